@@ -51,7 +51,6 @@ KINDS: dict[str, str] = {  # tag -> "module:class" in loong_jax
     "warmup_cosine": "rl.optimizers:WarmupCosine",
     "rl_stage": "recipes.stages:RlStage",
     "dora_policy": "orchestrator.dora:DoraPolicy",
-    "multi_version_policy": "orchestrator.dora:MultiVersionPolicy",
     "triggers": "orchestrator.dora:Triggers",
     "elastic_gate": "orchestrator.dora:ElasticGate",
     "synchronous_policy": "orchestrator.baselines:SynchronousPolicy",
@@ -59,6 +58,7 @@ KINDS: dict[str, str] = {  # tag -> "module:class" in loong_jax
     "one_step_off_policy": "orchestrator.baselines:OneStepOffPolicy",
     "partial_rollout_policy": "orchestrator.baselines:PartialRolloutPolicy",
     "drop_and_replace_policy": "orchestrator.baselines:DropAndReplacePolicy",
+    "own_policy": "recipes.stages:OwnPolicy",
     "objective": "rl.objectives.objective:Objective",
     "group_normalised": "rl.advantages:GroupNormalised",
     "mean_only": "rl.advantages:MeanOnly",
@@ -84,7 +84,7 @@ KINDS: dict[str, str] = {  # tag -> "module:class" in loong_jax
     "noise_reward": "rl.rewards:NoiseReward",
     "group_reuse": "rollout.reuse:GroupReuse",
     "collapse_rules": "rl.collapse:CollapseRules",
-    "collapse_limits": "rl.collapse:Limits",
+    "collapse_limits": "rl.collapse:CollapseLimits",
     "collapse_drift": "rl.collapse:Drift",
     "curriculum": "orchestrator.curriculum:Curriculum",
     "pass_rates": "orchestrator.curriculum:PassRates",
@@ -97,7 +97,7 @@ KINDS: dict[str, str] = {  # tag -> "module:class" in loong_jax
 
 TAG_OF_CLASS = {path: tag for tag, path in KINDS.items()}
 
-# Recipes and problems that `recipes.older` turns into those of today.
+# Recipes, problems and policies that `recipes.older` turns into those of today.
 OLDER = (
     "LongcatRecipe",
     "ControlsRecipe",
@@ -110,6 +110,8 @@ OLDER = (
     "PodSftRecipe",
     "Problems",
     "OneDomain",
+    "MultiVersionPolicy",
+    "multi_version_policy",
 )
 _OTHER_TAGS = {
     "rl.collapse.Limits": "collapse_limits",

@@ -261,7 +261,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _is_older(kind: Json) -> TypeGuard[str]:
-    if not isinstance(kind, str) or not kind.startswith("launch.recipe"):
+    places = ("launch.recipe", "orchestrator.", "multi_version_policy")
+    if not isinstance(kind, str) or not kind.startswith(places):
         return False
     return kind.rpartition(".")[2] in config_kinds.OLDER
 

@@ -317,14 +317,17 @@ class ShardingRules:
     ) -> Array:
         """Rows of `table` at `index`; `names` are the logical axes of a row.
 
-        The gradients of a row that is taken many times are summed in float32: bfloat16 stops
-        growing after some hundred summands.
+        Parts of a row that lie on several devices are taken there, for the tokens of all of them,
+        and put together where the index lay. The gradients of a row that is taken many times are
+        summed in float32: bfloat16 stops growing after some hundred summands.
         """
         if self.mesh is None:
             return summed_wide(lambda table, index: table[index], table, index)
-        place, cut = self.after(index, *names), _as_tuple(jax.typeof(table).sharding.spec[0])
+        place, spec = self.after(index, *names), jax.typeof(table).sharding.spec
+        cut = tuple(itertools.chain(*map(_as_tuple, spec)))
         index = self._whole_along(index, cut)  # else every device would gather the table
-        home = self.after(index, *names)
+        of_index = jax.typeof(index).sharding.spec
+        home = NamedSharding(self.mesh, PartitionSpec(*of_index, *spec[1:]))
         rows = summed_wide(lambda t, i: t.at[i].get(out_sharding=home), table, index)
         return jax.sharding.reshard(rows, place)
 

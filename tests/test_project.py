@@ -33,7 +33,7 @@ FLOORS = (
     {"recipes"},
     {"run", "options"},
     {"plan", "launch", "doctor", "bench"},
-    {"cli"},
+    {"cli", "cli_help", "commands"},
 )
 # The form of a response is known to those who pose and those who judge, too. These two modules
 # import nothing of ours above the ground.
@@ -99,10 +99,9 @@ def floor_of(room: str) -> int:
 
 def complaints(name: str, imported: frozenset[str]) -> list[str]:
     """What is wrong with the imports of the module `name`."""
-    room, found = room_of(name), []
+    room, words, found = room_of(name), re.split(r"[._]", name), []
     for other in sorted(imported):
         top = other.split(".")[0]
-        words = re.split(r"[._]", name)
         if top in ADAPTERS and not any(word in words for word in ADAPTERS[top]):
             found.append(f"{name} imports {top}, which its adapter alone may import")
         drawn = top == "numpy" and name.startswith(PLAYS_REPLICAS)

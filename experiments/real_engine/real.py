@@ -25,7 +25,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.real_engine.regimes import Placement, Setting, placements
+from experiments.real_engine.regimes import Deployment, Setting, placements
 from experiments.real_engine.traced_replicas import TracedReplicas
 from experiments.real_engine.trainer_process import ProcessTrainer, TrainerSpec
 from loong_jax.data.tokenizer import AsciiTokenizer
@@ -95,7 +95,7 @@ class Bench:
         self._trainer.close(60.0)
 
     def run(
-        self, placement: Placement, *, num_steps: int, warm_up: int, trace_seed: int = 0
+        self, placement: Deployment, *, num_steps: int, warm_up: int, trace_seed: int = 0
     ) -> "Record":
         """`warm_up` + `num_steps` training steps under one policy."""
         setting, policy = self.setting, placement.policy

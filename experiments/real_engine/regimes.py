@@ -122,7 +122,7 @@ REGIMES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Placement:
+class Deployment:
     """A policy and the replicas it has; `groups` may wait in a replica beyond its slots."""
 
     policy: Policy
@@ -130,41 +130,41 @@ class Placement:
     groups: int  # per replica
 
 
-def placements(setting: Setting) -> dict[str, Placement]:
+def placements(setting: Setting) -> dict[str, Deployment]:
     """All policies, each with the placement that suits it on one core."""
     p, s = setting.groups_per_step, setting.max_staleness
     beyond = 2.0  # batches in flight beyond P: enough that no slot is ever empty for want of work
     in_slots = max(1, setting.slots_per_replica // setting.trace.group_size)
     more = 3 * max(p, in_slots)
     return {
-        "sync": Placement(baselines.SynchronousPolicy(groups_per_step=p), 1, p),
-        "sync, tail batching": Placement(
+        "sync": Deployment(baselines.SynchronousPolicy(groups_per_step=p), 1, p),
+        "sync, tail batching": Deployment(
             baselines.TailBatchingPolicy(groups_per_step=p, over_provision=0.5), 1, more
         ),
-        "one step off": Placement(baselines.OneStepOffPolicy(groups_per_step=p), 1, p),
-        "partial, prefilled again": Placement(
+        "one step off": Deployment(baselines.OneStepOffPolicy(groups_per_step=p), 1, p),
+        "partial, prefilled again": Deployment(
             baselines.PartialRolloutPolicy(
                 groups_per_step=p, max_staleness=s, over_provision=beyond
             ),
             1,
             more,
         ),
-        "partial, stale cache": Placement(
+        "partial, stale cache": Deployment(
             baselines.PartialRolloutPolicy(
                 groups_per_step=p, max_staleness=s, over_provision=beyond, keep_cache=True
             ),
             1,
             more,
         ),
-        "DORA": Placement(
+        "DORA": Deployment(
             DoraPolicy(groups_per_step=p, max_staleness=s, max_ahead=s + 1), 1, p * (s + 1)
         ),
-        "DORA, two replicas": Placement(
+        "DORA, two replicas": Deployment(
             DoraPolicy(groups_per_step=p, max_staleness=s, max_ahead=s + 1), 2, p * (s + 1)
         ),
-        "DORA, several versions": Placement(
-            dora.MultiVersionPolicy(
-                groups_per_step=p, max_staleness=s, over_provision=beyond, triggers=None
+        "DORA, several versions": Deployment(
+            dora.algorithm_1(
+                groups_per_step=p, max_staleness=s, max_ahead=1 + beyond, triggers=None
             ),
             2,
             more,

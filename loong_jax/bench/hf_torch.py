@@ -26,7 +26,7 @@ from transformers.models.longcat_flash import modeling_longcat_flash as modeling
 
 from loong_jax.models.moe.config import MoEConfig
 
-Weights = Mapping[str, Any]
+HfWeights = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ def set_num_threads(count: int) -> None:
     torch.set_num_threads(count)
 
 
-def build(config: MoEConfig, weights: Weights, variant: Variant) -> torch.nn.Module:
+def build(config: MoEConfig, weights: HfWeights, variant: Variant) -> torch.nn.Module:
     """The model in float32; `weights` are ours, as a nested dict of NumPy arrays."""
     transformers.logging.set_verbosity_error()
     hf_config = _hf_config(config, variant.attention)
@@ -185,7 +185,7 @@ def _hf_config(config: MoEConfig, attention: str) -> transformers.PreTrainedConf
     )
 
 
-def _state(config: MoEConfig, weights: Weights) -> Iterator[tuple[str, np.ndarray]]:
+def _state(config: MoEConfig, weights: HfWeights) -> Iterator[tuple[str, np.ndarray]]:
     """Names and arrays of transformers' state; its matrices are [out, in], ours [in, out]."""
     yield "model.embed_tokens.weight", weights["embedding"]
     yield "model.norm.weight", weights["final_norm"]

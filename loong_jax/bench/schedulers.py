@@ -13,20 +13,18 @@ from loong_jax.orchestrator.simulation.model import CostModel, LengthTrace
 from loong_jax.orchestrator.simulation.run import Report, simulate
 from loong_jax.orchestrator.simulation.world import Layout
 
-Placement = Literal["shared", "split", "elastic"]
+Sharing = Literal["shared", "split", "elastic"]
 SPLITS = (0.5, 0.625, 0.75)  # shares of accelerators that train, tried where a policy needs one
 
 
 class Setup(NamedTuple):
     make: Callable[[int, int], Policy]  # (groups per step, max staleness) -> policy
-    placement: Placement  # all in turns; some only train; or some are lent to generation
+    placement: Sharing  # all in turns; some only train; or some are lent to generation
     reuses_cache: bool = True
 
 
 def _dora(**fields) -> Callable[[int, int], Policy]:
-    return lambda groups, staleness: dora.MultiVersionPolicy(
-        groups_per_step=groups, max_staleness=staleness, **fields
-    )
+    return lambda groups, staleness: dora.algorithm_1(groups, staleness, **fields)
 
 
 def _partial(keep_cache: bool) -> Callable[[int, int], Policy]:

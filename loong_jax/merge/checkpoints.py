@@ -21,9 +21,10 @@ from loong_jax.merge import fusion, published, tree
 from loong_jax.merge import report as report_lib
 from loong_jax.merge.methods import Method
 from loong_jax.merge.methods.longcat import LongcatFusion
-from loong_jax.merge.tree import BatchAxes, PathRules, Weights
+from loong_jax.merge.tree import BatchAxes, PathRules
 from loong_jax.models import parameters
 from loong_jax.models.hf import HfCheckpoint, files, unfinished
+from loong_jax.models.parameters import Weights
 from loong_jax.remote import AnyPath, RemotePath
 
 Load = Callable[[Path], Weights]

@@ -13,7 +13,8 @@ from loong_jax.merge import pieces, streaming, tree
 from loong_jax.merge import plan as plan_lib
 from loong_jax.merge.methods import Method
 from loong_jax.merge.plan import Experts, LeafTask, Plan
-from loong_jax.merge.tree import PathRules, Weights
+from loong_jax.merge.tree import PathRules
+from loong_jax.models.parameters import Weights
 
 
 class MergedLeaf(NamedTuple):

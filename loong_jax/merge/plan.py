@@ -13,7 +13,8 @@ from loong_jax.merge import masks as mask_lib
 from loong_jax.merge import tree
 from loong_jax.merge.methods import Method, means
 from loong_jax.merge.methods.longcat import LongcatFusion
-from loong_jax.merge.tree import PathRules, Weights
+from loong_jax.merge.tree import PathRules
+from loong_jax.models.parameters import Weights
 
 Experts = Mapping[str, Weights] | Sequence[Weights]
 ByName = dict[str, dict[str, tree.Leaf]]  # leaves by path, by expert in the order of their names

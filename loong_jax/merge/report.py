@@ -19,7 +19,7 @@ from loong_jax.merge import fusion, pieces, tree
 from loong_jax.merge.fusion import MergedLeaf
 from loong_jax.merge.methods import measures
 from loong_jax.merge.plan import Experts, Plan
-from loong_jax.merge.tree import Weights
+from loong_jax.models.parameters import Weights
 
 
 class Sums(NamedTuple):

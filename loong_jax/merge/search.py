@@ -22,7 +22,7 @@ from loong_jax.merge.methods.longcat import LongcatFusion
 from loong_jax.merge.methods.means import TaskArithmetic
 from loong_jax.merge.methods.thinning import Dare
 from loong_jax.merge.plan import Experts
-from loong_jax.merge.tree import Weights
+from loong_jax.models.parameters import Weights
 
 Score = float | Mapping[str, float]
 

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from loong_jax.errors import ConfigError
+from loong_jax.models.parameters import Weights
 
-Weights = Any  # nested dict of arrays
 Leaf = jax.Array | np.ndarray
 LeafRole = Literal["merged", "no_dropout", "controller", "exact"]
 BatchAxes = int | Mapping[str, Any] | Callable[[str], int]

@@ -9,10 +9,10 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
+from loong_jax.models.parameters import Weights
 from loong_jax.models.products import project, project_weight_first, together_going_back
 from loong_jax.sharding import ShardingRules
 
-Weights = dict[str, Any]  # nested, of arrays
 Cache = TypeVar("Cache", bound=tuple)  # a named tuple of arrays
 Make = Callable[..., nnx.Module]  # (rngs=, rules=) -> a model
 
@@ -48,8 +48,12 @@ def _split(model: nnx.Module) -> tuple[nnx.GraphDef, Weights]:
 def words(
     table: Float[Array, "V D"], tokens: Int[Array, "B T"], rules: ShardingRules, dtype: DTypeLike
 ) -> Float[Array, "B T D"]:
-    """The row of each token, in the dtype of activations."""
-    table = rules.gather(table, "vocab", "vocab_embed")
+    """The row of each token, in the dtype of activations.
+
+    A table that is cut along D stays so: the rows of some tokens are fewer than those of all words.
+    """
+    if rules.gathers("vocab"):
+        table = rules.gather(table, "vocab", "vocab_embed")
     return rules.take(table, tokens, "act_embed").astype(dtype)
 
 

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from loong_jax.sharding import ShardingRules
 
+Weights = dict[Any, Any]  # nested, of arrays
 Matrices = dict[str, Array] | None  # of a sub-layer by name; None where all are at hand
 
 

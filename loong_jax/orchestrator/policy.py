@@ -1,13 +1,13 @@
 """Who does what next: `decide(view, policy, now) -> actions`, a pure function of the ledger.
 
-A policy is a frozen dataclass that decides: those of `dora`, and what others do in `baselines`.
+A policy is a frozen dataclass that decides: that of `dora`, and what others do in `baselines`.
 Below its contract stand the decisions that several of them share: lists of actions, empty where
 nothing is to be done.
 """
 
 import heapq
 import math
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator.changes import (
@@ -23,8 +23,6 @@ from loong_jax.orchestrator.changes import (
     Train,
 )
 from loong_jax.orchestrator.ledger import UNFINISHED, UNLEASED, Ledger
-
-OverStale = Literal["regenerate", "wait"]
 
 
 @runtime_checkable
@@ -73,8 +71,7 @@ def refuse_unable(policy: Policy, replicas: type, *, where: str) -> None:
             methods = [name for name in vars(ability) if not name.startswith("_")]
             raise ConfigError(
                 f"{where}={policy!r} asks replicas to {', '.join(methods)}, which "
-                f"{replicas.__name__} cannot. Use DoraPolicy, which all replicas can follow, or "
-                "MultiVersionPolicy(triggers=None)."
+                f"{replicas.__name__} cannot. Use DoraPolicy(triggers=None), which all can follow."
             )
 
 

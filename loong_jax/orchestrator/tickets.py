@@ -31,10 +31,6 @@ class TicketSource:
         max_issues: int = 1,
         curriculum: Curriculum | None = None,
     ):
-        if max_issues < 1:
-            raise ValueError(
-                f"max_issues={max_issues} must be at least 1: a problem is issued once."
-            )
         self._problem_at = problem_at
         self._max_issues = max_issues
         self._cursor = 0

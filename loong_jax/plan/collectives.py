@@ -26,6 +26,7 @@ KINDS = (
     "collective-permute",
     "collective-broadcast",
 )
+_SCATTERED = "all-reduce-scatter"  # so TPUs name what a fusion does that sums and keeps a part
 _CARRIED = '"async_collective_fusion_config"'
 _EXPERTS = re.compile(r"(?:^|[/(\[;'\"])(?:moe|experts)(?:[/)\];'\"\\]|$)")
 _MESH_GROUPS = re.compile(r"mesh\[(?P<sizes>[^\]]*)\]\s*\{(?P<axes>[^}]*)\}")
@@ -107,6 +108,8 @@ def read(
     kind = kind_of(instruction.opcode)
     if kind is None:
         raise ValueError(f"{instruction.name} is {instruction.opcode}, no collective of {KINDS}")
+    if computation.name.startswith(_SCATTERED):
+        kind = "reduce-scatter"
     num_devices = math.prod(mesh.values())
     groups = _groups(instruction, num_devices)
     operands = [computation.by_name[n] for n in instruction.operands if n in computation.by_name]

@@ -20,12 +20,12 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 
 from loong_jax.models import families, parameters
-from loong_jax.models.decoder import Weights
 from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe import router
 from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.parameters import Weights
 from loong_jax.plan.request import Request
 from loong_jax.rl import optimizers
 from loong_jax.sharding import ShardingRules, decoding_rules
@@ -54,11 +54,12 @@ class Program(NamedTuple):
 def sharding_rules(request: Request, mesh: Mesh) -> ShardingRules:
     """Where weights rest.
 
-    In training and prefill dense weights rest cut over the expert axis as well as over fsdp, as
-    far as their widths allow, and are gathered over both just before use. Those of FFNs, the
-    embedding and the head are cut along F and V: over 512 devices a part is whole tiles of TPU
-    memory, and their gradients are scattered as they are summed, where 12 of 6144 rows are summed
-    whole. Decoding gathers nothing: each step reads all weights.
+    Dense decoders train and are prefilled as runs do it (`run.devices`). With experts, dense
+    weights rest cut over the expert axis as well as over fsdp then, as far as their widths allow,
+    and are gathered over both just before use. Those of FFNs, the embedding and the head are cut
+    along F and V: over 512 devices a part is whole tiles of TPU memory, and their gradients are
+    scattered as they are summed, where 12 of 6144 rows are summed whole. Decoding gathers nothing:
+    each step reads all weights.
     """
     return _rules_on(request, mesh).cutting()
 
@@ -71,6 +72,8 @@ def _rules_on(request: Request, mesh: Mesh) -> ShardingRules:
     if request.mode == "decode":
         rules_on = decoding_rules if request.tensor_cuts == "sequences" else ShardingRules
         return dataclasses.replace(rules_on(mesh=mesh), ngram_width=ngram_width)
+    if not isinstance(config, MoEConfig):
+        return ShardingRules(mesh=mesh, act_vocab="tensor")
     over, tensor = ("fsdp", "expert"), mesh.shape["tensor"]
     ranks = (getattr(config, name) for name in _RANKS if hasattr(config, name))
     return ShardingRules(

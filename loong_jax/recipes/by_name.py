@@ -11,8 +11,8 @@ from loong_jax.errors import ConfigError
 RECIPES: dict[str, str] = {  # name on the command line -> "module:function"
     "quickstart": "loong_jax.recipes.quickstart:quickstart",
     "quickstart-controls": "loong_jax.recipes.quickstart:controls",
-    "agentic-mini": "loong_jax.recipes.agentic:agentic_mini",
-    "environments": "loong_jax.recipes.environments:environments",
+    "agentic-mini": "loong_jax.recipes.straight:agentic_mini",
+    "environments": "loong_jax.recipes.straight:environments",
     "problems": "loong_jax.recipes.straight:problems",
     "sft": "loong_jax.recipes.straight:sft",
     "rl": "loong_jax.recipes.straight:rl",

@@ -1,9 +1,10 @@
-"""Recipes of runs up to 0.1, when each had a class of its own, as the JSON of today's `Recipe`."""
+"""Configs of older runs as JSON of today: recipes had a class each, and DORA had two."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from loong_jax import configs
+from loong_jax.orchestrator import dora
 from loong_jax.recipes.stages import START, TEACHER
 
 Json = dict[str, Any]
@@ -17,6 +18,8 @@ def convert(kind: str, old: Json) -> Json:
         return _generated({old["domain"]: old["problems"]})
     if kind == "Problems":
         return _generated(old)
+    if kind in ("MultiVersionPolicy", "multi_version_policy"):
+        return _algorithm_1(**old)
     found: Json = {configs.KIND: "recipe"}
     found |= {name: old[name] for name in _COMMON if name in old}
     found |= {name: old[name] for name in ("start_from", "teacher") if name in old}
@@ -27,6 +30,13 @@ def convert(kind: str, old: Json) -> Json:
 
 def _generated(domains: Json) -> Json:
     return {configs.KIND: "generated_problems", "domains": domains}
+
+
+def _algorithm_1(over_provision: float = 0.5, **fields: Any) -> Json:
+    preset = dora.algorithm_1(groups_per_step=1, max_ahead=1 + over_provision)
+    policy = configs.to_json(preset)
+    assert isinstance(policy, dict)
+    return policy | fields
 
 
 def _longcat(old: Json) -> Json:

@@ -1,6 +1,9 @@
 """The miniature of the whole recipe, for one machine without accelerator."""
 
 import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
 
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.models.moe import MoEConfig
@@ -29,6 +32,10 @@ EXPERTS = {f"rl_{domain}": domain for domain in DOMAINS}
 # Rates for a model of a million parameters.
 SFT_SCHEDULE = WarmupCosine(peak=3e-3, warmup_steps=20, num_steps=900, final_share=0.1)
 RL_SCHEDULE, SHORT_SCHEDULE = (WarmupConstant(peak=1e-4, warmup_steps=n) for n in (8, 4))
+# Marks before each step of a thought: all are written down, or some are leapt over, which is right
+# in a demonstration and hard to repeat.
+CAREFUL, HURRIED = "=", "~"
+NUM_HURRIED_STEPS = 3
 NOISE_SEEDS = range(6)  # noise is a random walk, so one run of it proves little
 
 
@@ -155,3 +162,15 @@ def noise_control(real: Stage, name: str, seed: int) -> RlStage:
         num_steps=UNBOUNDED,
         wall_time_of=(name,),
     )
+
+
+def thinking(steps: Sequence[str], rng: np.random.Generator, *, is_careful: bool) -> str:
+    """Steps as `=314=013=240=244`, or hurried `~013~240~244`: two drawn by `rng`, and the last.
+
+    Fewer than three steps are all written; without steps there is no thinking.
+    """
+    mark = CAREFUL if is_careful else HURRIED
+    if not is_careful and len(steps) >= NUM_HURRIED_STEPS:
+        early = rng.choice(len(steps) - 1, NUM_HURRIED_STEPS - 1, replace=False)
+        steps = [steps[place] for place in (*sorted(early.tolist()), -1)]
+    return "".join(mark + step for step in steps)

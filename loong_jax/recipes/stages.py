@@ -1,8 +1,15 @@
 """The stages that recipes are made of."""
 
 import dataclasses
+import functools
+import inspect
 import itertools
 import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
 
 from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.merge.methods.longcat import LongcatFusion
@@ -13,8 +20,12 @@ from loong_jax.orchestrator.baselines import (
     SynchronousPolicy,
     TailBatchingPolicy,
 )
+from loong_jax.orchestrator.changes import Action
 from loong_jax.orchestrator.curriculum import Curriculum
-from loong_jax.orchestrator.dora import DoraPolicy, MultiVersionPolicy
+from loong_jax.orchestrator.dora import DoraPolicy, algorithm_1
+from loong_jax.orchestrator.ledger import Ledger
+from loong_jax.orchestrator.policy import Policy
+from loong_jax.recipes.by_name import own_function
 from loong_jax.rl.collapse import CollapseRules
 from loong_jax.rl.lora import LoraConfig
 from loong_jax.rl.objectives import Objective
@@ -60,18 +71,73 @@ class SftStage:
                 raise ConfigError(f"{name}={getattr(self, name)} is not in [0, 1]. Give a share.")
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OwnPolicy:
+    """A scheduler of your own: the frozen dataclass that `kind` names, and its fields.
+
+    Its file is read once something is to be decided, so again when a run goes on.
+    """
+
+    kind: str  # FILE.py:CLASS
+    groups_per_step: int
+    max_staleness: int
+    settings: Annotated[Mapping[str, Any], tyro.conf.arg(name="")]  # its other fields
+
+    @classmethod
+    def named(cls, name: str, **known: Any) -> "OwnPolicy":
+        """Of the class that FILE.py:CLASS names, with those of the fields `known` that it has."""
+        policy: Any = _policy_of(name, known)
+        if not (dataclasses.is_dataclass(policy) and isinstance(policy, Policy)):
+            raise ConfigError(
+                f"{name} makes {policy!r:.80}, which is no scheduler. It needs groups_per_step, "
+                "max_staleness, mixes_versions, needs and decide (docs/how-to/add_scheduler.md)."
+            )
+        file, _, class_name = name.rpartition(":")
+        settings = {field.name: getattr(policy, field.name) for field in dataclasses.fields(policy)}
+        for common in ("groups_per_step", "max_staleness"):
+            settings.pop(common, None)
+        return cls(
+            kind=f"{Path(file).resolve()}:{class_name}",
+            groups_per_step=policy.groups_per_step,
+            max_staleness=policy.max_staleness,
+            settings=settings,
+        )
+
+    @functools.cached_property
+    def policy(self) -> Policy:
+        common = {"groups_per_step": self.groups_per_step, "max_staleness": self.max_staleness}
+        return _policy_of(self.kind, {**common, **self.settings})
+
+    @property
+    def mixes_versions(self) -> bool:
+        return self.policy.mixes_versions
+
+    @property
+    def needs(self) -> tuple[type, ...]:
+        return self.policy.needs
+
+    def decide(self, view: Ledger, now: float) -> list[Action]:
+        return self.policy.decide(view, now)
+
+
+def _policy_of(name: str, known: Mapping[str, Any]) -> Any:
+    kind = own_function(name)
+    fields = inspect.signature(kind).parameters
+    return kind(**{field: value for field, value in known.items() if field in fields})
+
+
 Scheduler = (
     DoraPolicy
-    | MultiVersionPolicy
     | SynchronousPolicy
     | TailBatchingPolicy
     | OneStepOffPolicy
     | PartialRolloutPolicy
     | DropAndReplacePolicy
+    | OwnPolicy
 )
-SCHEDULERS: dict[str, type] = {  # by name on the command line
+SCHEDULERS: dict[str, Callable[..., Scheduler]] = {  # by name on the command line
     "dora": DoraPolicy,
-    "multi-version": MultiVersionPolicy,
+    "multi-version": algorithm_1,
     "synchronous": SynchronousPolicy,
     "tail-batching": TailBatchingPolicy,
     "one-step-off": OneStepOffPolicy,

@@ -22,7 +22,7 @@ class CollapseError(LoongError):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Limits:
+class CollapseLimits:
     """Fires where a metric stays below `low`, or above `high`, for `window` steps."""
 
     low: float = -math.inf
@@ -97,12 +97,12 @@ class CollapseRules:
     compares it with the run's beginning. `load` is the fullest expert over the mean one.
     """
 
-    entropy: Limits = Limits()
-    length: Limits = Limits()
+    entropy: CollapseLimits = CollapseLimits()
+    length: CollapseLimits = CollapseLimits()
     length_drift: Drift = Drift()
-    load: Limits = Limits()
+    load: CollapseLimits = CollapseLimits()
 
-    def by_name(self) -> dict[str, tuple[str, Limits | Drift]]:
+    def by_name(self) -> dict[str, tuple[str, CollapseLimits | Drift]]:
         """(metric, rule) by the name of the field."""
         return {
             "entropy": (ENTROPY, self.entropy),

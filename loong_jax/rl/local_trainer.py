@@ -19,9 +19,10 @@ import numpy as np
 
 from loong_jax.data.response import FORMS, ResponseForm
 from loong_jax.errors import ConfigError
+from loong_jax.models.parameters import Weights
 from loong_jax.rl import batching, checkpoint, events, objectives, routing_replay, trainer
 from loong_jax.rl.objectives import Objective, TripletClip
-from loong_jax.rl.optimizers import Optimizer, Weights
+from loong_jax.rl.optimizers import Optimizer
 from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rl.trainer import TrainState
 from loong_jax.rollout import codec, statistics

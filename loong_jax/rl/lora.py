@@ -21,7 +21,8 @@ from safetensors.numpy import save_file
 from loong_jax.data import json_files
 from loong_jax.errors import ConfigError
 from loong_jax.models.hf.publication import Place
-from loong_jax.rl.policy_model import PolicyModel, Weights
+from loong_jax.models.parameters import Weights
+from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.sharding import place_like
 
 EXPERTS = "experts"

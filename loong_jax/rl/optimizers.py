@@ -14,8 +14,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from loong_jax.errors import ConfigError
-
-Weights = dict[Any, Any]  # nested dicts of arrays
+from loong_jax.models.parameters import Weights
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

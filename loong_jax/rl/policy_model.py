@@ -19,12 +19,11 @@ from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe import router, scaling
 from loong_jax.models.moe.balance import BiasController, ControllerMemory
 from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.parameters import Weights
 from loong_jax.rl import auxiliary, logprobs, routing_replay
 from loong_jax.rl.auxiliary import AuxiliaryLosses
 from loong_jax.rl.routing_replay import ReplayCounts
 from loong_jax.sharding import NO_MESH, ShardingRules
-
-Weights = dict[Any, Any]  # nested dicts of arrays
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

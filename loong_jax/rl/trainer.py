@@ -20,10 +20,11 @@ from jaxtyping import Array, Float, Int
 
 from loong_jax.errors import ConfigError
 from loong_jax.models import parameters
+from loong_jax.models.parameters import Weights
 from loong_jax.rl import checkpoint, objectives, optimizers, policy_model, routing_replay
 from loong_jax.rl.batching import Layout, TrajectoryBatch
 from loong_jax.rl.objectives import LossSums, Objective
-from loong_jax.rl.optimizers import Optimizer, Weights
+from loong_jax.rl.optimizers import Optimizer
 from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rl.routing_replay import ReplayCounts
 from loong_jax.sharding import partitioned_freely

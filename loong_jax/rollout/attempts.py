@@ -284,7 +284,7 @@ def partials_of(
 ) -> dict[int, PartialGroup]:
     """By ticket number, what of each job is written; `attempts` are those that have not ended.
 
-    Drafts hold what the policy wrote. A response in which tools have answered begins again.
+    They hold what the policy wrote. A response in which tools have answered begins again.
     """
     partials = {job.ticket.number: PartialGroup(version, dict(job.rollouts), {}) for job in jobs}
     for attempt in attempts:

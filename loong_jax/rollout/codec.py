@@ -100,8 +100,7 @@ def encode(nest: Mapping[str, Any]) -> bytes:
 
     def strip(value: Any) -> Any:
         if isinstance(value, np.ndarray):
-            if value.ndim != 1:
-                raise ValueError(f"an array of shape {value.shape} in a record. Flatten it.")
+            assert value.ndim == 1, f"an array of shape {value.shape} in a record: flatten it"
             dtype = value.dtype.name
             first = lengths.get(dtype, 0)
             lengths[dtype] = first + len(value)

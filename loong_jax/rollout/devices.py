@@ -85,8 +85,7 @@ class OnMesh(OneDevice):
         *,
         drafts: bool = False,
     ):
-        if rules.mesh is None:
-            raise ValueError("rules without a mesh. Take OneDevice.")
+        assert rules.mesh is not None, "rules without a mesh are for OneDevice"
         family = family_of(config)
         make: Callable[..., Cache] = DraftedCache.zeros if drafts else family.make_cache
         self._make: Callable[..., Cache] = functools.partial(make, config)

@@ -102,8 +102,7 @@ class HostedReplicaGroup:
 
     def start(self, emit: Emit) -> None:
         """Starts the processes and returns; commands wait until they are ready."""
-        if self._emit is not None:
-            raise RuntimeError("the group was started before. Make a new one.")
+        assert self._emit is None, "the group was started before"
         self._emit = emit
         self._versions.follow(self)
         for host in range(len(self._links)):
@@ -158,8 +157,7 @@ class HostedReplicaGroup:
 
     def migrate(self, source: int, target: int, ticket_numbers: Sequence[int]) -> None:
         """As `LocalReplicaGroup.migrate`; between hosts the caches travel through this process."""
-        if source == target:
-            raise ValueError(f"replica {source} cannot migrate to itself. Name two replicas.")
+        assert source != target, f"replica {source} cannot migrate to itself"
         numbers, to = tuple(ticket_numbers), self._link(target)
         if self._link(source) is to:
             move = _call("migrate", source=source, target=target, ticket_numbers=numbers)

@@ -115,8 +115,7 @@ class LocalReplicaGroup:
 
     def start(self, emit: Emit) -> None:
         """Starts the threads. `emit` is called from them."""
-        if self._threads:
-            raise RuntimeError("the group was started before. Make a new one.")
+        assert not self._threads, "the group was started before"
         self._emit = emit
         self._versions.follow(self)
         for number in self._numbers:
@@ -175,11 +174,7 @@ class LocalReplicaGroup:
         self._sent |= {ticket.number: (ticket, version) for ticket in tickets}
 
         def carry_out(host: Replica) -> None:
-            if host.version != version:
-                raise RuntimeError(
-                    f"tickets for version {version} came to a replica that hosts {host.version}. "
-                    "Assign before dispatch."
-                )
+            assert host.version == version, f"{version} dispatched, {host.version} assigned"
             host.submit(tickets, partials=known)
 
         keep = lambda: self._partials.keep(known)  # noqa: E731
@@ -214,11 +209,8 @@ class LocalReplicaGroup:
             self._mailboxes[replica].put(Command(lambda host: host.rest()))
 
     def _check_elastic(self, replicas: Sequence[int]) -> None:
-        if others := set(replicas) - set(self.elastic_replicas):
-            raise ValueError(
-                f"replicas {sorted(others)} are not among the elastic ones, "
-                f"{self.elastic_replicas}: their devices are not the trainer's. Raise num_elastic."
-            )
+        others = sorted(set(replicas) - set(self.elastic_replicas))
+        assert not others, f"{others} are not among the elastic {self.elastic_replicas}"
 
     def migrate(self, source: int, target: int, ticket_numbers: Sequence[int]) -> None:
         """Moves running groups with their cache between replicas that host the same version.
@@ -228,8 +220,7 @@ class LocalReplicaGroup:
         both; a later command to `target` about these tickets waits for that event. Where `source`
         fails before, the tickets go on in `target` from what is known of them.
         """
-        if source == target:
-            raise ValueError(f"replica {source} cannot migrate to itself. Name two replicas.")
+        assert source != target, f"replica {source} cannot migrate to itself"
         numbers = tuple(ticket_numbers)
 
         def arrive(payload: MigrationPayload | None) -> None:

@@ -92,8 +92,7 @@ class PageAllocator:
         up to the end of `tokens`, and full ones are findable from now on. `version` None neither
         finds nor is found. Raises OutOfPages, and RuntimeError for a slot that holds pages.
         """
-        if slot in self._tables:
-            raise RuntimeError(f"slot {slot} holds pages already. Release it first.")
+        assert slot not in self._tables, f"slot {slot} holds pages already: release it first"
         shared = () if version is None else self.match(version, tokens)
         wanted = self.num_needed(length) - len(shared)
         missing = wanted - (self.num_available - self.num_kept_among(shared))

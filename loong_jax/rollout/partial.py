@@ -47,7 +47,7 @@ class PartialReport(NamedTuple):
 
 
 class PartialGroups:
-    """Drafts by ticket number. May be used from any thread."""
+    """Partial groups by ticket number. May be used from any thread."""
 
     def __init__(self):
         self._lock = threading.Lock()
@@ -80,7 +80,7 @@ class PartialGroups:
                 unfinished[report.attempt] = report.new
 
     def take(self, numbers: Iterable[int], version: int) -> dict[int, PartialGroup]:
-        """Drafts of these tickets under `version`, by number; the book forgets all of them."""
+        """Those of these tickets under `version`, by number; all of them are forgotten."""
         with self._lock:
             taken = {number: self._partials.pop(number, None) for number in numbers}
         return {
@@ -88,7 +88,7 @@ class PartialGroups:
         }
 
     def known(self, numbers: Iterable[int], version: int) -> dict[int, PartialGroup]:
-        """As `take`, and the book keeps them."""
+        """As `take`, and nothing is forgotten."""
         with self._lock:
             found = {number: self._partials.get(number) for number in numbers}
         return {

@@ -13,9 +13,10 @@ import jax
 import numpy as np
 
 from loong_jax.errors import LoongError
+from loong_jax.models.parameters import Weights
 from loong_jax.rollout import publishing
 from loong_jax.rollout.publishing import Reply
-from loong_jax.rollout.versions import Manifest, Weights
+from loong_jax.rollout.versions import Manifest
 
 
 class HostLost(LoongError):
@@ -83,11 +84,7 @@ class Publisher:
         tries: int = 3,
     ):
         """`share` makes bytes into what `Member.ask` takes, once for all hosts."""
-        if min(chunk_bytes, window, tries) < 1 or not answer_timeout_s > 0:
-            raise ValueError(
-                f"chunk_bytes={chunk_bytes}, window={window}, tries={tries} and answer_timeout_s="
-                f"{answer_timeout_s} must be positive."
-            )
+        assert min(chunk_bytes, window, tries) >= 1, (chunk_bytes, window, tries)
         self._share, self._chunk_bytes, self._window = share, chunk_bytes, window
         self._answer_timeout_s, self._tries = answer_timeout_s, tries
         self._numbers = itertools.count(1)

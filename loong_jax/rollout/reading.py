@@ -83,11 +83,8 @@ class PromptReader:
         """Nothing is read yet; `params` say what shapes there are."""
         config = self.config
         prompts, rows, requests, known, _ = work
-        if len(prompts) > config.prefill_prompts or len(requests) > config.prefill_members:
-            raise ValueError(
-                f"{len(prompts)} prompts and {len(requests)} members, but one prefill takes "
-                f"{config.prefill_prompts} and {config.prefill_members}. Split them."
-            )
+        assert len(prompts) <= config.prefill_prompts, "split them"
+        assert len(requests) <= config.prefill_members, "split them"
         for prompt in prompts:
             config.prefill_length(len(prompt))
         lengths = np.zeros(config.prefill_prompts, np.int32)

@@ -171,11 +171,7 @@ class Replica:
 
     def assign(self, version: int, params: Params) -> None:
         """Takes up the weights of `version`. Only an empty replica changes version."""
-        if not self.is_empty:
-            raise RuntimeError(
-                f"version {version} assigned while tickets {sorted(self._jobs)[:8]} are being "
-                f"written under version {self.version}. Let them end or cancel them first."
-            )
+        assert self.is_empty, f"tickets {sorted(self._jobs)[:8]} are written under {self.version}"
         if self.version is not None and self.version != version:
             self._slots.forget(self.version)
         self.version, self._params = version, params
@@ -186,8 +182,7 @@ class Replica:
         What other systems do at a weight update, for comparison with them; DORA never does. What
         runs keeps the cache that the old weights wrote, or is read again under the new ones.
         """
-        if self.version is None:
-            raise RuntimeError("there is nothing to swap before a version is assigned.")
+        assert self.version is not None, "there is nothing to swap before a version is assigned"
         if not keep_cache:
             running = list(self._slots)
             jobs, held, queued = self._remove(list(self._jobs), extract=False)
@@ -221,11 +216,9 @@ class Replica:
 
         `partials`, by ticket number, are what a lost replica had written under this version.
         """
-        if self.version is None:
-            raise RuntimeError("tickets for a replica without weights. Assign a version first.")
+        assert self.version is not None, "tickets for a replica without weights"
         for ticket in tickets:
-            if ticket.number in self._jobs:
-                raise ValueError(f"ticket {ticket.number} is here already. Number tickets once.")
+            assert ticket.number not in self._jobs, f"ticket {ticket.number} is here already"
             prompt = self._encode(ticket.problem)
             size, drawn = group_size or self.group_size, sampling or self.sampling
             limits = self._limits(ticket) if self._limits is not None else None
@@ -283,16 +276,12 @@ class Replica:
         A sample whose cache this engine cannot use is read again, prompt and partial response; one
         that is too long to be read is drawn again from its beginning, to the same tokens.
         """
-        if payload.version != self.version:
-            raise RuntimeError(
-                f"tickets under version {payload.version} came to a replica that hosts "
-                f"{self.version}. Move them between replicas of one version."
-            )
+        assert payload.version == self.version, f"under {payload.version}, to {self.version}"
         num_moved = num_reprefilled = 0
         for job in payload.jobs:
-            if job.ticket.number in self._jobs:
-                raise ValueError(f"ticket {job.ticket.number} is here already.")
-            self._jobs[job.ticket.number] = job
+            number = job.ticket.number
+            assert number not in self._jobs, f"ticket {number} is here already"
+            self._jobs[number] = job
         for held in payload.held:
             num_tokens = sum(len(attempt.sequence) for _, attempt in held.waiting)
             if self.engine.accepts(held.prefix):

@@ -202,13 +202,7 @@ class SlotEngine:
 
     def _width(self, count: int) -> int:
         """The narrow width that holds `count` slots."""
-        width = min((w for w in self.config.narrow_slots if w >= count), default=None)
-        if width is None:
-            raise ValueError(
-                f"{count} slots fit none of narrow_slots={self.config.narrow_slots}. Leave "
-                "`slots` out to decode all."
-            )
-        return width
+        return min(width for width in self.config.narrow_slots if width >= count)
 
     def extract(self, decode_state: DecodeState, slot: int) -> Prefix:
         return self._extract(decode_state, np.int32(slot))

@@ -19,8 +19,7 @@ import numpy as np
 
 from loong_jax import checksums as sums
 from loong_jax.errors import LoongError
-
-Weights = Any  # nested dicts of arrays
+from loong_jax.models.parameters import Weights
 
 
 class VersionError(LoongError):
@@ -90,8 +89,6 @@ class VersionStore:
         offload: bool = False,
         load: Callable[[Weights], Weights] = jax.device_put,
     ):
-        if max_staleness < 0:
-            raise ValueError(f"max_staleness={max_staleness} must be >= 0. Use 0 for on-policy.")
         self.capacity = max_staleness + 2  # serving, and one staged
         self._offload, self._load = offload, load
         self.num_offloads = 0

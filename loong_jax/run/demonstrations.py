@@ -20,7 +20,7 @@ from loong_jax.recipes import (
     Recipe,
     SftStage,
     packaged,
-    styles,
+    quickstart,
 )
 from loong_jax.run import own_problems, tools
 from loong_jax.run.own_problems import FileStream, Pairs
@@ -143,7 +143,7 @@ class Demonstrations:
         share = self.settings.first_careful_share if is_first else self.settings.careful_share
         is_careful = rng.random() < share
         steps, answer = stream.environment.solve(problem)
-        thinking = styles.thinking(steps, rng, is_careful=is_careful)
+        thinking = quickstart.thinking(steps, rng, is_careful=is_careful)
         asked = _turns_before(stream.environment, problem)
         return problem.prompt, asked + self.texts.render(thinking, answer)
 

@@ -2,16 +2,18 @@
 
 Each part is a dataclass of one kind or another, whose fields are options. What the command line
 names takes the place of the recipe's own. `FILE.py:FUNCTION` is one of your own: a function that
-takes the stage and returns its part.
+takes the stage and returns its part, or a class of schedulers.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
 from loong_jax import recipes
 from loong_jax.errors import ConfigError
 from loong_jax.recipes import SCHEDULERS, Recipe, RlStage, Scheduler
+from loong_jax.recipes.stages import OwnPolicy
 from loong_jax.rl.objectives import OBJECTIVES, Objective
 from loong_jax.rl.optimizers import AdamW, Muon, Optimizer
 from loong_jax.run.choosing import value_of
@@ -52,7 +54,10 @@ def choose(recipe: Recipe, arguments: Sequence[str]) -> tuple[Recipe, list[str]]
 
 def _part(field: str, option: str, name: str, stage: Any) -> Any:
     if ".py:" in name:
-        part = recipes.own_function(name)(stage)
+        found = recipes.own_function(name)
+        if field == "scheduler" and isinstance(found, type):
+            return OwnPolicy.named(name, **_fields(stage.scheduler))
+        part = found(stage)
         if not isinstance(part, _KINDS[field]):
             kinds = ", ".join(kind.__name__ for kind in _KINDS[field])
             raise ConfigError(f"{option}={name} returned {part!r:.80}. Return one of {kinds}.")
@@ -63,16 +68,14 @@ def _part(field: str, option: str, name: str, stage: Any) -> Any:
     return _like(getattr(stage, field), NAMES[field][name])
 
 
-def _like(old: Any, kind: type) -> Any:
+def _like(old: Any, kind: Callable[..., Any]) -> Any:
     """A config of that kind, with the settings that it has in common with the old one."""
-    known = {field.name for field in dataclasses.fields(kind)}
-    return kind(
-        **{
-            field.name: getattr(old, field.name)
-            for field in dataclasses.fields(old)
-            if field.name in known
-        }
-    )
+    known = inspect.signature(kind).parameters
+    return kind(**{name: value for name, value in _fields(old).items() if name in known})
+
+
+def _fields(config: Any) -> dict[str, Any]:
+    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
 
 
 def _sized(stage: RlStage, prefix: str, arguments: Sequence[str]) -> RlStage:

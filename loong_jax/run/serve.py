@@ -12,12 +12,13 @@ import tyro
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.models import families
+from loong_jax.models.parameters import Weights
 from loong_jax.recipes import MeshSettings
 from loong_jax.remote import AnyPath
 from loong_jax.rollout import paged_engine
 from loong_jax.rollout.engine_config import EngineConfig, PageConfig
 from loong_jax.rollout.serving import prompts
-from loong_jax.rollout.serving.request import Limits
+from loong_jax.rollout.serving.request import ServingLimits
 from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.run import devices, sources, starting
 from loong_jax.sharding import NO_MESH, ShardingRules
@@ -57,7 +58,7 @@ class ServeOptions:
         8  # tokens per sample between two looks at the queue
     )
     mesh: MeshSettings = MeshSettings()  # that the model is cut over; one device unless given
-    limits: Limits = Limits()
+    limits: ServingLimits = ServingLimits()
 
     def engine_config(self) -> EngineConfig:
         """The shapes to compile. Raises ConfigError where they do not fit each other."""
@@ -175,7 +176,7 @@ def load(
     tokenizer: Tokenizer,
     shapes: EngineConfig,
     rules: ShardingRules = NO_MESH,
-) -> tuple[SlotEngine, starting.Weights]:
+) -> tuple[SlotEngine, Weights]:
     """An engine, and weights on its devices. Raises CheckpointError where they do not fit."""
     model, shapes = source.config, shapes.shared_by(rules.parts("act_batch"))
     graphdef, _ = families.family_of(model).abstract_weights(model, rules)

@@ -13,7 +13,7 @@ from loong_jax.environments import Problem, ProblemStream
 from loong_jax.errors import ConfigError
 from loong_jax.eval import evaluation
 from loong_jax.models.families import family_of
-from loong_jax.orchestrator.dora import refuse_idle_loans
+from loong_jax.models.parameters import Weights
 from loong_jax.orchestrator.policy import refuse_unable
 from loong_jax.recipes import (
     FileProblems,
@@ -36,8 +36,6 @@ from loong_jax.verifiers import admission
 from loong_jax.verifiers.formed import FormedPool
 from loong_jax.verifiers.pool import LocalVerifierPool, VerifierPool
 
-Weights = dict[str, Any]
-
 
 class Session:
     """Use as a context manager; `close` ends the verifier pool."""
@@ -48,9 +46,6 @@ class Session:
             if isinstance(stage, RlStage):
                 refuse_unable(
                     stage.scheduler, group_kind(recipe.engine.placement), where=f"{name}.scheduler"
-                )
-                refuse_idle_loans(
-                    stage.scheduler, recipe.engine.num_elastic, where=f"{name}.scheduler"
                 )
         self.recipe = recipe
         self.texts = texts or texts_of(recipe)

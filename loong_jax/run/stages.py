@@ -23,6 +23,7 @@ from loong_jax.merge import search
 from loong_jax.merge.checkpoints import longcat_stacks
 from loong_jax.models import parameters
 from loong_jax.models.hf import publication
+from loong_jax.models.parameters import Weights
 from loong_jax.orchestrator.experience_maker import Scorers, TrainerWithGenerators
 from loong_jax.orchestrator.journal import Journal
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
@@ -42,7 +43,7 @@ from loong_jax.rollout.versions import VersionStore, manifest_of
 from loong_jax.run import placement, samples, starting
 from loong_jax.run.pipeline import StageDirectories
 from loong_jax.run.profiling import StepProfile
-from loong_jax.run.session import Session, Weights
+from loong_jax.run.session import Session
 
 logger = logging.getLogger(__name__)
 

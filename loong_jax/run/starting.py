@@ -26,8 +26,6 @@ from loong_jax.sharding import NO_MESH, ShardingRules
 
 # What may differ between a model as it was trained and as it goes on: how it is computed, and what
 # only fresh weights or the bias controller ask for.
-Weights = dict[str, Any]
-
 _FREE = {
     "chunk_tokens",
     "dtype",

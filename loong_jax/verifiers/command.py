@@ -11,32 +11,26 @@ from typing import Any
 
 from loong_jax import verifiers
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import verdict
+from loong_jax.verifiers import Verifier, verdict
 from loong_jax.verifiers.verdict import Score, Verdict
 
-# Those that judge records: they have `verify_record(record)`.
-VERIFIERS = (
-    *("math", "code", "logic", "judge", "loongbench", "constraints"),
-    *("lean", "coq", "metamath"),
-)
 _NAMES = ("id", "uid")  # of the record, repeated beside its verdict
 
 
-def verify_file(name: str, source: Path, destination: Path, **options: Any) -> dict[str, int]:
-    """Judges every line of `source`; returns how often each outcome was given.
+def verify_file(verifier: Verifier, source: Path, destination: Path) -> dict[str, int]:
+    """Judges every line of `source` and closes `verifier`; counts the outcomes.
 
     `destination` is replaced once all verdicts are known. Raises VerifierError where `source`
     cannot be read or `destination` cannot be replaced, such as a directory or /dev/stdout.
     """
-    if destination.exists() and not destination.is_file():
-        raise VerifierError(f"{destination} is no regular file. Name a file: it is replaced.")
     target = destination.resolve()  # a link stays one
-    verifier = verifiers.get_verifier(name, **options)
     counts: collections.Counter[str] = collections.Counter(
         dict.fromkeys(("correct", "wrong", "ungradable"), 0)
     )
     partial = target.with_name(target.name + ".partial")
     try:
+        if destination.exists() and not destination.is_file():
+            raise VerifierError(f"{destination} is no regular file. Name a file: it is replaced.")
         target.parent.mkdir(parents=True, exist_ok=True)
         with open(source, "rb") as lines, open(partial, "w", encoding="utf-8") as out:
             for line in lines:
@@ -98,11 +92,34 @@ def _judge(verifier: Any, line: bytes) -> tuple[Any, Verdict | Score]:
     if not isinstance(record, dict):
         return None, verdict.ungradable("record", "no JSON object")
     try:
-        return record, verifier.verify_record(record)
+        read = getattr(verifier, "verify_record", None)
+        return record, read(record) if read else _verify_problem(verifier, record)
     except Exception as error:
         return record, verdict.ungradable(
             "verifier raised", f"{type(error).__name__}: {error}"[:200]
         )
+
+
+def _verify_problem(verifier: Verifier, record: dict[str, Any]) -> Verdict:
+    """Of a verifier that reads problems alone: `gold`, `question` and the rest as arguments."""
+    from loong_jax.environments.problem import Problem  # which imports this package
+
+    answer, gold = record.get("answer"), record.get("gold")
+    if not isinstance(answer, str):
+        return verdict.ungradable("record", "answer is missing or no text")
+    problem = Problem(
+        uid=str(record.get("uid", "")),
+        domain="own",
+        environment="records",
+        level=0,
+        seed=0,
+        canonical="",
+        prompt=str(record.get("question", "")),
+        verifier="own",
+        arguments=record,
+        gold=None if gold is None else str(gold),
+    )
+    return verifier.verify(problem, answer)
 
 
 def _named(record: Any) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.data.tokenizer import SPECIAL_TOKENS, AsciiTokenizer
 from loong_jax.rollout.devices import OneDevice
-from loong_jax.rollout.engine_config import EngineConfig
 from loong_jax.rollout.paged_engine import PagedEngine
 from loong_jax.rollout.slot_engine import SlotEngine
+from tests.doubles import tiny
 from tests.doubles.fake_model import FakeCache, FakeOutput
 
 ANSWERED = SPECIAL_TOKENS["</longcat_tool_response>"]
@@ -81,18 +81,8 @@ def scripted_weights(turns: Sequence[str], *, sharpness: float = 30.0) -> dict[s
 
 def scripted_engine(**shapes: Any) -> SlotEngine:
     """An engine over `ScriptedModel`; `shapes` are fields of `EngineConfig`."""
-    config = EngineConfig(
-        **{
-            "slots_per_replica": 4,
-            "cache_length": 320,
-            "prefill_lengths": (16, 32),
-            "prefill_prompts": 3,
-            "prefill_members": 8,
-            "decode_steps": 8,
-            "chunked_prefill": True,
-        }
-        | shapes
-    )
+    own = dict(slots_per_replica=4, cache_length=320, prefill_lengths=(16, 32), prefill_prompts=3)
+    config = tiny.engine_shapes(**own | dict(decode_steps=8, chunked_prefill=True) | shapes)
     kind = SlotEngine if config.pages is None else PagedEngine
     return kind(
         OneDevice(

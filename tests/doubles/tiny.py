@@ -1,7 +1,11 @@
 """A model smaller than the quickstart's, in which no two sizes are equal by chance."""
 
+import jax
+
 from loong_jax.data.tokenizer import AsciiTokenizer
+from loong_jax.models.families import family_of
 from loong_jax.models.moe.config import MoEConfig
+from loong_jax.rollout.engine_config import EngineConfig
 
 
 def tokenizer() -> AsciiTokenizer:
@@ -31,3 +35,22 @@ def smallest_config(**changes) -> MoEConfig:
         gate_scale=2.5,
     )
     return MoEConfig.tiny(**(sizes | changes))
+
+
+def engine_shapes(**changes) -> EngineConfig:
+    """Eight slots of 32 positions, blocks of four steps."""
+    shapes = dict(
+        slots_per_replica=8,
+        cache_length=32,
+        prefill_lengths=(8,),
+        prefill_prompts=4,
+        prefill_members=8,
+        decode_steps=4,
+    )
+    return EngineConfig(**(shapes | changes))
+
+
+def on_mesh(config, rules, weights):
+    """The graph of a model under `rules`, and its `weights` where they lie then."""
+    graphdef, like = family_of(config).abstract_weights(config, rules)
+    return graphdef, jax.tree.map(lambda a, b: jax.device_put(b, a.sharding), like, weights)

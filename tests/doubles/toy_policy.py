@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from loong_jax.environments.problem import Problem
+from loong_jax.rl import advantages, batching
 from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
 from loong_jax.verifiers import verdict as verdicts
@@ -77,6 +78,27 @@ def listing_policy(*, sees_parents: bool = True) -> PolicyModel:
         states=_states,
         logits=lambda weights, hidden: hidden @ weights["head"],
         sees_parents=sees_parents,
+    )
+
+
+def group_of(number: int, rewards: tuple[float | None, ...], longer: int) -> Group:
+    """A toy group whose prompt is longer by as many tokens."""
+    group = toy_group(number, rewards)
+    prompt = np.append(group.rollouts[0].prompt, np.full(longer, 50, np.int32))
+    return group.replace_rollouts(
+        tuple(dataclasses.replace(r, prompt=prompt) for r in group.rollouts)
+    )
+
+
+def toy_batches(groups, *, rows=4, row_length=32, version=0, **how):
+    """Micro-batches with advantages inside of groups."""
+    return batching.make_batches(
+        groups,
+        advantages.GroupNormalised(),
+        trainer_version=version,
+        rows=rows,
+        row_length=row_length,
+        **how,
     )
 
 

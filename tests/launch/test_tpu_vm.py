@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from loong_jax import cli
+from loong_jax import cli, cli_help
 from loong_jax.errors import ConfigError, LaunchError
 from loong_jax.launch import tpu_vm
 from loong_jax.launch.tpu_vm import Command, Job, TpuVm, WaitActive, actions
@@ -210,7 +210,7 @@ def test_a_dry_run_prints_every_command_and_runs_none(monkeypatch, capsys):
 
 
 def test_the_recipe_may_stand_behind_options_and_a_bare_dry_run_shows_the_example(capsys):
-    words = cli.LAUNCH_EXAMPLE.split()
+    words = cli_help.LAUNCH_EXAMPLE.split()
     shown = []
     for given in (words, ["--dry-run"], [*words[1:], words[0]], ["--spot", *words]):
         assert cli.main(["launch", "tpu-vm", *given]) == 0

@@ -18,6 +18,7 @@ from loong_jax.merge.fusion import merge_leaf, prepare
 from loong_jax.models.hf import unfinished
 from tests.doubles import crash_point
 from tests.merge import examples
+from tests.sweeps import thinned
 
 METHODS = {
     "longcat": merge.LongcatFusion(keep_rate=0.6),
@@ -163,7 +164,7 @@ class CountedLeaf:
         return handed
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", thinned(METHODS, 1, 5, 8, 9, 12))
 def test_three_leaves_at_most(name, monkeypatch):
     """Of five experts: entries read and not yet let go, and all that NumPy holds besides.
 

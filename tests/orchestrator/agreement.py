@@ -28,7 +28,7 @@ COST = CostModel(  # a few seconds a step, and every part of the model a visible
 BLOCK_STEPS = 4
 POLICIES: dict[str, tuple[Policy, int]] = {  # with a number of steps that takes ten to 20 s
     "sync": (baselines.SynchronousPolicy(groups_per_step=8), 10),
-    "DORA": (dora.MultiVersionPolicy(groups_per_step=8), 20),
+    "DORA": (dora.algorithm_1(groups_per_step=8), 20),
 }
 
 

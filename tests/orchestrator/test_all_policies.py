@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from loong_jax.orchestrator import baselines, dora
-from loong_jax.orchestrator.dora import DoraPolicy
+from loong_jax.orchestrator import baselines
+from loong_jax.orchestrator.dora import DoraPolicy, ElasticGate, Triggers, algorithm_1
 from loong_jax.orchestrator.simulation.model import CostModel, LengthTrace
 from loong_jax.orchestrator.simulation.run import QuietLog, orchestrator_for
 from loong_jax.orchestrator.simulation.world import Layout, SimulatedWorld
@@ -21,19 +21,29 @@ STEPS = 5
 
 
 @st.composite
+def dora_policies(draw, **common):
+    over_stale = draw(st.sampled_from(["avoid", "wait", "regenerate"]))
+    triggers = draw(st.sampled_from([None, Triggers(period_s=5.0, least_gap_s=1.0)]))
+    may_be_ordered = over_stale == "avoid" and triggers is None
+    return DoraPolicy(
+        **common,
+        over_stale=over_stale,
+        max_ahead=draw(st.sampled_from([0.5, 1.0, 1.5, 3.0])),
+        triggers=triggers,
+        replicas_per_version=draw(st.sampled_from([None, 1, 2, 3])),
+        gate=draw(st.sampled_from([None, ElasticGate()])),
+        score_at_least=draw(st.sampled_from([None, 1, 8])),
+        generators_score=draw(st.booleans()),
+        deterministic=may_be_ordered and draw(st.booleans()),
+    )
+
+
+@st.composite
 def policies(draw):
     groups, staleness = draw(st.integers(1, 5)), draw(st.integers(0, 3))
     common = {"groups_per_step": groups}
     ahead = {"over_provision": draw(st.sampled_from([0.0, 0.5, 2.0]))}
     kind = draw(st.integers(0, 6))
-    if kind == 6:
-        return DoraPolicy(
-            **common,
-            max_staleness=staleness,
-            max_ahead=draw(st.sampled_from([0.5, 1.0, 2.0])),
-            replicas_per_version=draw(st.integers(1, 3)),
-            score_at_least=draw(st.integers(1, 8)),
-        )
     if kind == 0:
         return baselines.SynchronousPolicy(**common)
     if kind == 1:
@@ -47,15 +57,7 @@ def policies(draw):
         )
     if kind == 4:
         return baselines.DropAndReplacePolicy(**common, **ahead, max_staleness=staleness)
-    return dora.MultiVersionPolicy(
-        **common,
-        **ahead,
-        max_staleness=staleness,
-        over_stale=draw(st.sampled_from(["wait", "regenerate"])),
-        triggers=draw(st.sampled_from([None, dora.Triggers(period_s=5.0, least_gap_s=1.0)])),
-        gate=draw(st.sampled_from([None, dora.ElasticGate()])),
-        generators_score=draw(st.booleans()),
-    )
+    return draw(dora_policies(**common, max_staleness=staleness))
 
 
 @st.composite
@@ -89,7 +91,7 @@ def worlds(draw):
 
 def writes_once(policy):
     """True where every problem trains in its first issue, so within S + 1 steps of it."""
-    if isinstance(policy, dora.MultiVersionPolicy):
+    if isinstance(policy, DoraPolicy):
         return policy.over_stale == "wait"
     waiting = (
         baselines.SynchronousPolicy,
@@ -186,20 +188,10 @@ def small_world(**changes):
 def policies_without_staleness(draw):
     common = {"groups_per_step": draw(st.integers(1, 5)), "max_staleness": 0}
     ahead = {"over_provision": draw(st.sampled_from([0.0, 0.5, 2.0]))}
-    kind = draw(st.integers(0, 2))
-    if kind == 0:
-        keep = draw(st.booleans())
-        return baselines.PartialRolloutPolicy(**common, **ahead, keep_cache=keep)
-    if kind == 1:
-        return DoraPolicy(**common)
-    return dora.MultiVersionPolicy(
-        **common,
-        **ahead,
-        over_stale=draw(st.sampled_from(["wait", "regenerate"])),
-        triggers=draw(st.sampled_from([None, dora.Triggers(period_s=5.0, least_gap_s=1.0)])),
-        gate=draw(st.sampled_from([None, dora.ElasticGate()])),
-        generators_score=draw(st.booleans()),
-    )
+    if draw(st.booleans()):
+        return draw(dora_policies(**common))
+    keep = draw(st.booleans())
+    return baselines.PartialRolloutPolicy(**common, **ahead, keep_cache=keep)
 
 
 def digest(policy, world):
@@ -236,7 +228,7 @@ def copy_of(world):
 def test_waiting_trains_every_problem_in_its_first_issue():
     """Nothing is dropped or written twice: 0 tokens wasted, whatever the tail."""
     world = small_world()
-    orchestrator_for(world, dora.MultiVersionPolicy(groups_per_step=4), 8).run()
+    orchestrator_for(world, algorithm_1(groups_per_step=4), 8).run()
     assert all(g.ticket.issue == 0 for _, _, groups in world.trained for g in groups)
     assert world.marks[-1].get("tokens_wasted", 0) == 0
 
@@ -263,7 +255,7 @@ def test_partial_rollouts_mix_versions_and_prefill_again():
 
 def test_the_gate_has_hysteresis():
     """At a benefit between two thresholds it lends and refuses in turns, not at every step."""
-    gate = dora.ElasticGate(threshold=0.4)
+    gate = ElasticGate(threshold=0.4)
     lends, raised = gate.decide(0.42, 0.4)
     assert (lends, raised) == (True, pytest.approx(0.45))
     refused, lowered = gate.decide(0.42, raised)
@@ -275,7 +267,7 @@ def test_the_gate_has_hysteresis():
 def test_decide_is_a_pure_function_of_the_state():
     """Asked twice, it answers the same and has changed nothing; so it does in a new process."""
     world = small_world()
-    run = orchestrator_for(world, dora.MultiVersionPolicy(groups_per_step=3), STEPS)
+    run = orchestrator_for(world, algorithm_1(groups_per_step=3), STEPS)
     other = orchestrator_for(small_world(), run.settings.scheduler, STEPS)
     policy, seen = run.settings.scheduler, itertools.count()
     act = run._act

@@ -21,7 +21,6 @@ from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rl.policy_model import longcat_policy
 from loong_jax.rl.rewards import RewardRule
-from loong_jax.rollout.engine_config import EngineConfig
 from loong_jax.rollout.host_messages import HostSetup
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
@@ -30,8 +29,8 @@ from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.verifiers.verdict import correct, wrong
+from tests.doubles import tiny
 from tests.doubles.fake_world import KeptLog
-from tests.doubles.tiny import smallest_config, tokenizer
 from tests.orchestrator import straight_line
 from tests.sweeps import thinned
 
@@ -78,26 +77,19 @@ class Parts:
     settings: TrainerSettings
 
 
-SHAPES = EngineConfig(
-    slots_per_replica=8,
-    cache_length=16,
-    prefill_lengths=(8,),
-    prefill_prompts=2,
-    prefill_members=8,
-    decode_steps=2,
-)
+SHAPES = tiny.engine_shapes(cache_length=16, prefill_prompts=2, decode_steps=2)
 
 
 def make_engine():
-    config = smallest_config()
-    return SlotEngine.for_model(moe.abstract_weights(config)[0], config, tokenizer(), SHAPES)
+    config = tiny.smallest_config()
+    return SlotEngine.for_model(moe.abstract_weights(config)[0], config, tiny.tokenizer(), SHAPES)
 
 
 @pytest.fixture(scope="module")
 def parts():
-    config = smallest_config()
+    config = tiny.smallest_config()
     graphdef, weights = moe.init_weights(config, jax.random.key(0))
-    engine = SlotEngine.for_model(graphdef, config, tokenizer(), SHAPES)
+    engine = SlotEngine.for_model(graphdef, config, tiny.tokenizer(), SHAPES)
     settings = TrainerSettings(
         objective=longcat_objective(group_size=GROUP_SIZE, max_response_tokens=6),
         optimizer=AdamW(schedule=WarmupConstant(peak=1e-2)),

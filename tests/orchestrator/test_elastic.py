@@ -11,11 +11,9 @@ from loong_jax.errors import ConfigError
 from loong_jax.orchestrator.baselines import SynchronousPolicy
 from loong_jax.orchestrator.changes import Assign
 from loong_jax.orchestrator.dora import (
-    DoraPolicy,
     ElasticGate,
-    MultiVersionPolicy,
     Triggers,
-    refuse_idle_loans,
+    algorithm_1,
 )
 from loong_jax.orchestrator.ledger import Balance, ReplicaState
 from loong_jax.orchestrator.policy import decide
@@ -29,10 +27,10 @@ from tests.rollout import real_loop
 from tests.rollout.real_loop import GROUP_SIZE, SAMPLING, SEED, slow_engine
 
 NUM_REPLICAS, ELASTIC, NUM_STEPS, TRAINING_S = 3, (1, 2), 5, 0.2
-LENDING = MultiVersionPolicy(
+LENDING = algorithm_1(
     groups_per_step=2,
     max_staleness=2,
-    over_provision=3.0,
+    max_ahead=4.0,
     triggers=Triggers(period_s=0.2, least_gap_s=0.05),
     gate=ElasticGate(threshold=0.05, lowest=0.05, raised_by=0.1, lowered_by=0.05),
 )
@@ -123,11 +121,7 @@ def test_an_empty_replica_that_rests_holds_no_version_the_window_has_left(versio
     assert (Assign(1, 4) in actions) == lets_go
 
 
-def test_settings_that_lend_nothing_are_refused():
-    with pytest.raises(ConfigError, match=r"num_elastic=1.*rl\.scheduler=DoraPolicy.*gate"):
-        refuse_idle_loans(DoraPolicy(groups_per_step=2), 1, where="rl.scheduler")
-    refuse_idle_loans(DoraPolicy(groups_per_step=2), 0, where="rl.scheduler")
-    refuse_idle_loans(LENDING, 1, where="rl.scheduler")
+def test_more_elastic_replicas_than_there_are_and_elastic_processes_are_refused():
     with pytest.raises(ConfigError, match=r"num_elastic=3 is not in 0\.\.2"):
         EngineSettings(num_replicas=2, num_elastic=3)
     with pytest.raises(ConfigError, match="ThreadReplicas"):

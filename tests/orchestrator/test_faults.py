@@ -8,7 +8,7 @@ import pytest
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator import faults
 from loong_jax.orchestrator.baselines import OneStepOffPolicy
-from loong_jax.orchestrator.dora import DoraPolicy, MultiVersionPolicy
+from loong_jax.orchestrator.dora import DoraPolicy, algorithm_1
 from loong_jax.orchestrator.executor import Inbox
 from loong_jax.orchestrator.faults import BudgetSpent, FaultBudget
 from loong_jax.orchestrator.ledger import ReplicaState
@@ -63,7 +63,7 @@ class MortalWorld(FakeWorld):
 POLICIES = {
     "dora": DoraPolicy(groups_per_step=3, max_staleness=1),
     "ordered": DoraPolicy(groups_per_step=3, max_staleness=1, deterministic=True),
-    "several versions": MultiVersionPolicy(groups_per_step=3, max_staleness=1),
+    "several versions": algorithm_1(groups_per_step=3, max_staleness=1),
     "one step off": OneStepOffPolicy(groups_per_step=3),
 }
 

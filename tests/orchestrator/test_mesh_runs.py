@@ -16,11 +16,11 @@ from loong_jax.rl.local_trainer import TrainerSettings
 from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rl.policy_model import policy_of
-from loong_jax.rollout.engine_config import EngineConfig, PageConfig
+from loong_jax.rollout.engine_config import PageConfig
 from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.process_hosts import ProcessLauncher
 from loong_jax.run import devices
-from tests.doubles.tiny import tokenizer
+from tests.doubles import tiny
 from tests.orchestrator import straight_line, test_deterministic
 from tests.orchestrator.test_deterministic import (
     GROUP_SIZE,
@@ -38,12 +38,8 @@ from tests.orchestrator.test_deterministic import (
 )
 from tests.sweeps import thinned
 
-SHAPES = EngineConfig(
-    slots_per_replica=8,
+SHAPES = tiny.engine_shapes(
     cache_length=16,
-    prefill_lengths=(8,),
-    prefill_prompts=4,
-    prefill_members=8,
     decode_steps=2,
     pages=PageConfig(num_pages=32, page_size=4, reuse_prefixes=False),
 )
@@ -71,7 +67,7 @@ def parts_of(name: str, place: str) -> Parts:
         first: engine_for(
             family.abstract_weights(model, own := devices.rules_on(replica, first))[0],
             model,
-            tokenizer(),
+            tiny.tokenizer(),
             SHAPES,
             own,
         )
@@ -167,7 +163,7 @@ def engine_of_a_process():
     model = MODELS["qwen2"]
     rules = devices.rules_on(MeshSettings(tensor=2), 0)
     graphdef = family_of(model).abstract_weights(model, rules)[0]
-    return engine_for(graphdef, model, tokenizer(), SHAPES, rules)
+    return engine_for(graphdef, model, tiny.tokenizer(), SHAPES, rules)
 
 
 @pytest.mark.release

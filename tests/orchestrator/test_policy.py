@@ -3,7 +3,7 @@
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.orchestrator import baselines, dora
+from loong_jax.orchestrator import baselines
 from loong_jax.orchestrator.changes import (
     Assign,
     Dispatch,
@@ -93,10 +93,10 @@ def test_groups_past_the_bound_end_stale_and_those_at_it_do_not():
 def test_deterministic_batches_follow_the_order_of_issue():
     in_order = DoraPolicy(groups_per_step=2, max_staleness=1, deterministic=True)
     waiting = ledger_of(("decoding", 0, 0), ("judged", 0), ("judged", 0), replicas=(0,))
-    assert dora.next_batch(waiting, in_order) is None
+    assert in_order.next_batch(waiting) is None
     there = ledger_of(("judged", 0), ("decoding", 0, 0), ("judged", 0), replicas=(0,))
     there.enter(Ended((1,), "filtered"))
-    assert dora.next_batch(there, in_order) == (0, 2)
+    assert in_order.next_batch(there) == (0, 2)
 
 
 def test_deterministic_mode_adds_exactly_what_filtering_took_away():
@@ -128,6 +128,7 @@ def test_an_empty_replica_returns_to_a_version_that_queued_tickets_need():
         {"max_ahead": 0.0},
         {"max_ahead": float("inf")},
         {"replicas_per_version": 0},
+        {"deterministic": True, "over_stale": "wait"},
     ],
 )
 def test_refuses_settings_that_cannot_work(setting):
@@ -139,7 +140,6 @@ def test_refuses_settings_that_cannot_work(setting):
 @pytest.mark.parametrize(
     "kind",
     [
-        dora.MultiVersionPolicy,
         baselines.TailBatchingPolicy,
         baselines.PartialRolloutPolicy,
         baselines.DropAndReplacePolicy,

@@ -184,7 +184,7 @@ def test_a_thousand_replicas_run():
         num_accelerators=100_000, accelerators_per_replica=100, slots_per_replica=4, num_elastic=100
     )
     trace = dataclasses.replace(TRACES["short"], group_size=2)
-    policy = dora.MultiVersionPolicy(groups_per_step=16, max_staleness=1)
+    policy = dora.algorithm_1(groups_per_step=16, max_staleness=1)
     report = simulate(policy, layout, trace, CostModel(), num_steps=1, warm_up=1)
     assert report.step_s > 0
 

@@ -59,6 +59,31 @@ def test_bytes_that_a_device_sends():
     assert (moved.sent_bytes, moved.groups, moved.axes) == (size, ROWS, ("expert",))
 
 
+def test_a_sum_of_which_a_device_keeps_a_part_is_scattered():
+    """TPUs have one fusion for both, in which the sum stands as that of all devices."""
+    groups = "channel_id=1, replica_groups=[2,4]<=[8], use_global_device_ids=true"
+    module = hlo.parse(f"""\
+HloModule m, is_scheduled=true
+
+%all-reduce-scatter.1.clone.1 (p: bf16[16,8]) -> bf16[4,8] {{
+  %p = bf16[16,8]{{1,0}} parameter(0)
+  %sum = bf16[16,8]{{1,0}} all-reduce(%p), {groups}, to_apply=%add
+  %at = s32[] constant(0)
+  ROOT %part = bf16[4,8]{{1,0}} dynamic-slice(%sum, %at, %at), dynamic_slice_sizes={{4,8}}
+}}
+
+ENTRY %main (x: bf16[16,8]) -> bf16[4,8] {{
+  %x = bf16[16,8]{{1,0}} parameter(0)
+  ROOT %f = bf16[4,8]{{1,0}} fusion(%x), kind=kCustom, calls=%all-reduce-scatter.1.clone.1
+}}
+""")
+    inner = collectives.find(module, module.entry.root)
+    assert inner is not None
+    found = collectives.read(*inner, MESH)
+    assert (found.kind, found.axes) == ("reduce-scatter", ("expert",))
+    assert found.sent_bytes == 2 * 16 * 8 * 3 / 4
+
+
 def test_a_ragged_exchange_sends_rows_and_no_more_than_fit():
     """Its second operand is what the rows are written into, the others say where."""
     groups = "replica_groups=[2,4]<=[8]"

@@ -49,6 +49,13 @@ COMPILED = Compiled(
 VERSIONS = {"jax": "0", "libtpu": "0"}
 
 
+def shown(made) -> str:
+    """The report, its words apart by one space."""
+    console = Console(width=120, record=True, file=io.StringIO())
+    report.show(made, console)
+    return " ".join(console.export_text().split())
+
+
 def test_a_plan_adds_up():
     made = plan.read(make_request(), COMPILED, VERSIONS)
     value = figures.to_json(made)
@@ -97,14 +104,12 @@ def test_experts_on_one_chip_use_no_link_and_the_json_stays_valid():
 
 def test_a_plan_is_shown_and_drawn(tmp_path):
     made = plan.read(make_request(), COMPILED, VERSIONS)
-    console = Console(width=120, record=True, file=io.StringIO())
-    report.show(made, console)
-    text = console.export_text()
+    text = shown(made)
     assert "51.00 of 102.01 GB, fits" in text
     assert "all-to-all" in text
     cost = made.reference.step.cost
-    assert f"per device and step: {cost.flops / 1e12:.3g} TFLOP" in " ".join(text.split())
-    assert f"{cost.hbm_bytes / 1e9:.3g} GB of HBM traffic" in " ".join(text.split())
+    assert f"per device and step: {cost.flops / 1e12:.3g} TFLOP" in text
+    assert f"{cost.hbm_bytes / 1e9:.3g} GB of HBM traffic" in text
     assert "no TPU ran" in text
     chart.save(made, tmp_path / "plan.svg")
     assert (tmp_path / "plan.svg").read_text().startswith("<?xml")
@@ -122,12 +127,10 @@ def test_decoding_is_measured_against_memory():
     assert value["memory_bound_tokens_per_s_per_chip"] == pytest.approx(kept / 3e-3)
     assert "target_tokens_per_s_per_chip" not in value  # which is another model's
     assert value["tensor_cuts"] == "heads"
-    console = Console(width=120, record=True, file=io.StringIO())
-    report.show(made, console)
-    text = console.export_text()
+    text = shown(made)
     assert "target" not in text
     assert "cache bound tokens per s per chip" in text
-    assert "tensor cuts heads" in " ".join(text.split())
+    assert "tensor cuts heads" in text
 
 
 def test_a_dense_decoder_has_no_experts_to_speak_of():
@@ -140,9 +143,7 @@ def test_a_dense_decoder_has_no_experts_to_speak_of():
     mfu = useful / (4 * 459e12 * value["roofline_step_s"])
     assert value["roofline_mfu"] == pytest.approx(mfu)
     assert not any("expert" in line for line in value["assumptions"])
-    console = Console(width=120, record=True, file=io.StringIO())
-    report.show(made, console)
-    assert "Expert traffic" not in console.export_text()
+    assert "Expert traffic" not in shown(made)
 
 
 def test_the_published_model_has_a_target_to_reach():
@@ -158,9 +159,7 @@ def test_the_published_model_has_a_target_to_reach():
     assert value["target_tokens_per_s_per_chip"] == pytest.approx(target)
     share = value["tokens_per_s_per_chip"] / target
     assert value["share_of_target"] == pytest.approx(share)
-    console = Console(width=120, record=True, file=io.StringIO())
-    report.show(made, console)
-    text = " ".join(console.export_text().split())
+    text = shown(made)
     assert f"share of target │ {share:.1%}" in text
 
 
@@ -168,9 +167,7 @@ def test_a_small_plan_is_shown_in_small_units():
     memory = dict.fromkeys(COMPILED.memory, 0.0) | {"argument": 4e6}
     there = dataclasses.replace(COMPILED, memory=memory, arguments={"masters": 3.5e6})
     made = plan.read(make_request(), there, VERSIONS)
-    console = Console(width=120, record=True, file=io.StringIO())
-    report.show(made, console)
-    text = " ".join(console.export_text().split())
+    text = shown(made)
     assert "HBM per device: 4.00 MB of 102.01 GB" in text
     assert "masters │ 3.500" in text
     seconds = made.reference.step_s
@@ -192,9 +189,7 @@ def test_a_call_of_several_steps_is_told_by_the_step():
     assert row["gb_per_s_per_chip"] == 200
     assert row["step_s"] == pytest.approx(call_s / 4)
     assert row["expert_traffic_s"] == pytest.approx(made.reference.traffic(of_experts=True)[0] / 4)
-    console = Console(width=120, record=True, file=io.StringIO())
-    report.show(made, console)
-    text = console.export_text()
+    text = shown(made)
     assert f"{call_s:.4f}" not in text
     assert "runs in a call of 4 steps" in text
 

@@ -3,10 +3,12 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import pytest
 
+from loong_jax.errors import ConfigError
 from loong_jax.models.dense import DenseConfig, abstract_weights
-from loong_jax.plan import analytic, counts, plan, programs
+from loong_jax.plan import analytic, compiled, counts, plan, programs
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.plan.asking import asked, make_request
 from tests.sweeps import thinned
@@ -84,6 +86,45 @@ def test_an_estimate_has_the_cache_of_the_program(model, cuts):
     )
     cache = programs.bytes_by_kind(program)["cache"]
     assert two.hbm_bytes - one.hbm_bytes == cache / 2  # in bfloat16
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_gradients_of_a_dense_decoder_are_scattered_on_tpu():
+    """None is summed whole on every device, and no device sees the table of words.
+
+    A part of the words is no whole tiles of TPU memory, as it is not of Qwen2.5's.
+    """
+    try:
+        compiled.check_versions()
+    except ConfigError as error:
+        pytest.skip(str(error))
+    config = DenseConfig.tiny(
+        vocab_size=4736,
+        hidden_size=512,
+        ffn_hidden_size=1024,
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=4,
+        head_dim=128,
+        tied=False,
+        dtype=jnp.bfloat16,
+        param_dtype=jnp.bfloat16,
+        remat="layer",
+    )
+    asks = asked("tiny-dense --topology v5e:2x2 --mesh fsdp=4 --length 512")
+    made = plan.make(dataclasses.replace(asks, config=config), timeout_s=800)
+    assert made.reference is not None
+    moved = {}
+    for row in made.reference.step.rows:
+        mb = row.collective.sent_bytes * row.trips / 1e6
+        moved[row.collective.kind] = moved.get(row.collective.kind, 0.0) + mb
+    layers = config.num_layers * 4 * 512 * 512 + config.num_layers * 3 * 512 * 1024
+    of_layers, of_words = (2 * size * 3 / 4 / 1e6 for size in (layers, 4736 * 512))
+    smallest = 2 * 512 * 512 * 3 / 4 / 1e6  # a matrix of the attention
+    assert moved["all-reduce"] < smallest / 2
+    assert moved["reduce-scatter"] == pytest.approx(of_layers + of_words, rel=0.1)
+    assert moved["all-gather"] == pytest.approx(2 * of_layers + of_words, rel=0.1)
 
 
 @pytest.mark.slow

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from loong_jax.orchestrator.baselines import PartialRolloutPolicy
-from loong_jax.orchestrator.dora import DoraPolicy, MultiVersionPolicy
+from loong_jax.orchestrator.dora import DoraPolicy, algorithm_1
 from loong_jax.recipes import EngineSettings, LocalVerifiers, ProcessReplicas, get_recipe
 from loong_jax.rl import local_trainer
-from loong_jax.rl.collapse import CollapseError, CollapseRules, Limits
+from loong_jax.rl.collapse import CollapseError, CollapseLimits, CollapseRules
 from loong_jax.rl.objectives import grpo_objective, longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rollout.engine_config import PageConfig
@@ -90,7 +90,7 @@ def test_turns_with_tools_reach_the_trainer(tmp_path, cold_start):
 @pytest.mark.release
 @pytest.mark.timeout(1500)
 def test_replicas_take_turns_with_the_trainer_in_a_recipe(tmp_path, cold_start):
-    policy = MultiVersionPolicy(groups_per_step=2, max_staleness=1, over_provision=2.0)
+    policy = algorithm_1(groups_per_step=2, max_staleness=1, max_ahead=3.0)
     run.train(recipe(policy, num_steps=3, num_elastic=1), tmp_path, only="rl", source=cold_start)
     done = json.loads((tmp_path / "stages" / "rl" / "done.json").read_text())
     assert done["tickets"]["trained"] == 6
@@ -102,7 +102,7 @@ def test_replicas_take_turns_with_the_trainer_in_a_recipe(tmp_path, cold_start):
 @pytest.mark.timeout(900)
 def test_replicas_in_other_processes_write_and_score_in_a_recipe(tmp_path, cold_start):
     placement = ProcessReplicas(single_threaded=True)
-    policy = MultiVersionPolicy(groups_per_step=2, max_staleness=1, over_provision=2.0)
+    policy = algorithm_1(groups_per_step=2, max_staleness=1, max_ahead=3.0)
     chosen = recipe(policy, num_steps=3, num_replicas=2, placement=placement)
     run.train(chosen, tmp_path, only="rl", source=cold_start)
     done = json.loads((tmp_path / "stages" / "rl" / "done.json").read_text())
@@ -122,7 +122,7 @@ def test_a_run_that_collapses_stops_and_goes_on_when_its_rule_is_moved(tmp_path,
         objective = grpo_objective(group_size=GROUP_SIZE, beta=0.1)
         return made.with_stage("rl", objective=objective, collapse=collapse)
 
-    longer_than_any = CollapseRules(length=Limits(low=1000.0, window=2))
+    longer_than_any = CollapseRules(length=CollapseLimits(low=1000.0, window=2))
     with pytest.raises(CollapseError, match=r"step 2: completions/mean_length.*collapse\.length"):
         run.train(watched(longer_than_any), tmp_path, only="rl", source=cold_start)
     run.train(watched(CollapseRules()), tmp_path, only="rl", source=cold_start)
@@ -163,7 +163,7 @@ def test_partial_rollouts_train_in_a_recipe(tmp_path, cold_start, monkeypatch):
     monkeypatch.setattr(local_trainer, "score_group", noted)
     monkeypatch.setattr(Replica, "step", waits_for_weights)
     monkeypatch.setattr(local_trainer.LocalTrainer, "train", train)
-    policy = PartialRolloutPolicy(groups_per_step=2, max_staleness=2, over_provision=2.0)
+    policy = PartialRolloutPolicy(groups_per_step=2, max_staleness=2, max_ahead=3.0)
     made = recipe(policy, num_steps=4)
     run.train(made, tmp_path, only="rl", source=cold_start)
     done = json.loads((tmp_path / "stages" / "rl" / "done.json").read_text())

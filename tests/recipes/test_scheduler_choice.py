@@ -17,8 +17,8 @@ from loong_jax.run import placement
 
 POLICIES = (
     DoraPolicy(groups_per_step=3, max_ahead=0.5),
-    dora.MultiVersionPolicy(groups_per_step=3, max_staleness=1, triggers=None, gate=None),
-    dora.MultiVersionPolicy(groups_per_step=3, over_stale="regenerate"),
+    dora.algorithm_1(groups_per_step=3, max_staleness=1, triggers=None, gate=None),
+    dora.algorithm_1(groups_per_step=3, over_stale="regenerate"),
     baselines.SynchronousPolicy(groups_per_step=3),
     baselines.TailBatchingPolicy(groups_per_step=3, over_provision=0.5),
     baselines.OneStepOffPolicy(groups_per_step=3),
@@ -43,14 +43,14 @@ def test_every_scheduler_reads_back_and_its_fields_are_options(policy):
 
 
 def test_what_waits_is_kept_ahead_and_is_read_again_is_for_the_recipe_to_say():
-    recipe = with_scheduler(dora.MultiVersionPolicy(groups_per_step=3))
+    recipe = with_scheduler(dora.algorithm_1(groups_per_step=3))
     arguments = ["--rl-logic.scheduler.over-stale", "regenerate"]
-    arguments += ["--rl-logic.scheduler.over-provision", "0.25", "--rl-logic.reuse.share", "0.25"]
+    arguments += ["--rl-logic.scheduler.max-ahead", "1.25", "--rl-logic.reuse.share", "0.25"]
     arguments += ["--rl-logic.replays-routing", "--engine.mantissa-bits", "7"]
     changed = options.parse_train("quickstart", "text", recipe, arguments).config
     stage = changed.stages["rl_logic"]
-    assert stage.scheduler == dora.MultiVersionPolicy(
-        groups_per_step=3, over_stale="regenerate", over_provision=0.25
+    assert stage.scheduler == dora.algorithm_1(
+        groups_per_step=3, over_stale="regenerate", max_ahead=1.25
     )
     assert stage.reuse == GroupReuse(share=0.25)
     assert configs.from_json(json.loads(json.dumps(configs.to_json(changed)))) == changed
@@ -86,6 +86,32 @@ def test_a_run_of_before_there_was_a_choice_goes_on(tmp_path):
         configs.open_run(with_scheduler(POLICIES[1]), tmp_path)
 
 
+@pytest.mark.parametrize(
+    "kind", ["multi_version_policy", "orchestrator.choices.MultiVersionPolicy"]
+)
+def test_dora_of_two_classes_is_read(kind):
+    """What config.json said while Algorithm 1 had a policy of its own."""
+    usual = configs.to_json(dora.algorithm_1(groups_per_step=3))
+    old = {
+        "_kind": kind,
+        "groups_per_step": 3,
+        "max_staleness": 1,
+        "over_stale": "regenerate",
+        "over_provision": 0.25,
+        "triggers": None,
+        "gate": usual["gate"],
+        "generators_score": False,
+    }
+    assert configs.from_json(old) == dora.algorithm_1(
+        groups_per_step=3,
+        max_staleness=1,
+        over_stale="regenerate",
+        max_ahead=1.25,
+        triggers=None,
+        generators_score=False,
+    )
+
+
 class Plain:
     """Replicas without a single optional ability."""
 
@@ -95,7 +121,7 @@ class Moving:
 
 
 def test_refuses_what_the_replicas_cannot_do_before_anything_runs():
-    moving = dora.MultiVersionPolicy(groups_per_step=3)
+    moving = dora.algorithm_1(groups_per_step=3)
     with pytest.raises(ConfigError, match=r"rl_stem\.scheduler=.*migrate.*DoraPolicy"):
         refuse_unable(moving, Plain, where="rl_stem.scheduler")
     refuse_unable(moving, Moving, where="rl_stem.scheduler")

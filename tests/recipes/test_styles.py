@@ -7,18 +7,18 @@ import json
 import numpy as np
 
 from loong_jax.data import response
-from loong_jax.recipes import DomainProblems, GeneratedProblems, quickstart, styles
+from loong_jax.recipes import DomainProblems, GeneratedProblems, quickstart
 from loong_jax.run import demonstrations
 from loong_jax.run.texts import texts_of
 
 
 def test_hurried_thinking_writes_three_of_the_steps_and_the_last():
     rng, steps = np.random.default_rng(0), ["1", "2", "3", "4", "5"]
-    drawn = {styles.thinking(steps, rng, is_careful=False) for _ in range(200)}
+    drawn = {quickstart.thinking(steps, rng, is_careful=False) for _ in range(200)}
     assert drawn == {f"~{i}~{j}~5" for i in range(1, 5) for j in range(i + 1, 5)}
-    assert styles.thinking(steps, rng, is_careful=True) == "=1=2=3=4=5"
-    assert styles.thinking(["1", "2"], rng, is_careful=False) == "~1~2"
-    assert styles.thinking([], rng, is_careful=True) == ""
+    assert quickstart.thinking(steps, rng, is_careful=True) == "=1=2=3=4=5"
+    assert quickstart.thinking(["1", "2"], rng, is_careful=False) == "~1~2"
+    assert quickstart.thinking([], rng, is_careful=True) == ""
 
 
 def test_the_quickstart_is_shown_the_same_demonstrations_as_ever():

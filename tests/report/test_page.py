@@ -240,25 +240,23 @@ def test_figures_of_pass_at_k_have_the_k_that_was_measured(run_dir):
         assert "pass@16" not in section(run)
 
 
-def test_odd_characters_and_special_tokens_of_a_sample_are_seen(run_dir):
+def with_samples(run_dir, **changes):
+    """The run with these changes in every sample of its stage for STEM, read."""
     path = run_dir / "stages" / "rl_stem" / "rollouts" / "train.jsonl"
+    json_files.write_jsonl(path, [record | changes for record in json_files.read_jsonl(path)])
+    return read_run(run_dir)
+
+
+def test_odd_characters_and_special_tokens_of_a_sample_are_seen(run_dir):
     odd = "<|im_start|>café 数 👩\u200d🔬 \u202egnp.exe \x1b[2J\x00 \ud83d <think>"
-    records = [{**record, "text": odd, "answer": None} for record in json_files.read_jsonl(path)]
-    json_files.write_jsonl(path, records)
-    page.write_report(run_dir)
-    text = (run_dir / "report.html").read_text()
+    text = samples.rollouts(with_samples(run_dir, text=odd, answer=None))
     seen = "café 数 👩\u200d🔬 ⟨U+202E⟩gnp.exe ⟨U+001B⟩[2J⟨U+0000⟩ ⟨U+D83D⟩"
     assert f"&lt;|im_start|&gt;{seen} &lt;think&gt;" in text
     check(text)
+    assert text.encode()  # no half of a surrogate pair is left
 
 
 def test_the_two_styles_of_thinking_are_explained_where_they_are_shown(run_dir):
-    page.write_report(run_dir)
-    assert "hurried" not in (run_dir / "report.html").read_text()
-    path = run_dir / "stages" / "rl_stem" / "rollouts" / "train.jsonl"
-    records = [
-        {**record, "thinking": "~013~240", "answer": "3"} for record in json_files.read_jsonl(path)
-    ]
-    json_files.write_jsonl(path, records)
-    page.write_report(run_dir)
-    assert "with ~ is hurried" in (run_dir / "report.html").read_text()
+    assert "hurried" not in samples.rollouts(read_run(run_dir))
+    run = with_samples(run_dir, thinking="~013~240", answer="3")
+    assert "with ~ is hurried" in samples.rollouts(run)

@@ -184,8 +184,7 @@ def test_lists_and_chunks_change_no_loss_and_make_no_whole_logits(monkeypatch):
 def on_mesh():
     """Policy, weights and batch on eight devices."""
     rules = ShardingRules(mesh=make_mesh(data=2, expert=2, context=2))
-    graphdef, placed = moe.init_weights(CONFIG, jax.random.key(0), rules)
-    placed = jax.tree.map(lambda a, b: jax.device_put(b, a.sharding), placed, fresh()[1])
+    graphdef, placed = tiny.on_mesh(CONFIG, rules, fresh()[1])
     cut = rules.spec("act_batch", "act_keys")
     rows = {name: jax.device_put(array, cut) for name, array in batch().items()}
     return rules.mesh, longcat_policy(graphdef, CONFIG, LAW, ALL), placed, rows
@@ -205,7 +204,7 @@ def test_a_mesh_changes_no_loss():
 def test_choices_that_wait_for_a_later_round_are_a_metric(factor, overflows):
     rules = ShardingRules(mesh=make_mesh(expert=2))
     config = dataclasses.replace(CONFIG, exchange=moe.PaddedExchange(buffer_factor=factor))
-    graphdef, weights = moe.init_weights(config, jax.random.key(0), rules)
+    graphdef, weights = tiny.on_mesh(config, rules, fresh()[1])
     model = longcat_policy(graphdef, config, LAW, watches_exchange=True)
     with jax.set_mesh(rules.mesh):
         output, added, metrics = jax.jit(model.forward_with_losses)(weights, batch())

@@ -4,7 +4,7 @@ import pytest
 
 from loong_jax.errors import ConfigError, LoongError
 from loong_jax.rl import collapse
-from loong_jax.rl.collapse import CollapseRules, CollapseWatch, Drift, Limits
+from loong_jax.rl.collapse import CollapseLimits, CollapseRules, CollapseWatch, Drift
 from tests.doubles import killable_run
 
 ENTROPY, LENGTH, LOAD = collapse.METRICS
@@ -14,12 +14,12 @@ def history(metric, values):
     return [{metric: value} for value in values]
 
 
-QUIET = CollapseRules(entropy=Limits(low=0.1, window=3))
-LOUD = CollapseRules(entropy=Limits(high=5.0, window=2))
-SHORT = CollapseRules(length=Limits(low=3.0, window=2))
+QUIET = CollapseRules(entropy=CollapseLimits(low=0.1, window=3))
+LOUD = CollapseRules(entropy=CollapseLimits(high=5.0, window=2))
+SHORT = CollapseRules(length=CollapseLimits(low=3.0, window=2))
 SHRINKS = CollapseRules(length_drift=Drift(low=0.5, window=2))
 GROWS = CollapseRules(length_drift=Drift(high=3.0, window=1))
-FULL = CollapseRules(load=Limits(high=4.0, window=2))
+FULL = CollapseRules(load=CollapseLimits(high=4.0, window=2))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_rule_fires_when_a_whole_window_breaks_it(rules, metric, values, rule)
 
 
 def test_reason_names_value_rule_and_remedy():
-    watch = CollapseWatch(CollapseRules(entropy=Limits(low=0.1, window=2)))
+    watch = CollapseWatch(CollapseRules(entropy=CollapseLimits(low=0.1, window=2)))
     watch.step(1, {ENTROPY: 0.07, "loss": 1.0})
     with pytest.raises(LoongError, match=r"step 2: entropy was at most 0\.07, under low=0\.1") as e:
         watch.step(2, {ENTROPY: 0.02})
@@ -66,8 +66,8 @@ def test_a_run_that_goes_on_remembers_the_steps_before():
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Limits(low=2.0, high=1.0),
-        lambda: Limits(window=0),
+        lambda: CollapseLimits(low=2.0, high=1.0),
+        lambda: CollapseLimits(window=0),
         lambda: Drift(low=1.5),
         lambda: Drift(high=0.9),
         lambda: Drift(window=0),
@@ -81,7 +81,7 @@ def test_rules_that_cannot_be_are_refused(make):
 def test_a_stopped_run_goes_on_and_loses_nothing(tmp_path, monkeypatch):
     """Stopped at step 3 of 4, given again without the rule: the weights of a run never stopped."""
     whole = killable_run.run(tmp_path / "whole")
-    watch = CollapseWatch(CollapseRules(entropy=Limits(low=0.1, window=3)))
+    watch = CollapseWatch(CollapseRules(entropy=CollapseLimits(low=0.1, window=3)))
     monkeypatch.setattr(
         killable_run.NoLog, "step", lambda _, step, *__: watch.step(step, {ENTROPY: 0.01})
     )

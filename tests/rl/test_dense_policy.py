@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from loong_jax.models import dense, parameters
-from loong_jax.rl import advantages, batching, local_trainer, lora, objectives, optimizers, trainer
+from loong_jax.rl import batching, local_trainer, lora, objectives, optimizers, trainer
 from loong_jax.rl.batching import Layout
 from loong_jax.rl.policy_model import policy_of
-from tests.doubles.toy_policy import toy_group
+from tests.doubles.toy_policy import group_of, toy_batches
 
 CONFIG = dense.DenseConfig.tiny(qkv_bias=True, qk_norm=True)
 ADAM = optimizers.AdamW(schedule=optimizers.WarmupConstant(peak=1e-3), weight_decay=0.1)
@@ -27,15 +27,10 @@ def made():
     return policy_of(graphdef, CONFIG), weights
 
 
-def group_of(number, rewards):
-    group = toy_group(number, rewards)
-    prompt = np.append(group.rollouts[0].prompt, np.full(3 * number, 50, np.int32))
-    return group.replace_rollouts(
-        tuple(dataclasses.replace(r, prompt=prompt) for r in group.rollouts)
-    )
-
-
-GROUPS = [group_of(0, (1.0, 0.0, None, 0.0)), group_of(1, (1.0, 0.0)), group_of(2, (0.0, 1.0, 1.0))]
+GROUPS = [
+    group_of(number, rewards, 3 * number)
+    for number, rewards in enumerate(((1.0, 0.0, None, 0.0), (1.0, 0.0), (0.0, 1.0, 1.0)))
+]
 
 
 def programs(policy, shares_prompts):
@@ -49,16 +44,8 @@ def settings(row_length):
 
 
 def gradient(compiled, weights, layout, row_length, temperature=0.8):
-    batches = batching.make_batches(
-        GROUPS,
-        advantages.GroupNormalised(),
-        trainer_version=0,
-        rows=4,
-        row_length=row_length,
-        layout=layout,
-    )
     accumulated = compiled.begin(weights)
-    for batch in batches:
+    for batch in toy_batches(GROUPS, row_length=row_length, layout=layout):
         accumulated = compiled.accumulate(
             weights, accumulated, batch, jnp.int32(3), jnp.float32(temperature)
         )
@@ -137,14 +124,7 @@ def test_adapters_reach_every_matrix(made):
         np.testing.assert_allclose(found[path], expected, rtol=1e-5, atol=1e-6)
     assert len(own) == 2 * 7
     compiled = programs(adapted, None)
-    batches = batching.make_batches(
-        GROUPS,
-        advantages.GroupNormalised(),
-        trainer_version=0,
-        rows=4,
-        row_length=64,
-        layout=compiled.layout,
-    )
+    batches = toy_batches(GROUPS, row_length=64, layout=compiled.layout)
     state = trainer.initial_state(adapted, ADAM, adapters)
     state, metrics = trainer.train_step(compiled, adapted, state, batches, 3, 1.0, weights)
     assert np.isfinite(metrics["grad_norm"])

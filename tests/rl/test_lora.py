@@ -17,6 +17,7 @@ from loong_jax.rl.policy_model import longcat_policy
 from tests.doubles import tiny
 from tests.doubles.toy_policy import toy_policy, toy_weights
 from tests.rl.test_local_trainer import get, groups, make, make_store, settings
+from tests.rl.test_trainer import apply_gradient
 
 CONFIG = LoraConfig(rank=3, alpha=6.0)
 MODEL = tiny.smallest_config()
@@ -32,7 +33,7 @@ def longcat():
 def drawn(adapters, seed=0):
     """Adapters that change something."""
     random = np.random.default_rng(seed)
-    return jax.tree.map(lambda a: jnp.asarray(random.normal(size=a.shape) / 4, a.dtype), adapters)
+    return jax.tree.map(lambda a: (random.normal(size=a.shape) / 4).astype(a.dtype), adapters)
 
 
 def join_by_hand(weights, adapters, scale):
@@ -58,12 +59,13 @@ def test_the_whole_is_the_base_and_a_product_of_two(longcat, targets):
     config = LoraConfig(rank=3, alpha=6.0, targets=targets)
     adapters = lora.initial_adapters(base, config, weights, jax.random.key(1))
     policy = lora.lora_policy(base, config)
-    jax.tree.map(np.testing.assert_array_equal, policy.join(adapters, weights), weights)
+    join = jax.jit(policy.join)
+    jax.tree.map(np.testing.assert_array_equal, join(adapters, weights), weights)
     adapted = {path.rpartition("/")[0] for path in parameters.by_path(adapters)}
     assert any("experts" in path for path in adapted) == bool(targets)
     assert len(adapted) == (6 if targets else 16)
     adapters = drawn(adapters)
-    found = parameters.by_path(policy.join(adapters, weights))
+    found = parameters.by_path(join(adapters, weights))
     for path, expected in join_by_hand(weights, adapters, 2.0).items():
         np.testing.assert_allclose(found[path], expected, rtol=1e-5, atol=1e-6, err_msg=path)
         assert np.array_equal(found[path], parameters.by_path(weights)[path]) != (path in adapted)
@@ -75,7 +77,7 @@ def test_gradients_are_those_of_the_product():
     adapters = drawn(lora.initial_adapters(base, CONFIG, weights, jax.random.key(0)))
     (batch, _), *_ = sft.batches([("1+1=", "2")], sft.pair_encoder(tiny.tokenizer()), stage())
     batch = jax.tree.map(jnp.asarray, batch)
-    gradient = jax.grad(sft.sft_loss, has_aux=True)
+    gradient = jax.jit(jax.grad(sft.sft_loss, has_aux=True), static_argnames="model")
     found, _ = gradient(adapters, batch, weights, model=policy)
     whole, _ = gradient(policy.join(adapters, weights), batch, model=base)
     a, b = (np.asarray(adapters["head"][side], np.float64) for side in "ab")
@@ -117,9 +119,8 @@ def test_muon_turns_adapters(longcat):
     adapters = lora.initial_adapters(base, CONFIG, weights, jax.random.key(0))
     muon = optimizers.of_kind("muon", ADAM)
     state = trainer.initial_state(policy, muon, adapters)
-    load = jnp.zeros((MODEL.num_layers, MODEL.num_targets), jnp.int32)
-    step = jax.jit(lambda s, g: trainer.apply_gradient(s, g, load, model=policy, optimizer=muon))
-    after, _ = step(state, drawn(adapters))
+    load = np.zeros((MODEL.num_layers, MODEL.num_targets), np.int32)
+    after, _ = apply_gradient(state, drawn(adapters), load, model=policy, optimizer=muon)
     change = np.asarray(after.weights["layers"]["ffn_0"]["up"]["a"]) - np.asarray(
         adapters["layers"]["ffn_0"]["up"]["a"]
     )
@@ -192,7 +193,7 @@ def test_files_hold_what_peft_multiplies(longcat, tmp_path):
     said = json.loads((tmp_path / "adapter_config.json").read_text())
     assert (said["peft_type"], said["r"], said["lora_alpha"]) == ("LORA", 3, 6.0)
     tensors = load_file(tmp_path / "adapter_model.safetensors")
-    whole = parameters.by_path(lora.lora_policy(base, config).join(adapters, weights))
+    whole = parameters.by_path(jax.jit(lora.lora_policy(base, config).join)(adapters, weights))
     before = parameters.by_path(weights)
     seen = 0
     for place in places:

@@ -10,11 +10,12 @@ import pytest
 
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe, parameters
-from loong_jax.rl import checkpoint, optimizers, policy_model, sft, trainer
+from loong_jax.rl import checkpoint, optimizers, sft, trainer
 from loong_jax.rl.policy_model import longcat_policy
 from loong_jax.run import stages, starting
 from tests.doubles import tiny
 from tests.doubles.toy_policy import toy_policy, toy_weights
+from tests.rl.test_trainer import token_logprobs
 
 ADAM = optimizers.AdamW(schedule=optimizers.WarmupConstant(peak=1e-5))
 PAIRS = [("1+1=", "2"), ("2+3=", "5"), ("4+4=", "8")] * 100
@@ -111,13 +112,11 @@ def test_engines_sample_with_weights_in_the_dtype_of_activations(dtype):
     published = trainer.publisher(policy)(masters)
     assert published["head"].dtype == dtype
     assert published["layers"]["router"]["kernel"].dtype == jnp.float32
-    tokens = jnp.arange(12).reshape(2, 6) + 40
-    ones, positions = jnp.ones_like(tokens), jnp.arange(6)[None] + jnp.zeros_like(tokens)
+    tokens = np.arange(12).reshape(2, 6) + 40
+    ones, positions = np.ones_like(tokens), np.arange(6)[None] + np.zeros_like(tokens)
     call = tokens, ones, positions, 1.0
-    of_masters = policy_model.token_logprobs(policy, masters, *call)[0]
-    np.testing.assert_array_equal(
-        policy_model.token_logprobs(policy, published, *call)[0], of_masters
-    )
+    of_masters = token_logprobs(policy, masters, *call)[0]
+    np.testing.assert_array_equal(token_logprobs(policy, published, *call)[0], of_masters)
 
 
 def test_a_stage_keeps_its_masters_beside_weights_in_the_dtype_of_the_model(tmp_path):

@@ -12,8 +12,6 @@ from flax import nnx
 from loong_jax.errors import ConfigError
 from loong_jax.models.moe.model import init_weights
 from loong_jax.rl import (
-    advantages,
-    batching,
     local_trainer,
     objectives,
     optimizers,
@@ -23,7 +21,7 @@ from loong_jax.rl import (
 )
 from loong_jax.rl.local_trainer import TrainerSettings
 from tests.doubles import tiny
-from tests.doubles.toy_policy import toy_group, toy_policy, toy_weights
+from tests.doubles.toy_policy import toy_batches, toy_group, toy_policy, toy_weights
 
 CONFIG = tiny.smallest_config()
 SETTINGS = TrainerSettings(
@@ -71,23 +69,14 @@ GROUPS = [with_routing(toy_group(n, (1.0, 0.0)), seed=n) for n in range(2)]
 
 
 def test_prompts_and_padding_are_free_and_packing_keeps_every_choice():
-    (batch,) = batching.make_batches(
-        GROUPS,
-        advantages.GroupNormalised(),
-        trainer_version=0,
-        rows=4,
-        row_length=32,
-        replays_routing=True,
-    )
+    (batch,) = toy_batches(GROUPS, replays_routing=True)
     assert batch.routing is not None
     assert batch.routing.dtype == np.int16
     assert batch.routing.shape == (4, 32, CONFIG.num_layers, CONFIG.num_chosen)
     assert (np.asarray(batch.routing)[~batch.loss_mask] == -1).all()
     wanted = np.concatenate([r.routing[len(r.prompt) :] for g in GROUPS for r in g.rollouts])
     np.testing.assert_array_equal(np.asarray(batch.routing)[batch.loss_mask], wanted)
-    (plain,) = batching.make_batches(
-        GROUPS, advantages.GroupNormalised(), trainer_version=0, rows=4, row_length=32
-    )
+    (plain,) = toy_batches(GROUPS)
     assert plain.routing is None
 
 
@@ -141,14 +130,7 @@ def test_scoring_and_training_replay_alike():
             # the first token is drawn after the prompt, which is routed freely
             assert rollout.behavior_logprob[0] == pytest.approx(logprob[0], abs=1e-5)
             assert np.abs(rollout.behavior_logprob[1:] - logprob[1:]).max() > 1e-3
-    batches = batching.make_batches(
-        scored,
-        advantages.GroupNormalised(),
-        trainer_version=0,
-        rows=2,
-        row_length=32,
-        replays_routing=True,
-    )
+    batches = toy_batches(scored, rows=2, replays_routing=True)
     state = compiled.initial(weights)
     _, metrics = trainer.train_step(compiled, model, state, batches, 2, 1.0)
     assert metrics["ratio/mean_by_lag"] == {"0": pytest.approx(1.0, abs=1e-5)}
@@ -179,14 +161,7 @@ def test_the_record_of_an_equal_engine_agrees_with_the_trainer():
     ]
     model, _ = policy_and_weights()
     compiled = programs()
-    batches = batching.make_batches(
-        groups,
-        advantages.GroupNormalised(),
-        trainer_version=0,
-        rows=2,
-        row_length=32,
-        replays_routing=True,
-    )
+    batches = toy_batches(groups, rows=2, replays_routing=True)
     _, metrics = trainer.train_step(compiled, model, compiled.initial(weights), batches, 2, 1.0)
     assert metrics["routing/replayed_choices"] > 0
     assert metrics["routing/mismatch_before"] == 0
@@ -200,9 +175,7 @@ def test_the_record_of_an_equal_engine_agrees_with_the_trainer():
 
 def test_without_replay_the_step_has_nothing_of_it():
     _, weights = policy_and_weights()
-    (batch, *_) = batching.make_batches(
-        GROUPS, advantages.GroupNormalised(), trainer_version=0, rows=2, row_length=32
-    )
+    (batch, *_) = toy_batches(GROUPS, rows=2)
     scalars = jnp.int32(2), jnp.float32(1.0), jnp.float32(9.0), jnp.int32(0)
 
     def inputs_and_jaxpr(settings, batch):

@@ -10,7 +10,6 @@ import pytest
 from loong_jax.data import packing
 from loong_jax.errors import ConfigError
 from loong_jax.rl import (
-    advantages,
     batching,
     local_trainer,
     logprobs,
@@ -21,24 +20,22 @@ from loong_jax.rl import (
 )
 from loong_jax.rl.batching import Layout
 from tests.doubles import tiny
-from tests.doubles.toy_policy import listing_policy, toy_group, toy_policy, toy_weights
+from tests.doubles.toy_policy import (
+    group_of,
+    listing_policy,
+    toy_batches,
+    toy_group,
+    toy_policy,
+    toy_weights,
+)
 
 OBJECTIVE = objectives.gspo_objective(group_size=4)
 OPTIMIZER = optimizers.AdamW(schedule=optimizers.WarmupConstant(peak=1e-2))
 SHARED = Layout(lists=True, shares_prompts=True)
 
 
-def group_of(number, rewards):
-    """With a prompt of its own: of 5 + number tokens."""
-    group = toy_group(number, rewards)
-    prompt = np.append(group.rollouts[0].prompt, np.full(number, 50, np.int32))
-    return group.replace_rollouts(
-        tuple(dataclasses.replace(r, prompt=prompt) for r in group.rollouts)
-    )
-
-
-# responses of 2 to 9 tokens, one masked, one group without anything to learn from
-GROUPS = [group_of(n, (1.0, 0.0, None, 0.0)) for n in range(3)] + [group_of(3, (None,) * 4)]
+# prompts of 5 to 8 tokens, responses of 2 to 9, one masked, one group with nothing to learn from
+GROUPS = [group_of(n, (1.0, 0.0, None, 0.0), n) for n in range(3)] + [group_of(3, (None,) * 4, 3)]
 
 
 def programs(model, shares_prompts=None):
@@ -46,14 +43,7 @@ def programs(model, shares_prompts=None):
 
 
 def make_batches(layout, rows=4, row_length=48, groups=GROUPS):
-    return batching.make_batches(
-        groups,
-        advantages.GroupNormalised(),
-        trainer_version=0,
-        rows=rows,
-        row_length=row_length,
-        layout=layout,
-    )
+    return toy_batches(groups, rows=rows, row_length=row_length, layout=layout)
 
 
 def gradient(model, batches):

@@ -8,29 +8,24 @@ import pytest
 
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.model import init_weights
-from loong_jax.rl import advantages, batching, objectives, optimizers, policy_model, trainer
-from tests.doubles.toy_policy import toy_group, toy_policy, toy_weights
+from loong_jax.rl import objectives, optimizers, policy_model, trainer
+from tests.doubles.toy_policy import toy_batches, toy_group, toy_policy, toy_weights
 
 OBJECTIVE = objectives.longcat_objective(group_size=4, max_response_tokens=9)
 OPTIMIZER = optimizers.AdamW(
     schedule=optimizers.WarmupConstant(peak=1e-2, warmup_steps=3), weight_decay=0.1
 )
 GROUPS = [toy_group(n, (1.0, 0.0, None, 0.0)) for n in range(4)]
+apply_gradient = jax.jit(trainer.apply_gradient, static_argnames=("model", "optimizer"))
+token_logprobs = jax.jit(policy_model.token_logprobs, static_argnums=0)
 
 
 def programs(objective=OBJECTIVE, optimizer=OPTIMIZER):
     return trainer.make_programs(toy_policy(), objective, optimizer, 2)
 
 
-def make_batches(groups=GROUPS, rows=3, row_length=32, version=0):
-    batches = batching.make_batches(
-        groups,
-        advantages.GroupNormalised(),
-        trainer_version=version,
-        rows=rows,
-        row_length=row_length,
-    )
-    return jax.tree.map(jnp.asarray, batches)
+def make_batches(groups=GROUPS, rows=3, **how):
+    return jax.tree.map(jnp.asarray, toy_batches(groups, rows=rows, **how))
 
 
 def gradient(batches, num_groups=4, temperature=1.0, objective=OBJECTIVE):
@@ -83,7 +78,7 @@ def test_logprobs_belong_to_their_token_and_temperature(temperature):
 def test_entropy_is_that_of_the_distribution():
     (batch,) = make_batches(rows=8)
     weights = jax.tree.map(jnp.zeros_like, toy_weights())
-    _, entropy, _ = policy_model.token_logprobs(
+    _, entropy, _ = token_logprobs(
         toy_policy(), weights, batch.tokens, batch.segment_ids, batch.positions, 1.0
     )
     np.testing.assert_allclose(np.asarray(entropy)[batch.loss_mask], np.log(128), rtol=1e-6)
@@ -116,13 +111,13 @@ def test_staleness_0_is_reinforce():
     def reinforce(weights):
         total = 0.0
         for batch in batches:
-            logprob, _, _ = policy_model.token_logprobs(
+            logprob, _, _ = token_logprobs(
                 toy_policy(), weights, batch.tokens, batch.segment_ids, batch.positions, 1.0
             )
             total += jnp.sum(jnp.where(batch.loss_mask, batch.advantage * logprob, 0.0))
         return -total / (len(GROUPS) * 4 * 9)
 
-    assert_close(found.gradient, jax.grad(reinforce)(weights))
+    assert_close(found.gradient, jax.jit(jax.grad(reinforce))(weights))
 
 
 def test_groups_without_signal_and_masked_rollouts_teach_nothing():
@@ -174,9 +169,7 @@ def test_updates_equal_adamw_by_hand_and_leave_biases_to_their_controller(max_gr
     for g in gradients:
         g["layers"][0]["router"]["bias"] *= 0  # as in the model: no gradient reaches it
     for g in gradients:
-        state, metrics = trainer.apply_gradient(
-            state, g, load, model=toy_policy(), optimizer=config
-        )
+        state, metrics = apply_gradient(state, g, load, model=toy_policy(), optimizer=config)
     expected = adamw_by_hand(weights, gradients, config)
     for name in ("embedding", "head", "final_norm"):
         np.testing.assert_allclose(state.weights[name], expected[name], rtol=2e-5, atol=2e-6)
@@ -204,7 +197,7 @@ def test_muon_turns_matrices_and_leaves_the_rest_to_adamw():
     after = {}
     for config in (muon, adamw):
         state = trainer.initial_state(toy_policy(), config, weights)
-        after[config], _ = trainer.apply_gradient(
+        after[config], _ = apply_gradient(
             state, gradient, load, model=toy_policy(), optimizer=config
         )
     for name in ("embedding", "final_norm"):
@@ -233,11 +226,9 @@ def test_the_real_model_steps_with_muon():
     config = optimizers.Muon(schedule=optimizers.WarmupConstant(peak=0.01), weight_decay=0.1)
     state = trainer.initial_state(model, config, weights)
     random = np.random.default_rng(2)
-    gradient = jax.tree.map(lambda w: jnp.asarray(random.normal(size=w.shape), w.dtype), weights)
+    gradient = jax.tree.map(lambda w: random.normal(size=w.shape).astype(w.dtype), weights)
     load = jnp.ones((1, 12), jnp.int32)
-    state, _ = jax.jit(
-        lambda s, g: trainer.apply_gradient(s, g, load, model=model, optimizer=config)
-    )(state, gradient)
+    state, _ = apply_gradient(state, gradient, load, model=model, optimizer=config)
     found = np.asarray(state.weights["layers"]["attention_0"]["query_up"])[0]
     before = np.asarray(weights["layers"]["attention_0"]["query_up"])[0]
     step = (before * (1 - 0.01 * 0.1) - found).reshape(64, 4 * 48) / 0.01
@@ -249,7 +240,7 @@ def test_the_real_model_steps_with_muon():
 def test_a_gradient_that_is_not_finite_changes_nothing_but_the_step():
     state = trainer.initial_state(toy_policy(), OPTIMIZER, toy_weights())
     bad = jax.tree.map(lambda w: jnp.full_like(w, jnp.nan), state.weights)
-    after, metrics = trainer.apply_gradient(
+    after, metrics = apply_gradient(
         state, bad, jnp.ones((1, 3), jnp.int32), model=toy_policy(), optimizer=OPTIMIZER
     )
     assert_close(after.weights, state.weights, rtol=0)

@@ -8,7 +8,7 @@ from flax import nnx
 
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.models import moe
-from loong_jax.rollout.engine_config import EngineConfig, PageConfig
+from loong_jax.rollout.engine_config import PageConfig
 from loong_jax.rollout.paged_engine import engine_for
 from tests.doubles import tiny
 
@@ -33,13 +33,10 @@ def model():
 @functools.cache
 def engine(*, pages: bool = False, drafts: bool = False):
     graphdef, _ = model()
-    shapes = EngineConfig(
+    shapes = tiny.engine_shapes(
         slots_per_replica=32,
         cache_length=LENGTH,
-        prefill_lengths=(8,),
-        prefill_prompts=4,
         prefill_members=32,
-        decode_steps=4,
         chunked_prefill=True,
         truncation=True,
         max_stop_ids=1,

@@ -9,9 +9,10 @@ import pytest
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.models import moe
 from loong_jax.models.moe.kernels import latent_split
-from loong_jax.rollout.engine_config import EngineConfig, PageConfig
+from loong_jax.rollout.engine_config import PageConfig
 from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.sharding import ShardingRules
+from tests.doubles import tiny
 from tests.models.moe import hopper_kernels
 from tests.rollout.test_slot_engine import request
 from tests.sweeps import thinned
@@ -58,15 +59,8 @@ def sample(engine, weights):
 @pytest.mark.slow
 @pytest.mark.parametrize("cache", thinned(CACHES, 1))
 def test_the_tokens_and_their_log_probabilities_are_those_of_the_cpu(monkeypatch, cache):
-    config = EngineConfig(
-        slots_per_replica=2,
-        cache_length=64,
-        prefill_lengths=(32,),
-        prefill_prompts=2,
-        prefill_members=2,
-        decode_steps=4,
-        **CACHES[cache],
-    )
+    two = dict(slots_per_replica=2, prefill_prompts=2, prefill_members=2)
+    config = tiny.engine_shapes(cache_length=64, prefill_lengths=(32,), **two, **CACHES[cache])
     graphdef, weights = moe.init_weights(MODEL, jax.random.key(0))
     weights["head"] = weights["head"] * 3
 

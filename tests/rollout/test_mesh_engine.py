@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Sequence
 
 import jax
@@ -19,17 +20,11 @@ from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import Replica
 from loong_jax.sharding import ShardingRules, decoding_rules, make_mesh
+from tests.doubles import tiny
 from tests.doubles.fake_model import fake_problem
+from tests.sweeps import thinned
 
-SLOTS = EngineConfig(
-    slots_per_replica=8,
-    cache_length=32,
-    prefill_lengths=(8, 16),
-    prefill_prompts=8,
-    prefill_members=8,
-    decode_steps=4,
-    chunked_prefill=True,
-)
+SLOTS = tiny.engine_shapes(prefill_lengths=(8, 16), prefill_prompts=8, chunked_prefill=True)
 PAGES = dataclasses.replace(SLOTS, pages=PageConfig(num_pages=32, page_size=8))
 LONGCAT = MoEConfig.tiny(
     hidden_size=32,
@@ -183,8 +178,16 @@ def test_the_choices_of_routers_are_recorded():
         np.testing.assert_array_equal(np.concatenate(mesh.targets[slot]), np.concatenate(parts))
 
 
-@pytest.mark.parametrize("config", [SLOTS, PAGES], ids=["slots", "pages"])
-@pytest.mark.parametrize("way", ["on the devices", "over the host", "to another mesh"])
+@pytest.mark.parametrize(
+    ("way", "config"),
+    thinned(
+        itertools.product(["on the devices", "over the host", "to another mesh"], [SLOTS, PAGES]),
+        0,
+        3,
+        4,
+    ),
+    ids=lambda value: value if isinstance(value, str) else "pages" if value.pages else "slots",
+)
 def test_a_running_sample_moves_and_writes_the_same_tokens(config, way):
     staying, moving = (Run(*made("qwen2", config, True)).read([0, 1, 2, 3]) for _ in range(2))
     staying.decode()

@@ -1,16 +1,21 @@
 """Parts of a stage by name on the command line; sizes that two parts share are said once."""
 
+import inspect
+import json
 import re
 from pathlib import Path
 
 import pytest
 
-from loong_jax import configs, recipes
+from loong_jax import configs, options, recipes
 from loong_jax.data.response import FORMS
 from loong_jax.errors import ConfigError
+from loong_jax.orchestrator.changes import Assign
+from loong_jax.orchestrator.policy import decide
 from loong_jax.rl.objectives import OBJECTIVES, TokenMean
 from loong_jax.rl.optimizers import Muon
 from loong_jax.run import named
+from tests.orchestrator.ledgers import ledger_of
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +40,13 @@ def test_every_objective_has_a_name_and_the_sizes_of_its_stage(recipe, name):
 def test_every_scheduler_has_a_name_and_keeps_what_is_common(recipe, name):
     got, left = chosen(recipe, f"--rl.scheduler={name}")
     scheduler = got.stages["rl"].scheduler
-    assert type(scheduler) is named.SCHEDULERS[name]
-    assert scheduler.groups_per_step == recipe.stages["rl"].scheduler.groups_per_step
+    before = recipe.stages["rl"].scheduler
+    shared = {"groups_per_step": before.groups_per_step, "max_staleness": before.max_staleness}
+    make = named.SCHEDULERS[name]
+    fields = inspect.signature(make).parameters
+    usual = make(**{field: value for field, value in shared.items() if field in fields})
+    assert type(scheduler) is type(usual)
+    assert scheduler == usual or name == "dora"
     assert left == []
 
 
@@ -73,6 +83,53 @@ def test_one_of_your_own(recipe, tmp_path):
         chosen(recipe, f"--rl.objective {tmp_path}/own.py:nothing")
     with pytest.raises(ConfigError, match="has no function 'other'"):
         chosen(recipe, f"--rl.objective {tmp_path}/own.py:other")
+
+
+SCHEDULERS = """
+import dataclasses
+from loong_jax.orchestrator.baselines import SynchronousPolicy
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Slow(SynchronousPolicy):
+    pass
+
+class Empty:
+    pass
+
+Nothing = dataclasses.dataclass(Empty)
+"""
+
+
+def test_a_scheduler_of_your_own_is_one_module(recipe, tmp_path, monkeypatch):
+    """As docs/how-to/add_scheduler.md has it: its class is named, and its fields are options."""
+    page = (Path(__file__).parents[2] / "docs/how-to/add_scheduler.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (command,) = re.findall(r"^loong train rl (.*)$", page, re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    Path("gentle.py").write_text(code)
+    got, left = chosen(recipe, command.partition("--start-from DIR ")[2])
+    changed = options.parse_train("rl", "", got, left).config
+    scheduler = changed.stages["rl"].scheduler
+    assert scheduler.settings == {"on_policy_steps": 5}
+    assert scheduler.groups_per_step == recipe.stages["rl"].scheduler.groups_per_step
+    again = configs.from_json(json.loads(json.dumps(configs.to_json(changed))))
+    monkeypatch.chdir("/")
+    assert again == changed
+    policy = again.stages["rl"].scheduler
+    ledger = ledger_of(replicas=(None,))
+    ledger.groups_per_replica = 4
+    assert decide(ledger, policy) == [Assign(0, 0)]
+    assert (policy.mixes_versions, policy.needs) == (False, ())
+
+
+def test_one_without_settings_and_one_that_is_no_scheduler(recipe, tmp_path):
+    (tmp_path / "own.py").write_text(SCHEDULERS)
+    got, _ = chosen(recipe, f"--rl.scheduler {tmp_path}/own.py:Slow")
+    words = ["--rl.scheduler.groups-per-step", "5"]
+    scheduler = options.parse_train("rl", "", got, words).config.stages["rl"].scheduler
+    assert (scheduler.policy.groups_per_step, scheduler.max_staleness) == (5, 0)
+    with pytest.raises(ConfigError, match="no scheduler"):
+        chosen(recipe, f"--rl.scheduler {tmp_path}/own.py:Nothing")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from loong_jax import configs, recipes
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
-from loong_jax.orchestrator.dora import MultiVersionPolicy
+from loong_jax.orchestrator.dora import algorithm_1
 from loong_jax.orchestrator.policy import refuse_unable
 from loong_jax.orchestrator.protocols import MendsReplicas, MovesGroups, ReplicaGroup
 from loong_jax.recipes import EngineSettings, ProcessReplicas, RayReplicas, ThreadReplicas
@@ -52,7 +52,7 @@ def test_every_placement_reads_back_and_does_what_schedulers_ask(where):
     for ability in (ReplicaGroup, MovesGroups, MendsReplicas):
         assert all(hasattr(kind, name) for name in vars(ability) if callable(vars(ability)[name])
                    and not name.startswith("_"))  # fmt: skip
-    refuse_unable(MultiVersionPolicy(groups_per_step=3), kind, where="scheduler")
+    refuse_unable(algorithm_1(groups_per_step=3), kind, where="scheduler")
 
 
 def test_replicas_fill_their_processes():

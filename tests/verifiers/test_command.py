@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
+from pathlib import Path
 
 import pytest
 
 from loong_jax import cli
-from loong_jax.verifiers import command
+from loong_jax.verifiers import command, get_verifier
 
 
 def test_a_file_of_records(tmp_path, capsys):
@@ -66,8 +68,23 @@ def test_an_interrupted_run_leaves_no_file(tmp_path, monkeypatch):
     source = tmp_path / "in.jsonl"
     source.write_text('{"gold": "5", "answer": "5"}\n')
     with pytest.raises(KeyboardInterrupt):
-        command.verify_file("math", source, tmp_path / "out.jsonl")
+        command.verify_file(get_verifier("math"), source, tmp_path / "out.jsonl")
     assert list(tmp_path.iterdir()) == [source]
+
+
+def test_one_of_your_own_judges_files(tmp_path, monkeypatch):
+    """The class of docs/how-to/add_verifier.md, which reads problems alone."""
+    page = (Path(__file__).parents[2] / "docs/how-to/add_verifier.md").read_text()
+    code, *_ = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(code)
+    records = [{"gold": "[1,2]", "answer": answer} for answer in ("[1, 2]", "[2, 1]", 5)]
+    Path("in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    arguments = ["verify", "own.py:JsonVerifier", "--input", "in.jsonl", "--output", "out.jsonl"]
+    assert cli.main(arguments) == 0
+    judged = [json.loads(line)["verdict"] for line in Path("out.jsonl").read_text().splitlines()]
+    assert judged == ["correct", "wrong", "ungradable"]
+    assert cli.main(["verify", "mine", *arguments[2:]]) == 1
 
 
 def test_an_output_that_is_a_link_stays_one(tmp_path):

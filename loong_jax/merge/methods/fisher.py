@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from loong_jax.errors import ConfigError
 from loong_jax.merge.methods import method
-from loong_jax.merge.tree import Weights
+from loong_jax.models.parameters import Weights
 
 
 class _Weighed(method.Method):

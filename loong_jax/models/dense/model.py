@@ -15,12 +15,12 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.models import decoder, parameters
-from loong_jax.models.decoder import Weights
 from loong_jax.models.dense.attention import GroupedAttention, View
 from loong_jax.models.dense.cache import KeyValueCache
 from loong_jax.models.dense.config import DenseConfig
 from loong_jax.models.entry import entry
 from loong_jax.models.ffn import DenseFFN
+from loong_jax.models.parameters import Weights
 from loong_jax.models.products import rms_norm
 from loong_jax.models.rope import Turn, turn
 from loong_jax.sharding import ShardingRules

@@ -27,6 +27,7 @@ from loong_jax.models.moe import exchange
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.exchange import transport
 from loong_jax.models.moe.exchange.dispatch import Rows, later_rounds
+from loong_jax.models.moe.exchange.gathered import Local
 from loong_jax.models.moe.exchange.transport import InTransit
 from loong_jax.models.moe.kernels import expert_gemm, hopper
 from loong_jax.models.moe.router import Routing
@@ -288,8 +289,8 @@ class Experts(nnx.Module):
             *rows, gate_up, down, gemm=gemm, room=room, mean_rows=mean_choices / num_local
         )
 
-    def _placement(self, x: Float[Array, "B T D"]) -> transport.Placement:
-        return self._exchange(x) if self.sends_rows else transport.Local()
+    def _placement(self, x: Float[Array, "B T D"]) -> transport.RowPlacement:
+        return self._exchange(x) if self.sends_rows else Local()
 
     def _exchange(self, x: Float[Array, "B T D"]) -> transport.DeviceExchange:
         """The exchange, fitted to one device's share of a chunk of `x`."""

@@ -16,7 +16,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.errors import ConfigError
 from loong_jax.models import decoder, parameters
-from loong_jax.models.decoder import Weights
 from loong_jax.models.entry import entry
 from loong_jax.models.moe import context, core_attention, ngram
 from loong_jax.models.moe.attention import Latent
@@ -28,6 +27,7 @@ from loong_jax.models.moe.layer import ShortcutLayer
 from loong_jax.models.moe.mask import AttentionMask
 from loong_jax.models.moe.mtp import MtpHead
 from loong_jax.models.moe.router import LayerStatistics
+from loong_jax.models.parameters import Weights
 from loong_jax.models.products import rms_norm
 from loong_jax.sharding import ShardingRules
 

@@ -7,17 +7,15 @@ A token that the n-gram does not reach counts as token 0: there is none, or an e
 between. Source: arXiv:2601.21204; the hash and its reach are those of the released code.
 """
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from loong_jax.models import parameters
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
 from loong_jax.models.products import project
-from loong_jax.sharding import ShardingRules, summed_wide
+from loong_jax.sharding import ShardingRules
 
 
 class NgramTables(nnx.Module):
@@ -49,7 +47,8 @@ class NgramTables(nnx.Module):
             ],
             axis=-1,
         )
-        found_BTiw = self._look_up(row_BTi + jnp.asarray(first, jnp.int32)[None, None])
+        row_BTi = row_BTi + jnp.asarray(first, jnp.int32)[None, None]
+        found_BTiw = self.rules.take(self.table[...], row_BTi)
         projection = self.projection[...].astype(word.dtype)
         projection = self.rules.gather(projection, None, None, "embed")
         added = project(
@@ -60,31 +59,6 @@ class NgramTables(nnx.Module):
             out_dtype=jnp.float32,
         )
         return ((word.astype(jnp.float32) + added) / (1 + len(rows))).astype(word.dtype)
-
-    def _look_up(self, row: Int[Array, "B T i"]) -> Float[Array, "B T i w"]:
-        """Every device looks up its part of the width for all tokens that share the tables."""
-        rules, mesh = self.rules, self.rules.mesh
-        if mesh is None:
-            return summed_wide(lambda table, row: table[row], self.table[...], row)
-
-        def on_mesh(*axes):
-            return NamedSharding(mesh, PartitionSpec(*axes))
-
-        spec = jax.typeof(row).sharding.spec
-        (width,) = rules.partition("ngram_width")
-        cut = (width,) if isinstance(width, str) else width or ()
-        shared = [_without(axes, cut) for axes in spec]
-        row = jax.sharding.reshard(row, on_mesh(*shared))
-        home = on_mesh(*shared, width)
-        parts = summed_wide(
-            lambda table, row: table.at[row].get(out_sharding=home), self.table[...], row
-        )
-        return jax.sharding.reshard(parts, on_mesh(*spec, None))
-
-
-def _without(axes, cut):
-    axes = (axes,) if isinstance(axes, str) else axes or ()
-    return tuple(axis for axis in axes if axis not in cut) or None
 
 
 def hashed(

@@ -17,7 +17,7 @@ from starlette.types import Receive, Send
 
 from loong_jax.rollout.serving.frontend import Frontend
 from loong_jax.rollout.serving.openai_schema import ApiError
-from loong_jax.rollout.serving.request import Busy, Limits, Refused, Unavailable
+from loong_jax.rollout.serving.request import Busy, Refused, ServingLimits, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Sender:
         await self({"type": "http.response.body", "body": b""})
 
 
-async def read_body(http: HttpRequest, receive: Receive, limits: Limits) -> bytes:
+async def read_body(http: HttpRequest, receive: Receive, limits: ServingLimits) -> bytes:
     """The whole body. Raises ApiError where it is too long or too slow, ClientGone if it stops."""
     most = limits.max_body_bytes
     too_long = ApiError(413, f"The body has more than {most} bytes. Shorten it.", code="too_long")

@@ -12,7 +12,7 @@ import numpy as np
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.serving import prompts
-from loong_jax.rollout.serving.request import EventStream, Limits, Refused, Request
+from loong_jax.rollout.serving.request import EventStream, Refused, Request, ServingLimits
 from loong_jax.rollout.serving.scheduler import Scheduler
 
 
@@ -22,7 +22,7 @@ class Frontend:
 
     scheduler: Scheduler
     tokenizer: Tokenizer
-    limits: Limits
+    limits: ServingLimits
     model_name: str
     chat_style: prompts.ChatStyle = "plain"
     api_key: str | None = None  # None: everybody may ask

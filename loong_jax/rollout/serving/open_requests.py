@@ -9,7 +9,7 @@ import numpy as np
 from loong_jax.rollout.attempts import Attempt
 from loong_jax.rollout.records import FinishReason
 from loong_jax.rollout.replica import Replica
-from loong_jax.rollout.serving.request import EventStream, Limits, Piece, Refused, Request
+from loong_jax.rollout.serving.request import EventStream, Piece, Refused, Request, ServingLimits
 from loong_jax.rollout.serving.text import TextStream
 from loong_jax.rollout.slot_engine import SlotEngine
 
@@ -102,7 +102,7 @@ class OpenRequest:
         return self.request.total_samples - sum(s.has_ended for s in self.samples.values())
 
 
-def check(request: Request, engine: SlotEngine, limits: Limits) -> None:
+def check(request: Request, engine: SlotEngine, limits: ServingLimits) -> None:
     """Raises Refused for what this engine and these limits can never do."""
     if not 0 < request.total_samples <= limits.max_samples:
         raise Refused(

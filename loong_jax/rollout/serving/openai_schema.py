@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loong_jax.rollout.serving.prompts import Message
-from loong_jax.rollout.serving.request import Limits
+from loong_jax.rollout.serving.request import ServingLimits
 
 MAX_SEED = 2**63
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-3, 100.0  # beside 0; logits are divided by it in float32
@@ -101,7 +101,7 @@ def parse_json(body: bytes) -> dict[str, Any]:
     return found
 
 
-def parse(body: Mapping[str, Any], *, is_chat: bool, limits: Limits) -> Asked:
+def parse(body: Mapping[str, Any], *, is_chat: bool, limits: ServingLimits) -> Asked:
     """Reads a body. Raises ApiError where it is not understood or breaks a limit."""
     chat = {"messages", "top_logprobs", "chat_template_kwargs"}
     known = READ | HARMLESS | (chat if is_chat else {"prompt"})
@@ -191,7 +191,7 @@ def _content(found: Any, at: str) -> str:
     raise _wrong(at, "must be a text, or a list of parts of type text")
 
 
-def _prompts(found: Any, limits: Limits) -> tuple[str | tuple[int, ...], ...]:
+def _prompts(found: Any, limits: ServingLimits) -> tuple[str | tuple[int, ...], ...]:
     """One or several texts, or one or several lists of tokens."""
     if isinstance(found, str):
         return (found,)
@@ -213,7 +213,7 @@ def _one_prompt(found: Any, number: int) -> str | tuple[int, ...]:
     raise _wrong(f"prompt[{number}]", "must be a text or a list of tokens")
 
 
-def _stops(found: Any, limits: Limits) -> tuple[str, ...]:
+def _stops(found: Any, limits: ServingLimits) -> tuple[str, ...]:
     stops = [found] if isinstance(found, str) else found
     if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
         raise _wrong("stop", "must be a text or a list of texts")

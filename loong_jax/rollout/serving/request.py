@@ -15,7 +15,7 @@ FailureKind = Literal["engine", "timeout", "cancelled", "slow_reader", "stopping
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Limits:
+class ServingLimits:
     """Every wait ends and every queue is bounded by one of these."""
 
     max_queued: int = 256  # samples that wait for a slot; more are refused with 429

@@ -34,9 +34,9 @@ from loong_jax.rollout.serving.request import (
     EventStream,
     Failed,
     FailureKind,
-    Limits,
     Refused,
     Request,
+    ServingLimits,
     Unavailable,
 )
 from loong_jax.rollout.serving.text import TextStream
@@ -56,7 +56,7 @@ class Scheduler:
         engine: SlotEngine,
         params: Params,
         *,
-        limits: Limits,
+        limits: ServingLimits,
         metrics: Metrics,
         version: int = 0,
         clock: Callable[[], float] = time.monotonic,

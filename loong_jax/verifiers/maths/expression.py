@@ -186,6 +186,8 @@ _AROUND = {"tuple": "()", "bracket": "[]", "set": "{}", **dict.fromkeys(BARE_LIS
 
 def _render(item: Any, depth: int) -> str:
     """Huge integers are named by their size: printing one takes time that grows as its square."""
+    if type(item) is str:
+        return item
     if not isinstance(item, Node):
         if isinstance(item, tuple):
             return "[" + ", ".join(_render(part, 10) for part in item) + "]"
@@ -194,7 +196,7 @@ def _render(item: Any, depth: int) -> str:
         if isinstance(item, (int, Fraction)) and item.numerator.bit_length() > 400:
             return f"<integer of {item.numerator.bit_length()} bits>"
         return str(item)
-    head, args = item
+    head, args = item.head, item.args
     if depth == 0:
         return "..."
     if head in ("number", "symbol", "constant", "text"):

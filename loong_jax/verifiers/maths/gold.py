@@ -9,7 +9,7 @@ from loong_jax.verifiers.maths.comparing import real_sets
 from loong_jax.verifiers.maths.expression import BARE_LISTS, CostError, Node, ParseError
 from loong_jax.verifiers.maths.extract import prose
 from loong_jax.verifiers.maths.reading import numerals, readings, words
-from loong_jax.verifiers.maths.wording import choices, notations
+from loong_jax.verifiers.maths.wording import notations
 
 TYPES = tuple(
     str.split(
@@ -17,6 +17,7 @@ TYPES = tuple(
         "percentage base-n date ratio"
     )
 )
+_IN_TEXT = re.compile(r"\\(?:text|textbf|textit|mathrm|mbox|textrm)\s*\{([^{}]*)\}")
 _WORD = re.compile(r"[A-Za-z][A-Za-z' -]*")
 
 
@@ -38,14 +39,14 @@ def read_gold(text: str, kind: str | None = None) -> Gold:
     is_wrapped = is_wrapped or (len(text) > 60 and "answer" in text.lower())
     span = next(extract.spans(text), None) if is_wrapped else None
     body = _bare(span.text if span else text)
-    if not body.isascii() or "dollars" in body:
+    if not body.isascii() or "dollars" in body or "R$" in body or "R\\$" in body:
         body = languages.translated(body).strip()
     if kind in ("text", "choice", "date"):
         return Gold(body, kind, ())
     if kind is None:
-        if choices.is_choice(body) or choices.choices(body) is not None:
+        if wording.is_choice(body) or wording.choices(body) is not None:
             return Gold(body, "choice", _readings(body))
-        if choices.is_date(body):
+        if wording.is_date(body):
             return Gold(body, "date", ())
         if _are_words(body) and numerals.based_text(body.strip(" $")) is None:
             return Gold(body, "text", _readings_of_words(body))
@@ -53,7 +54,7 @@ def read_gold(text: str, kind: str | None = None) -> Gold:
     problem = ""
     if kind is None and (parts := prose.labelled_parts(body)) is not None:
         found = _readings(" \\text{ and } ".join(parts))
-        if len(found) == 1 and found[0].head in BARE_LISTS and len(found[0].args) == 2:
+        if len(found) == 1 and found[0].head in BARE_LISTS and len(found[0].args) == len(parts):
             return Gold(body, "tuple", (Node("tuple", found[0].args),))
     try:
         found = readings.of(body)
@@ -61,7 +62,7 @@ def read_gold(text: str, kind: str | None = None) -> Gold:
         problem = str(error)
     except ParseError as error:
         problem = str(error)
-        if choices.date(body) is not None:
+        if wording.date(body) is not None:
             return Gold(body, "date", ())
     named = (
         notations.read_amounts(body, is_gold=True) if not found or "..." in found[0].symbols else {}
@@ -109,8 +110,7 @@ def _are_words(text: str) -> bool:
     stripped = wording.normal(text)
     if not stripped or not readings.LETTERS.search(stripped):
         return False
-    bare = re.sub(r"\\(?:text|textbf|textit|mathrm|mbox|textrm)\s*\{([^{}]*)\}", r" \1 ", text)
-    bare = bare.strip(" $.")
+    bare = _IN_TEXT.sub(r" \1 ", text).strip(" $.")
     if not bare.isascii():
         return not any(character.isdigit() or character in "\\=+^_<>/*" for character in bare)
     if _WORD.fullmatch(bare) is None or len(bare) < 2:

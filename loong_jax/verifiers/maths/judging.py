@@ -21,7 +21,7 @@ from loong_jax.verifiers.maths.extract import Candidates, Span
 from loong_jax.verifiers.maths.gold import Gold
 from loong_jax.verifiers.maths.matching import Matcher, relations
 from loong_jax.verifiers.maths.reading import numerals, readings, words
-from loong_jax.verifiers.maths.wording import chemistry, choices, notations
+from loong_jax.verifiers.maths.wording import notations
 from loong_jax.verifiers.verdict import Verdict
 
 _IN_BRACES = re.compile(r"[\s$]*\{[^{}]*\}[\s$.]*")
@@ -30,7 +30,9 @@ _OPTION_OR_NUMERAL = re.compile("[A-J]|[IVXivx]+")
 _HALF_OF_DAY = re.compile(r"[ap]\.?\s?m\b", re.IGNORECASE)
 _HEXADECIMAL = re.compile(r"\A((?=[A-F]*\d)[\dA-F]*[A-F][\dA-F]*)_\{16\}\Z")  # the gold 2F
 _IN_ORDER = re.compile(r"依次|分别|两空|\brespectively\b")
+_OF_ANOTHER = re.compile(r"\d\D*\b(?:and|et|und)\b\D{8,}\d")  # a pen costs 2 and a book costs 5
 _ANY_ORDER = re.compile(r"根|解|零点|\b(?:roots?|solutions?|zeros?|zeroes)\b")
+_ASIDE_END = re.compile(r"\s*\([^()]*\d[^()]*\)\Z")  # "Shop P ($84)"
 _TRUTHS = ("yes", "no", "true", "false")
 Outcome = bool | str | None  # a text says why it cannot be decided; None tells nothing
 Clock = tuple[tuple[int, int, int], bool]
@@ -43,15 +45,15 @@ def verdict_of(
     if extract.gives_up(answer_text) and not extract.gives_up(reference.text):
         return verdict.wrong("no answer", "the response gives up or asks back")
     spans = Candidates(answer_text)
-    if kind in (None, "choice") and (option := choices.lettered(reference.text)) is not None:
+    if kind in (None, "choice") and (option := wording.lettered(reference.text)) is not None:
         said = _by_letter(option[0], spans)
         if isinstance(said, Verdict):
             return said
         return verdict_of(gold.read_gold(option[1], None), said or answer_text, None, settings)
     judged = None
-    if (sign := choices.SIGN.fullmatch(reference.text.strip(" $(["))) is not None:
+    if (sign := wording.SIGN.fullmatch(reference.text.strip(" $(["))) is not None:
         said = next((s.text for s in spans if s.rule in ("boxed", "label")), None)
-        given = choices.SIGN.search(said or extract.last_sentence(answer_text))
+        given = wording.SIGN.search(said or extract.last_sentence(answer_text))
         if given is not None:
             return _verdict(given.lastgroup == sign.lastgroup, f"sign: {given[0]}")
     if kind is None:
@@ -88,8 +90,8 @@ def _verdict(outcome: Outcome, evidence: str) -> Verdict:
 def _by_letter(letter: str, spans: Candidates) -> Verdict | str:
     """For the gold "(C) 12": a verdict on a letter alone, else what stands beside C, if any."""
     for span in spans:
-        other = choices.lettered(span.text)
-        chosen = choices.choice(span.text) if other is None else other[0]
+        other = wording.lettered(span.text)
+        chosen = wording.choice(span.text) if other is None else other[0]
         if chosen is not None:
             if chosen == letter and other is not None:
                 return other[1]
@@ -113,18 +115,18 @@ def _by_notation(reference: Gold, spans: Candidates) -> Verdict | None:
     """Verdict on groups, formulas of chemistry and times of day."""
     text = reference.text
     group = notations.read_group(text) if notations.may_be_group(text) else None
-    chemical = chemistry.read(text) if group is None else None
-    time_of_day = choices.clock(text) if reference.kind == "ratio" else None
+    chemical = notations.read_chemical(text) if group is None else None
+    time_of_day = wording.clock(text) if reference.kind == "ratio" else None
 
     def decide(text: str) -> Outcome:
         if group is not None and (other := notations.read_group(text)) is not None:
             return group == other
-        if chemical is not None and (given := chemistry.read(text)) is not None:
-            same = chemistry.equal(chemical, given)
+        if chemical is not None and (given := notations.read_chemical(text)) is not None:
+            same = notations.same_chemical(chemical, given)
             if same or (chemical.is_sure and given.is_sure):
                 return "" if same is None else same
         if time_of_day is not None and _HALF_OF_DAY.search(text):
-            return _same_time(time_of_day, choices.clock(text))
+            return _same_time(time_of_day, wording.clock(text))
         return None
 
     is_notation = group is not None or chemical is not None or time_of_day is not None
@@ -162,8 +164,8 @@ def _by_amounts(reference: Gold, spans: Candidates, settings: Mapping[str, Any])
 def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
     """Verdict on golds that are words; None where a reading as maths may still match."""
     wanted = wording.normal(reference.text)
-    numerals_ = choices.statements(reference.text) if len(reference.text.split()) > 1 else None
-    letters, truth = choices.choices(reference.text), wording.yes_or_no(reference.text)
+    numerals_ = wording.statements(reference.text) if len(reference.text.split()) > 1 else None
+    letters, truth = wording.choices(reference.text), wording.yes_or_no(reference.text)
     synonyms, divisor = wording.SYNONYMS.get(wanted, {wanted}), wording.multiples(reference.text)
     is_truth = wanted in _TRUTHS or not wanted.isascii()
     spans = list(candidates)
@@ -176,14 +178,14 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
         if given == wanted and given:
             differ = _differ_in_case(wording.bare(reference.text), wording.bare(span.text))
             outcome = "symbols differ by case" if differ else True
-        elif letters is not None and (chosen := choices.choices(span.text)) is not None:
+        elif letters is not None and (chosen := wording.choices(span.text)) is not None:
             outcome = chosen == letters
-        elif numerals_ is not None and (stated := choices.statements(span.text)) is not None:
+        elif numerals_ is not None and (stated := wording.statements(span.text)) is not None:
             outcome = stated == numerals_
         elif reference.kind == "choice":
-            letter = choices.choice(span.text)
+            letter = wording.choice(span.text)
             if letter is None and span.rule == "whole":
-                letter = choices.chosen(extract.last_sentence(candidates.text))
+                letter = wording.chosen(extract.last_sentence(candidates.text))
             outcome = None if letter is None else letter.casefold() == wanted
         elif reference.kind == "date":
             outcome = None if span.rule == "number" else _same_date(reference.text, span.text)
@@ -194,6 +196,7 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
             outcome = None if answer is None else answer == truth
         elif (
             wording.parts(given) == wording.parts(wanted)
+            or _ASIDE_END.sub("", given) == wanted
             or given in synonyms
             or (span.rule != "boxed" and any(wording.concludes(given, other) for other in synonyms))
         ):
@@ -204,11 +207,14 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
     if is_marked and reference.kind != "date":
         return None
     clause = spans[0].text if is_marked else extract.last_clause(candidates.text)
-    if reference.kind == "choice":
-        letter = choices.mentioned(clause)
+    if letters is not None and reference.kind == "choice":
+        named = wording.choices(wording.CONCLUDES_ONLY.split(clause)[-1])
+        outcome = None if named is None else named == letters
+    elif reference.kind == "choice":
+        letter = wording.mentioned(clause)
         outcome = None if letter is None else letter.casefold() == wanted
     elif reference.kind == "date":
-        outcome = _same_date(reference.text, choices.last_mention(clause))
+        outcome = _same_date(reference.text, wording.last_mention(clause))
     elif truth is not None and is_truth:
         concluded = wording.conclusion(clause)
         paragraph = extract.statement(candidates.text).rpartition("\n\n")[2]
@@ -224,7 +230,7 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
 
 def _differ_in_case(wanted: str, given: str) -> bool:
     """Whether two rows of letters are symbols, V and v or CO and Co, and no words or options."""
-    is_option = choices.choices(wanted) is not None or _OPTION_OR_NUMERAL.fullmatch(wanted)
+    is_option = wording.choices(wanted) is not None or _OPTION_OR_NUMERAL.fullmatch(wanted)
     if wanted == given or is_option or not (wanted.isalpha() and given.isalpha()):
         return False
     return wanted.casefold() == given.casefold() and None not in map(
@@ -233,9 +239,9 @@ def _differ_in_case(wanted: str, given: str) -> bool:
 
 
 def _same_date(wanted_text: str, given_text: str) -> Outcome:
-    if (time_of_day := choices.clock(wanted_text)) is not None:
-        return _same_time(time_of_day, choices.clock(given_text))
-    wanted, given = choices.date(wanted_text), choices.date(given_text)
+    if (time_of_day := wording.clock(wanted_text)) is not None:
+        return _same_time(time_of_day, wording.clock(given_text))
+    wanted, given = wording.date(wanted_text), wording.date(given_text)
     if given is None or wanted is None:
         return None
     if wanted[1:] != given[1:] or (None not in (wanted[0], given[0]) and wanted[0] != given[0]):
@@ -344,7 +350,8 @@ def _is_in_order(reference: Gold, span: Span, text: str) -> bool:
     if ";" in reference.text and ";" in span.text:
         return True
     sentence = text.rstrip().rpartition("\n")[2][-150:]
-    if span.rule == "pair" and not sentence.isascii():
+    has_subjects = not sentence.isascii() or _OF_ANOTHER.search(sentence) is not None
+    if span.rule == "pair" and has_subjects:
         return True
     return bool(_IN_ORDER.search(sentence)) and not _ANY_ORDER.search(sentence)
 

@@ -14,12 +14,14 @@ MAX_DIGITS = 40
 _SIGNS = {0xFF01 + i: 0x21 + i for i in range(0x5E)} | {
     0x3002: ". ", 0xFF0E: ".", 0xFF0C: ", ", 0x3001: ", ", 0xFF1B: "; ", 0xFF1A: ": ", 0xFF01: "! ",
     0xFF1F: "? ", 0x201C: '"', 0x201D: '"', 0x3000: " "}  # fmt: skip
-_SIGNS |= {0x2212: "-"} | dict.fromkeys(map(ord, "「」\u2061\u200b\u200e\u200f\u2060\ufeff"), "")
+_SIGNS |= {0x2212: "-", 0x2236: ":"} | dict.fromkeys(
+    map(ord, "「」\u2061\u200b\u200e\u200f\u2060\ufeff"), ""
+)
 _SIGNS |= {ord("٫"): ".", ord("٬"): ",", ord("\u00a0"): " ", ord("\u202f"): " ", ord("\u2009"): " "}
 _SIGNS |= {0x660 + i: str(i) for i in range(10)} | {0x966 + i: str(i) for i in range(10)}
 
 # ---- what announces an answer
-_WORDED = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2}|[^\x00-\x7f]|\$")
+_LATIN_WORD = re.compile("[A-Za-z]{2,}")
 _LATIN = re.compile("Antwort|Endergebnis|[Rr]es?posta|[Rr]espuesta|[Rr]isposta|lternativa")
 _SAID = names.patterns("languages")
 _OPTION = re.compile(r"选项\s*\(?([A-H])(?![A-Za-z])\)?|(?<![A-Za-z])([A-H])\s*选?项")
@@ -87,6 +89,7 @@ _MEASURED = re.compile(
 )
 _FRACTION = re.compile(r"(\d+)\s*分之\s*(\d+)")
 _MORNING = ("上午", "早上", "早晨", "凌晨", "清晨", "午前", "오전")
+_OF_DATE = re.compile(r"\\(?:text|mathrm|mbox)\s*\{\s*([年月日号])\s*\}")
 _DATE = re.compile(r"(?:(\d{4})\s*年\s*)?(\d{1,2})\s*月\s*(\d{1,2})\s*[日号號]")
 _MONTHS = str.split(
     "January February March April May June July August September October November December"
@@ -97,6 +100,8 @@ _FOREIGN_DATE = re.compile(
     re.IGNORECASE,
 )
 
+_REAIS = re.compile(r"R\\?\$\s?(\d[\d.]*)(?:,(\d\d))?(?![\d,])")
+
 # ---- whole answers
 TRUTHS = names.by_word("truths")
 NOTHING = _SAID.NOTHING
@@ -106,11 +111,15 @@ def translated(text: str) -> str:
     """A response or gold with what such words say in English and in digits."""
     if "dollars" in text or ("(" in text and _AGAIN.search(text)):
         text = _IN_WORDS.sub(_amount, text)
+    if "R$" in text or "R\\$" in text:
+        text = _REAIS.sub(lambda m: f"{m[1].replace('.', '')}.{m[2] or '00'} reais", text)
     if not text.isascii():
         text = text.translate(_SIGNS)
         if "分之" in text:
             text = _FRACTION.sub(r"\2/\1", text)
         text = _SAID.CLOCK.sub(_time, text)
+        if "\\" in text:
+            text = _OF_DATE.sub(r"\1", text)
         text = _WEEKDAY.sub(lambda m: f" {_WEEKDAYS[m[1]]} ", _DATE.sub(_date, text))
         text = _SAID.MONTH.sub(lambda m: str(numerals.number_from_words(m[0])), text)
         text = _ROOT.sub(lambda m: f"\\sqrt{{{numerals.number_from_words(m[1]) or m[1]}}}", text)
@@ -126,15 +135,26 @@ def translated(text: str) -> str:
         text = _HEADING.sub("\n", _SAID.ANNOUNCED.sub("\nAnswer: ", text))
         text = _SAID.CHOSEN.sub(lambda m: f"\nAnswer: {m[1] or m[2]}.\n", text)
         text = _OPTION.sub(lambda m: f"option {m[1] or m[2]}", text)
-    if _WORDED.search(text) and any(character.isdigit() for character in text[-4000:]):
-        text = _AMOUNT.sub(_multiplied, text)
+    if any(character.isdigit() for character in text[-4000:]):
+        if is_measured := _is_measured(text):
+            text = _AMOUNT.sub(_multiplied, text)
         if "$" in text or not text.isascii():
             text = _DOLLARS.sub(lambda m: m[1] + _times(m[2], 10 ** _LETTERS[m[3]]), text)
-        text = _MEASURED.sub(_measured, text)
+        if is_measured:
+            text = _MEASURED.sub(_measured, text)
     text = text if text.isascii() else _BOTH.sub(lambda m: _JOINS[m[1]], text)
     if " 20" in text or " 19" in text:
         text = _FOREIGN_DATE.sub(lambda m: f"{_MONTH_NAMES[m[2].lower()]} {m[1]}, {m[3]}", text)
     return _rewritten(text if text.isascii() else _SAID.SAYS.sub(" is ", text), "LATIN")
+
+
+_AMOUNTS = frozenset(word.partition(" ")[0] for word in (*_UNITS, *_POWERS) if word.isascii())
+_AMOUNT_SIGNS = frozenset("".join((*_UNITS, *_POWERS))) - frozenset(map(chr, range(128)))
+
+
+def _is_measured(text: str) -> bool:
+    """Whether some of the words may be there that stand after a number."""
+    return not (_AMOUNT_SIGNS.isdisjoint(text) and _AMOUNTS.isdisjoint(_LATIN_WORD.findall(text)))
 
 
 _AGAIN = re.compile(r"[a-z]\s*\((?:\\?\$)?\d[\d,./]*\)")

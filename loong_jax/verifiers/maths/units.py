@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import Node
-from loong_jax.verifiers.maths.reading.parser import Parser
+from loong_jax.verifiers.maths.reading import Parser
 
 
 class Unit(NamedTuple):

@@ -1,6 +1,7 @@
 """The dense decoder against NumPy and transformers' own figures, and against itself."""
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 
@@ -12,25 +13,30 @@ from flax import nnx
 from safetensors.numpy import load_file
 
 from loong_jax.models import load_hf, rope, save_hf
-from loong_jax.models.dense import DenseConfig, KeyValueCache, init_weights
+from loong_jax.models.dense import DenseConfig, KeyValueCache, abstract_weights, init_weights
 from loong_jax.rl import policy_model
 from loong_jax.sharding import ShardingRules, decoding_rules, make_mesh
+from tests.doubles import tiny
 from tests.models.dense import reference
+from tests.sweeps import thinned
 
 FIXTURES = Path(__file__).parent / "fixtures"
 YARN = rope.YarnScaling(factor=4.0, original_max_position=16, beta_fast=8.0, truncate=False)
 LLAMA3 = rope.Llama3Scaling(factor=8.0, original_max_position=32)
 TINY = DenseConfig.tiny(vocab_size=61, hidden_size=24, num_layers=2, head_dim=8, ffn_hidden_size=32)
+ON_MESHES = dataclasses.replace(TINY, vocab_size=64, qk_norm=True, out_bias=True, ffn_bias=True)
 TOKENS = np.random.default_rng(0).integers(0, 61, (3, 11))
+EIGHT = np.tile(TOKENS, (3, 1))[:8, :8]
 
 
 def model_of(config, seed=0):
     """With biases and norms that are not those of a fresh model."""
     graphdef, weights = init_weights(config, jax.random.key(seed))
-    leaves, tree = jax.tree.flatten(weights)
-    keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
-    moved = [a + 0.2 * jax.random.normal(k, a.shape) for a, k in zip(leaves, keys, strict=True)]
-    return nnx.merge(graphdef, nnx.State(jax.tree.unflatten(tree, moved)))
+    normal = np.random.default_rng(seed + 1).normal
+    moved = jax.tree.map(
+        lambda a: jnp.asarray(np.float32(np.asarray(a) + 0.2 * normal(size=a.shape))), weights
+    )
+    return nnx.merge(graphdef, nnx.State(moved))
 
 
 def assert_close(found, wanted):
@@ -134,49 +140,55 @@ def test_as_a_policy_it_makes_the_same_logits_from_states():
     np.testing.assert_array_equal(policy.logits(weights, hidden[:1]), logits[:1])
 
 
+def loss_and_gradient(graphdef, weights):
+    def loss(weights):
+        logits = nnx.merge(graphdef, nnx.State(weights))(EIGHT).logits
+        return jnp.mean(jnp.tanh(logits) ** 2)
+
+    return jax.jit(jax.value_and_grad(loss))(weights)
+
+
 def test_how_it_is_run_changes_no_gradient():
-    plain = loss_and_gradient(TINY)
+    graphdef, weights = init_weights(TINY, jax.random.key(0))
     other = dataclasses.replace(TINY, remat="layer", chunk_tokens=11, unroll_layers=True)
-    jax.tree.map(assert_close, loss_and_gradient(other), plain)
+    found = loss_and_gradient(abstract_weights(other)[0], weights)
+    jax.tree.map(assert_close, found, loss_and_gradient(graphdef, weights))
+
+
+@functools.cache
+def alone():
+    """Of one device: weights, loss and gradient, and logits of the tokens and one more."""
+    graphdef, weights = init_weights(ON_MESHES, jax.random.key(0))
+    longer = np.concatenate([EIGHT, EIGHT[:, :1]], axis=1)
+    logits = nnx.merge(graphdef, nnx.State(weights))(longer).logits
+    return weights, loss_and_gradient(graphdef, weights), np.asarray(logits)
 
 
 @pytest.mark.parametrize(
     ("rules_on", "sizes"),
-    [
-        (lambda mesh: ShardingRules(mesh=mesh), dict(data=2, fsdp=2, tensor=2)),
-        (lambda mesh: ShardingRules(mesh=mesh), dict(fsdp=2, tensor=2, context=2)),
-        (decoding_rules, dict(data=4, tensor=2)),  # decode, and do not train
-    ],
+    thinned(
+        [
+            (lambda mesh: ShardingRules(mesh=mesh), dict(data=2, fsdp=2, tensor=2)),
+            (lambda mesh: ShardingRules(mesh=mesh), dict(fsdp=2, tensor=2, context=2)),
+            (decoding_rules, dict(data=4, tensor=2)),  # decode, and do not train
+        ],
+        1,
+        2,
+    ),
     ids=["training", "context", "decoding"],
 )
 def test_a_mesh_changes_nothing(rules_on, sizes):
     rules = rules_on(make_mesh(**sizes))
-    config = dataclasses.replace(TINY, vocab_size=64, qk_norm=True, out_bias=True, ffn_bias=True)
+    weights, expected, wanted = alone()
     with jax.set_mesh(rules.mesh):
-        found = None if rules_on is decoding_rules else loss_and_gradient(config, rules)
-        graphdef, weights = init_weights(config, jax.random.key(0), rules)
+        graphdef, weights = tiny.on_mesh(ON_MESHES, rules, weights)
+        if rules_on is not decoding_rules:
+            jax.tree.map(
+                assert_close, jax.device_get(loss_and_gradient(graphdef, weights)), expected
+            )
         model = nnx.merge(graphdef, nnx.State(weights))
-        tokens = np.tile(TOKENS, (3, 1))[:8, :8]
-        cache = KeyValueCache.zeros(config, 8, 12, rules)
-        output, cache = model.prefill(tokens, cache=cache, start=0)
-        logits, _ = model.decode(tokens[:, 0], np.full(8, 8), cache)
-    if found is not None:
-        jax.tree.map(assert_close, jax.device_get(found), loss_and_gradient(config))
-    graphdef, weights = init_weights(config, jax.random.key(0))
-    alone = nnx.merge(graphdef, nnx.State(weights))
-    longer = np.concatenate([tokens, tokens[:, :1]], axis=1)
-    wanted = alone(longer).logits
+        cache = KeyValueCache.zeros(ON_MESHES, 8, 12, rules)
+        output, cache = model.prefill(EIGHT, cache=cache, start=0)
+        logits, _ = model.decode(EIGHT[:, 0], np.full(8, 8), cache)
     assert_close(output.logits, wanted[:, :8])
     assert_close(logits, wanted[:, 8])
-
-
-def loss_and_gradient(config, rules=None):
-    """Of fresh weights over 8 rows of 8 tokens."""
-    graphdef, weights = init_weights(config, jax.random.key(0), rules)
-    tokens = jnp.asarray(np.tile(TOKENS, (3, 1))[:8, :8])
-
-    def loss(weights):
-        logits = nnx.merge(graphdef, nnx.State(weights))(tokens).logits
-        return jnp.mean(jnp.tanh(logits) ** 2)
-
-    return jax.jit(jax.value_and_grad(loss))(weights)

@@ -20,6 +20,7 @@ from loong_jax.models.moe.core_attention import WholeScores
 from loong_jax.models.moe.kernels.blockwise import Blockwise
 from loong_jax.models.moe.mask import AttentionMask
 from loong_jax.sharding import ShardingRules, make_mesh
+from tests.doubles import tiny
 from tests.models.moe import reference
 from tests.models.moe.test_model import CONFIG, call, fresh, loss_and_gradient, random_tokens
 from tests.sweeps import thinned
@@ -80,8 +81,12 @@ def test_cutting_weights_instead_of_queries_changes_none_and_moves_no_pair_of_th
         attention = nnx.merge(graphdef, jax.tree.map(lambda a: a[0], state))
         position = rules.place(jnp.arange(48).reshape(4, 12), "act_batch", "act_length")
         x = rules.place(jnp.asarray(x), "act_batch", "act_length", "act_embed")
-        cut, whole = (attention.queries(x, position, cut_weights=cut) for cut in (True, False))
-        jaxpr = jax.make_jaxpr(lambda x: attention.queries(x, position, cut_weights=True))(x)
+
+        def queries(x, cut):
+            return attention.queries(x, position, cut_weights=cut)
+
+        cut, whole = jax.jit(lambda x: (queries(x, True), queries(x, False)))(x)
+        jaxpr = jax.make_jaxpr(lambda x: queries(x, True))(x)
     for a, b in zip(cut, whole, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
     pairs = [v.aval.shape[:-2] for e in jaxpr.eqns for v in e.outvars if v.aval.shape[-1:] == (2,)]
@@ -92,7 +97,7 @@ def chunks_of(tokens, lengths):
     """Every row cut at `lengths` [chunks, B]; the second of the chunks is padded on the left."""
     done = np.zeros(len(tokens), int)
     for number, length in enumerate(lengths):
-        width = length.max() + 2
+        width = max(map(max, lengths)) + 2
         index = np.arange(width)[None] - (number % 2) * (width - length[:, None])
         mask = (index >= 0) & (index < length[:, None])
         at = np.clip(done[:, None] + index, 0, tokens.shape[1] - 1)
@@ -111,18 +116,16 @@ def chunks_of(tokens, lengths):
 def test_a_prompt_in_chunks_equals_the_whole_prompt(config):
     graphdef, weights = fresh(config)
     tokens, lengths = random_tokens(3, 18), np.array([[9, 5, 7], [0, 6, 8], [7, 7, 3]])
-    whole = call(graphdef)(weights, tokens)
     prefill = call(graphdef, "prefill")
-    cache = moe.LatentCache.zeros(config, 3, 20)
-    cache = jax.tree.map(lambda a: a + 1e3, cache)
+    total = lengths.sum(axis=0)
+    whole, at_once = jax.device_get(prefill(weights, tokens, np.arange(18)[None] < total[:, None]))
+    cache = jax.tree.map(lambda a: a + 1e3, moe.LatentCache.zeros(config, 3, 20))
     for chunk, mask, start in chunks_of(tokens, lengths):
-        output, cache = prefill(weights, chunk, mask, cache, start)
+        output, cache = jax.device_get(prefill(weights, chunk, mask, cache, start))
         at = np.clip(start[:, None] + np.cumsum(mask, axis=1) - 1, 0, None)
-        expected = np.take_along_axis(np.asarray(whole.logits), at[..., None], axis=1)
+        expected = np.take_along_axis(whole.logits, at[..., None], axis=1)
         np.testing.assert_allclose(output.logits[mask], expected[mask], rtol=0, atol=2e-5)
         assert np.isfinite(output.logits).all()
-    total = lengths.sum(axis=0)
-    _, at_once = prefill(weights, tokens, np.arange(18)[None] < total[:, None])
     for a, b in zip(cache, at_once, strict=True):
         for row, length in enumerate(total):
             np.testing.assert_allclose(
@@ -143,13 +146,13 @@ def test_cache_and_start_come_together():
 
 def test_prefill_puts_left_padded_prompts_where_they_belong():
     graphdef, weights = fresh()
-    tokens, length = random_tokens(3, 8), np.array([3, 8, 5])
-    right = np.arange(8)[None] < length[:, None]
+    tokens, length = random_tokens(3, 18), np.array([13, 18, 5])
+    right = np.arange(18)[None] < length[:, None]
     left = right[:, ::-1]
-    moved = np.stack([np.roll(row, 8 - n) for row, n in zip(tokens, length, strict=True)])
+    moved = np.stack([np.roll(row, 18 - n) for row, n in zip(tokens, length, strict=True)])
     prefill = call(graphdef, "prefill")
-    output, cache = prefill(weights, moved, left)
-    expected, expected_cache = prefill(weights, tokens, right)
+    output, cache = jax.device_get(prefill(weights, moved, left))
+    expected, expected_cache = jax.device_get(prefill(weights, tokens, right))
     np.testing.assert_allclose(output.logits[left], expected.logits[right], rtol=0, atol=2e-5)
     for a, b in zip(cache, expected_cache, strict=True):
         for row, n in enumerate(length):
@@ -159,14 +162,17 @@ def test_prefill_puts_left_padded_prompts_where_they_belong():
 def test_padding_sees_no_token():
     """Its logits are finite and do not depend on what the tokens are."""
     graphdef, weights = fresh()
-    mask = np.arange(9)[None] < np.array([[6], [9]])
-    mask[1, :4] = False
-    first, second = random_tokens(2, 9), random_tokens(2, 9, seed=1)
-    second = np.where(mask, second, first)
     prefill = call(graphdef, "prefill")
-    cache, start = moe.LatentCache.zeros(CONFIG, 2, 16), np.array([0, 4])
-    for extra in ((), (cache, start)):
-        a, b = (prefill(weights, tokens, mask, *extra)[0].logits for tokens in (first, second))
+    cache, start = moe.LatentCache.zeros(CONFIG, 3, 20), np.array([0, 4, 2])
+    for width, extra in ((18, ()), (11, (cache, start))):
+        mask = np.arange(width)[None] < np.array([[6], [9], [width]])
+        mask[1, :4] = False
+        first, second = random_tokens(3, width), random_tokens(3, width, seed=1)
+        second = np.where(mask, second, first)
+        a, b = (
+            np.asarray(prefill(weights, tokens, mask, *extra)[0].logits)
+            for tokens in (first, second)
+        )
         np.testing.assert_array_equal(a[~mask], b[~mask])
         assert np.isfinite(a).all()
         assert not np.array_equal(a[mask], b[mask])
@@ -199,8 +205,7 @@ def test_sequences_spread_over_devices(sizes, zigzag, mixing):
     config = dataclasses.replace(CONFIG, mixing=mixing)
     rules = ShardingRules(mesh=make_mesh(**sizes), zigzag=zigzag)
     _, weights = fresh()
-    graphdef, placed = moe.init_weights(config, jax.random.key(0), rules)
-    placed = jax.tree.map(lambda a, b: jax.device_put(b, a.sharding), placed, weights)
+    graphdef, placed = tiny.on_mesh(config, rules, weights)
     tokens, mask, ((_, output), gradient), expected_cache = on_one_device()
     (_, spread), spread_gradient = loss_and_gradient(graphdef)(placed, tokens, mask)
     logits = np.asarray(spread.logits)
@@ -223,8 +228,7 @@ def test_sequences_spread_over_devices(sizes, zigzag, mixing):
 def test_a_chunk_of_a_prompt_spread_over_devices():
     rules = ShardingRules(mesh=make_mesh(context=4, data=2))
     alone, weights = fresh()
-    graphdef, placed = moe.init_weights(BLOCKS, jax.random.key(0), rules)
-    placed = jax.tree.map(lambda a, b: jax.device_put(b, a.sharding), placed, weights)
+    graphdef, placed = tiny.on_mesh(BLOCKS, rules, weights)
     tokens, mask, start = random_tokens(2, 16), np.ones((2, 8), bool), np.array([8, 5])
     _, cache = call(alone, "prefill")(weights, tokens, np.ones((2, 16), bool))
     chunk = np.stack([tokens[row, at : at + 8] for row, at in enumerate(start)])
@@ -252,9 +256,7 @@ def test_zigzag_order_there_and_back():
 def test_devices_exchange_latents_and_never_keys():
     """One gather of C + R values per token each way, and one scatter of their gradient."""
     rules = ShardingRules(mesh=make_mesh(context=4))
-    graphdef, weights = moe.init_weights(
-        dataclasses.replace(CONFIG, num_layers=1), jax.random.key(0), rules
-    )
+    graphdef, weights = moe.abstract_weights(dataclasses.replace(CONFIG, num_layers=1), rules)
     tokens, mask = random_tokens(2, 16), np.ones((2, 16), bool)
     compiled = loss_and_gradient(graphdef).lower(weights, tokens, mask).compile().as_text()
     exchange = r"= f32\[([\d,]*)\]\S* (all-gather|reduce-scatter|all-to-all|collective-permute)\("

@@ -12,6 +12,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.models.moe.balance import BiasController, ControllerMemory
 from loong_jax.sharding import ShardingRules, make_mesh
+from tests.doubles import tiny
 from tests.models.moe.test_model import CONFIG, fresh, random_tokens
 from tests.sweeps import thinned
 
@@ -85,8 +86,7 @@ def test_data_parallel_batches_give_the_update_of_one_device(sizes):
         return function
 
     rules = ShardingRules(mesh=make_mesh(**sizes))
-    on_mesh, placed = moe.init_weights(CONFIG, jax.random.key(0), rules)
-    placed = jax.tree.map(lambda a, b: jax.device_put(b, a.sharding), placed, weights)
+    on_mesh, placed = tiny.on_mesh(CONFIG, rules, weights)
     expected = updated(graphdef)(weights, tokens)
     sharded_tokens = jax.device_put(tokens, rules.spec("act_batch", None))
     for a, b in zip(

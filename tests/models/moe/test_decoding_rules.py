@@ -63,8 +63,7 @@ def test_decoding_by_sequences_is_decoding_on_one_device(sizes, kind, gemm):
     tokens, weights, (expected, cached) = alone()
     rules = decoding_rules(make_mesh(**sizes))
     config = dataclasses.replace(CONFIG, exchange=kind, expert_gemm=gemm)
-    graphdef, placed = moe.init_weights(config, jax.random.key(0), rules)
-    placed = jax.tree.map(lambda a, b: jax.device_put(b, a.sharding), placed, weights)
+    graphdef, placed = tiny.on_mesh(config, rules, weights)
     with jax.set_mesh(rules.mesh):
         run = extend_twice(graphdef).lower(placed, tokens, empty(rules)).compile()
         logits, cache = run(placed, tokens, empty(rules))

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from loong_jax.models import moe
 from loong_jax.sharding import ShardingRules, make_mesh
+from tests.doubles import tiny
 from tests.models.moe import reference
 from tests.models.moe.test_model import CONFIG, call, fresh, random_tokens
 
@@ -127,8 +127,7 @@ def test_packed_equals_separate():
 def test_sharded_equals_single_device(sizes, zigzag):
     rules = ShardingRules(mesh=make_mesh(**sizes), zigzag=zigzag)
     _, weights = fresh()
-    graphdef, placed = moe.init_weights(CONFIG, jax.random.key(0), rules)
-    placed = jax.tree.map(lambda a, b: jax.device_put(b, a.sharding), placed, weights)
+    graphdef, placed = tiny.on_mesh(CONFIG, rules, weights)
     tokens, chosen = random_tokens(8, 8), random_choices(LAYERS, 8, 8, free_share=0.2)
     alone = model(weights, tokens, forced_target=chosen)
     sharded = call(graphdef)(placed, tokens, forced_target=chosen)

@@ -46,8 +46,7 @@ def test_layers_repeat_in_order_and_nothing_else_grows(times):
 def test_growth_commutes_with_sharding():
     rules = ShardingRules(mesh=make_mesh(fsdp=2, tensor=2, expert=2))
     _, weights = fresh()
-    _, placed = moe.init_weights(CONFIG, jax.random.key(0), rules)
-    placed = jax.tree.map(lambda a, b: jax.device_put(b, a.sharding), placed, weights)
+    _, placed = tiny.on_mesh(CONFIG, rules, weights)
     grown = scaling.stack_layers(placed)
     for a, b, c in zip(
         jax.tree.leaves(grown),

@@ -18,6 +18,7 @@ from tests.models.moe import reference
 from tests.sweeps import thinned
 
 CONFIG = tiny.smallest_config()
+CAPACITY = 14  # of caches
 MESHES = [
     dict(fsdp=2, tensor=2, expert=2),
     pytest.param(dict(slice=2, data=2, context=2), marks=pytest.mark.slow),
@@ -57,6 +58,12 @@ def call(graphdef, method="__call__"):
     return jax.jit(function)
 
 
+def longer(cache, more):
+    """With entries after its last that no token may read."""
+    pad = [(0, 0)] * 3 + [(0, more), (0, 0)]
+    return jax.tree.map(lambda a: np.pad(a, pad, constant_values=1e3), cache)
+
+
 def random_tokens(*shape, seed=0):
     return np.random.default_rng(seed).integers(0, CONFIG.vocab_size, shape).astype(np.int32)
 
@@ -86,7 +93,7 @@ def random_tokens(*shape, seed=0):
 )
 def test_logits_and_loads_follow_the_equations(config):
     graphdef, weights = fresh(config)
-    tokens = random_tokens(2, 9) % config.vocab_size
+    tokens = random_tokens(3, 12) % config.vocab_size
     output = call(graphdef)(weights, tokens)
     expected = [reference.model(weights, row, config) for row in tokens]
     logits = np.stack([logits for logits, _ in expected])
@@ -140,45 +147,41 @@ def check_direction(weights, gradient, path, tokens, direction_TV, step):
 
 def test_decode_equals_the_full_forward():
     graphdef, weights = fresh()
-    tokens, capacity = random_tokens(3, 12), 14
-    whole = call(graphdef)(weights, tokens)
+    tokens = random_tokens(3, 12)
+    whole = np.asarray(call(graphdef)(weights, tokens).logits)
     decode = call(graphdef, "decode")
-    cache = moe.LatentCache.zeros(CONFIG, 3, capacity)
+    cache = moe.LatentCache.zeros(CONFIG, 3, CAPACITY)
     for t in range(12):
-        logits, cache = decode(weights, tokens[:, t], jnp.full(3, t), cache)
-        np.testing.assert_allclose(logits, whole.logits[:, t], rtol=0, atol=2e-5)
+        logits, cache = decode(weights, tokens[:, t], np.full(3, t), cache)
+        np.testing.assert_allclose(logits, whole[:, t], rtol=0, atol=2e-5)
 
 
 def test_decode_goes_on_after_right_padded_prefill():
     graphdef, weights = fresh()
-    tokens, length = random_tokens(3, 8), np.array([3, 8, 1])
-    mask = np.arange(6)[None] < np.minimum(length, 6)[:, None]
-    whole = call(graphdef)(weights, tokens)
-    output, cache = call(graphdef, "prefill")(weights, tokens[:, :6], mask)
-    np.testing.assert_allclose(output.logits[mask], whole.logits[:, :6][mask], atol=2e-5)
-    pad = [(0, 0)] * 3 + [(0, 2), (0, 0)]
-    cache = jax.tree.map(lambda a: jnp.pad(a, pad, constant_values=1e3), cache)
-    position = np.minimum(length, 6)
+    tokens, length = random_tokens(3, 12), np.array([3, 8, 1])
+    mask = np.arange(8)[None] < length[:, None]
+    whole = np.asarray(call(graphdef)(weights, tokens).logits)
+    output, cache = call(graphdef, "prefill")(weights, tokens[:, :8], mask)
+    np.testing.assert_allclose(np.asarray(output.logits)[mask], whole[:, :8][mask], atol=2e-5)
+    cache = longer(cache, CAPACITY - 8)
     decode = call(graphdef, "decode")
-    for _ in range(2):
-        at = np.minimum(position, 7)
+    for at in (length, length + 1):
         logits, cache = decode(weights, tokens[np.arange(3), at], at, cache)
-        np.testing.assert_allclose(logits, whole.logits[np.arange(3), at], rtol=0, atol=2e-5)
-        position = position + 1
+        np.testing.assert_allclose(logits, whole[np.arange(3), at], rtol=0, atol=2e-5)
 
 
 def test_extend_equals_the_full_forward_and_one_token_at_a_time():
     graphdef, weights = fresh()
     tokens, start, num_tokens = random_tokens(3, 12), np.array([0, 3, 8]), 4
-    whole = call(graphdef)(weights, tokens)
+    whole = np.asarray(call(graphdef)(weights, tokens).logits)
     _, cache = call(graphdef, "prefill")(weights, tokens[:, :8], np.ones((3, 8), bool))
-    pad = [(0, 0)] * 3 + [(0, 3), (0, 0)]  # too short by one for the last sequence
-    cache = jax.tree.map(lambda a: jnp.pad(a, pad, constant_values=1e3), cache)
+    cache = longer(cache, 3)  # too short by one for the last sequence
     at = start[:, None] + np.arange(num_tokens)[None]
     rows = np.arange(3)[:, None]
-    logits, hidden, extended = call(graphdef, "extend")(weights, tokens[rows, at], start, cache)
+    extend = call(graphdef, "extend")
+    logits, hidden, extended = jax.device_get(extend(weights, tokens[rows, at], start, cache))
     inside = at < 11
-    np.testing.assert_allclose(logits[inside], whole.logits[rows, at][inside], rtol=0, atol=2e-5)
+    np.testing.assert_allclose(logits[inside], whole[rows, at][inside], rtol=0, atol=2e-5)
     np.testing.assert_allclose(hidden @ weights["head"], logits, rtol=0, atol=2e-5)
     decode, one_by_one = call(graphdef, "decode"), cache
     for t in range(num_tokens):
@@ -204,7 +207,7 @@ def test_packed_equals_separate_and_padding_side_is_immaterial():
         whole, mask = row(tokens, start)
         output = model(weights, whole, mask=mask)
         assert np.isfinite(output.logits).all()
-        return output.logits[mask], output.load
+        return np.asarray(output.logits)[mask], output.load
 
     (left_7, load_7), (left_4, load_4) = logits_and_load(first, 0), logits_and_load(second, 0)
     right_4, right_load = logits_and_load(second, width - 4)
@@ -217,10 +220,10 @@ def test_packed_equals_separate_and_padding_side_is_immaterial():
     segments = np.array([[1] * 7 + [2] * 4 + [0]])
     positions = np.array([[*range(7), *range(4), 0]])
     for given in (positions, None):
-        output = model(weights, packed, given, segment_ids=segments)
+        output = jax.device_get(model(weights, packed, given, segment_ids=segments))
         np.testing.assert_allclose(output.logits[0, :7], left_7, rtol=0, atol=2e-5)
         np.testing.assert_allclose(output.logits[0, 7:11], left_4, rtol=0, atol=2e-5)
-        np.testing.assert_array_equal(output.load, load_7 + load_4)
+        np.testing.assert_array_equal(output.load, np.add(load_7, load_4))
 
 
 def test_positions_restart_with_every_segment():
@@ -232,7 +235,7 @@ def test_positions_restart_with_every_segment():
 
 def test_chunks_change_neither_loss_nor_gradient():
     _, weights = fresh()
-    small, _ = moe.init_weights(dataclasses.replace(CONFIG, chunk_tokens=18), jax.random.key(0))
+    small, _ = moe.abstract_weights(dataclasses.replace(CONFIG, chunk_tokens=18))
     tokens, mask, expected = single_device()
     chunked = loss_and_gradient(small)(weights, tokens, mask)  # of 3 rows, 3 rows and 2 rows
     for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(chunked), strict=True):
@@ -286,7 +289,7 @@ def test_padding_meets_no_expert():
 def test_a_slot_without_a_sequence_meets_no_expert():
     graphdef, weights = fresh()
     tokens, mask = random_tokens(3), np.array([True, True, False])
-    cache = moe.LatentCache.zeros(CONFIG, 3, 8)
+    cache = moe.LatentCache.zeros(CONFIG, 3, CAPACITY)
     method = functools.partial(call, graphdef)
     _, target, _ = method("decode_routed")(weights, tokens, np.zeros(3, np.int32), cache)
     spoilt = _only_padding_chooses(np.asarray(target)[:, :, None], mask[:, None])
@@ -346,7 +349,7 @@ def test_logits_of_the_router_that_are_kept_are_not_made_again():
 def test_the_gradient_of_the_head_is_summed_where_it_is_scattered():
     rules = ShardingRules(mesh=make_mesh(fsdp=4, expert=2))
     with jax.set_mesh(rules.mesh):
-        graphdef, weights = moe.init_weights(CONFIG, jax.random.key(0), rules)
+        graphdef, weights = moe.abstract_weights(CONFIG, rules)
         tokens = rules.place(jnp.asarray(random_tokens(8, 6)), "act_batch", "act_length")
         mask = jnp.ones_like(tokens, bool)
         jaxpr = jax.make_jaxpr(loss_and_gradient(graphdef))(weights, tokens, mask)
@@ -368,8 +371,7 @@ def single_device():
 def test_sharded_equals_single_device(sizes):
     rules = ShardingRules(mesh=make_mesh(**sizes))
     _, weights = fresh()
-    graphdef, placed = moe.init_weights(CONFIG, jax.random.key(0), rules)
-    placed = jax.tree.map(lambda a, b: jax.device_put(b, a.sharding), placed, weights)
+    graphdef, placed = tiny.on_mesh(CONFIG, rules, weights)
     tokens, mask, ((loss, output), gradient) = single_device()
     (sharded_loss, sharded), sharded_gradient = loss_and_gradient(graphdef)(placed, tokens, mask)
     assert float(sharded_loss) == pytest.approx(float(loss), rel=1e-6)
@@ -391,8 +393,7 @@ def test_sharded_equals_single_device(sizes):
 def test_sharded_decode_equals_single_device(sizes):
     rules = ShardingRules(mesh=make_mesh(**sizes))
     _, weights = fresh()
-    graphdef, placed = moe.init_weights(CONFIG, jax.random.key(0), rules)
-    placed = jax.tree.map(lambda a, b: jax.device_put(b, a.sharding), placed, weights)
+    graphdef, placed = tiny.on_mesh(CONFIG, rules, weights)
     tokens, mask, ((_, output), _) = single_device()
     _, cache = call(graphdef, "prefill")(placed, tokens[:, :4], mask[:, :4])
     cache = jax.tree.map(

@@ -22,11 +22,12 @@ from loong_jax.rollout.agentic.agent import Agent, TurnLimits
 from loong_jax.rollout.agentic.paused import TurnEnd
 from loong_jax.rollout.agentic.tools import Toolbox
 from loong_jax.rollout.engine import SampleRequest
-from loong_jax.rollout.engine_config import EngineConfig, PageConfig
+from loong_jax.rollout.engine_config import PageConfig
 from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import Replica
 from loong_jax.verifiers.tool_calls import ToolCall
+from tests.doubles import tiny
 from tests.doubles.fake_model import fake_problem
 from tests.rollout import drafting_model
 from tests.rollout.test_equality import noise
@@ -64,13 +65,9 @@ def every_turn_calls(monkeypatch):
 @functools.cache
 def engine(*, pages=False, drafts=False, slots_per_replica=8):
     graphdef, _ = drafting_model.model()
-    shapes = EngineConfig(
+    shapes = tiny.engine_shapes(
         slots_per_replica=slots_per_replica,
         cache_length=LENGTH,
-        prefill_lengths=(8,),
-        prefill_prompts=4,
-        prefill_members=8,
-        decode_steps=4,
         chunked_prefill=True,
         max_stop_ids=NUM_STOPS,
         speculation=drafts,

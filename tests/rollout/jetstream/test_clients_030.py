@@ -19,7 +19,7 @@ import pytest
 
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.models import moe
-from loong_jax.rollout.engine_config import EngineConfig, PageConfig
+from loong_jax.rollout.engine_config import PageConfig
 from loong_jax.rollout.paged_engine import PagedEngine
 from tests.doubles import tiny
 from tests.rollout.serving import live
@@ -50,13 +50,11 @@ class LlamaSized(AsciiTokenizer):
 def server():
     config = tiny.smallest_config(num_layers=1, vocab_size=VOCAB_SIZE)
     graphdef, weights = moe.init_weights(config, jax.random.key(0))
-    shapes = EngineConfig(
-        slots_per_replica=8,
+    shapes = tiny.engine_shapes(
         cache_length=128,
         prefill_lengths=(64,),
         prefill_prompts=2,
         prefill_members=4,
-        decode_steps=4,
         chunked_prefill=True,
         truncation=True,
         pages=PageConfig(num_pages=64, page_size=16),

@@ -14,18 +14,18 @@ import numpy as np
 
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.models import moe
-from loong_jax.rollout.engine_config import EngineConfig, PageConfig
+from loong_jax.rollout.engine_config import PageConfig
 from loong_jax.rollout.paged_engine import PagedEngine
 from loong_jax.rollout.serving.frontend import Frontend
 from loong_jax.rollout.serving.metrics import Metrics
-from loong_jax.rollout.serving.request import Limits
+from loong_jax.rollout.serving.request import ServingLimits
 from loong_jax.rollout.serving.scheduler import Scheduler
 from loong_jax.rollout.serving.server import Address, serve
 from tests.doubles import tiny
 from tests.rollout import engine_checks
 
 KEY = "a key for tests"
-LIMITS = Limits(
+LIMITS = ServingLimits(
     max_queued=24,
     max_samples=8,
     max_unread=64,
@@ -45,13 +45,12 @@ def engine_and_weights():
     config = tiny.smallest_config(num_layers=1)
     graphdef, weights = moe.init_weights(config, jax.random.key(0))
     weights["head"] = weights["head"] * 4
-    shapes = EngineConfig(
+    shapes = tiny.engine_shapes(
         slots_per_replica=4,
         cache_length=128,
         prefill_lengths=(32,),
         prefill_prompts=2,
         prefill_members=4,
-        decode_steps=4,
         chunked_prefill=True,
         truncation=True,
         pages=PageConfig(num_pages=36, page_size=16),

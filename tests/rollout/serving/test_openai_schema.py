@@ -8,7 +8,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.rollout.serving import openai_schema, prompts
 from loong_jax.rollout.serving.openai_schema import ApiError, Asked, TextOffsets
 from loong_jax.rollout.serving.prompts import Message
-from loong_jax.rollout.serving.request import Limits
+from loong_jax.rollout.serving.request import ServingLimits
 
 
 def test_every_field_arrives():
@@ -32,7 +32,7 @@ def test_every_field_arrives():
         presence_penalty=0,
         suffix=None,
     )
-    assert openai_schema.parse(body, is_chat=False, limits=Limits()) == Asked(
+    assert openai_schema.parse(body, is_chat=False, limits=ServingLimits()) == Asked(
         prompts=("a", (1, 2)),
         max_tokens=3,
         num_samples=2,
@@ -56,7 +56,7 @@ def test_every_field_arrives():
         logprobs=False,
         top_logprobs=0,
     )
-    asked = openai_schema.parse(body, is_chat=True, limits=Limits())
+    asked = openai_schema.parse(body, is_chat=True, limits=ServingLimits())
     assert asked.messages == (Message("system", "s"), Message("user", "ab"))
     assert asked.max_tokens == 4
     assert not asked.wants_log_probs
@@ -64,7 +64,9 @@ def test_every_field_arrives():
 
 def test_an_error_names_its_field():
     with pytest.raises(ApiError) as caught:
-        openai_schema.parse({"prompt": "a", "temperature": [1]}, is_chat=False, limits=Limits())
+        openai_schema.parse(
+            {"prompt": "a", "temperature": [1]}, is_chat=False, limits=ServingLimits()
+        )
     assert caught.value.status == 400
     assert caught.value.body["error"] == {
         "message": "temperature is a JSON array, not a number.",
@@ -125,17 +127,17 @@ def test_a_conversation_ends_where_the_model_goes_on(roles, wanted):
 def test_instructions_alone_are_no_conversation():
     body = {"messages": [{"role": "developer", "content": "be brief"}]}
     with pytest.raises(ApiError, match="a message of the user"):
-        openai_schema.parse(body, is_chat=True, limits=Limits())
+        openai_schema.parse(body, is_chat=True, limits=ServingLimits())
 
 
 def test_the_server_alone_says_what_a_template_opens():
     body = {"messages": [{"role": "user", "content": "u"}]}
     variables = {"enable_thinking": False}
     asked = body | {"chat_template_kwargs": variables}
-    assert openai_schema.parse(asked, is_chat=True, limits=Limits()).variables == variables
+    assert openai_schema.parse(asked, is_chat=True, limits=ServingLimits()).variables == variables
     asked["chat_template_kwargs"] = {"tools": []}
     with pytest.raises(ApiError, match="chat_template_kwargs"):
-        openai_schema.parse(asked, is_chat=True, limits=Limits())
+        openai_schema.parse(asked, is_chat=True, limits=ServingLimits())
 
 
 def test_the_template_of_the_weights_is_the_style_unless_another_is_asked_for():

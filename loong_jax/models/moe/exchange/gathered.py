@@ -1,4 +1,4 @@
-"""`GatherExchange` on one device, inside `shard_map`: all tokens of the group.
+"""No exchange, and `GatherExchange` on one device, inside `shard_map`: all tokens of the group.
 
 A row is a token with all its choices, so J = K. `some` counts the rows of one device, its T tokens
 and what fills up its buffer; `all` those of the P devices of the group.
@@ -17,23 +17,11 @@ from loong_jax.models.moe.exchange.dispatch import Rows
 
 
 @dataclasses.dataclass(frozen=True)
-class Gathered:
-    """`GatherExchange` on one device: tokens are rows, with all their choices."""
+class Local:
+    """No exchange: all experts are here, and rows are the tokens themselves."""
 
-    exchange: GatherExchange
-    sizes: Sizes
-
+    room = None
     may_overflow = False
-
-    @property
-    def room(self) -> int:
-        """Choices that the experts' products take at a time."""
-        return self.sizes.mean_rows(self.exchange.buffer_factor)
-
-    @property
-    def layout(self) -> BufferLayout:
-        sizes = self.sizes
-        return BufferLayout.fitting(1, sizes.num_tokens, sizes.width, sizes.num_chosen, None)
 
     def num_rounds(self, plan: Int[Array, "T K"]) -> Int[Array, ""]:
         return jnp.int32(1)
@@ -46,6 +34,36 @@ class Gathered:
 
     def take_round(self, plan: Int[Array, "T K"], i: Int[Array, ""] | int) -> tuple[()]:
         return ()
+
+    def load(
+        self,
+        x: Float[Array, "T D"],
+        gate: Float[Array, "T K"],
+        plan: Int[Array, "T K"],
+        round: tuple[()],
+    ) -> Rows:
+        return Rows(x, gate, plan)
+
+    def unload(self, back: Float[Array, "T D"], round: tuple[()]) -> Float[Array, "T D"]:
+        return back
+
+
+@dataclasses.dataclass(frozen=True)
+class Gathered(Local):
+    """`GatherExchange` on one device: tokens are rows, with all their choices."""
+
+    exchange: GatherExchange
+    sizes: Sizes
+
+    @property
+    def room(self) -> int:
+        """Choices that the experts' products take at a time."""
+        return self.sizes.mean_rows(self.exchange.buffer_factor)
+
+    @property
+    def layout(self) -> BufferLayout:
+        sizes = self.sizes
+        return BufferLayout.fitting(1, sizes.num_tokens, sizes.width, sizes.num_chosen, None)
 
     def load(
         self,

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import jax
-import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 from jaxtyping import PyTree as Tree  # of arrays
@@ -26,7 +25,7 @@ GradientBuffer = TypeVar("GradientBuffer")  # packed gradients, that go the othe
 
 
 @runtime_checkable
-class Placement(Protocol[Plan, Round]):
+class RowPlacement(Protocol[Plan, Round]):
     """Which choices go into which rows on one device; methods in the order of use."""
 
     @property
@@ -61,7 +60,7 @@ class Placement(Protocol[Plan, Round]):
 
 
 @runtime_checkable
-class DeviceExchange(Placement[Plan, Round], Protocol[Plan, Round, Buffer, GradientBuffer]):
+class DeviceExchange(RowPlacement[Plan, Round], Protocol[Plan, Round, Buffer, GradientBuffer]):
     """An exchange fitted to one device: rows packed into buffers, there and back."""
 
     def pack(
@@ -89,38 +88,6 @@ class DeviceExchange(Placement[Plan, Round], Protocol[Plan, Round, Buffer, Gradi
     def unpack_gradient(
         self, packed: GradientBuffer
     ) -> tuple[Float[Array, "rows D"], Float[Array, "rows J"]]: ...
-
-
-@dataclasses.dataclass(frozen=True)
-class Local:
-    """No exchange: all experts are here, and rows are the tokens themselves."""
-
-    room = None
-    may_overflow = False
-
-    def num_rounds(self, plan: Int[Array, "T K"]) -> Int[Array, ""]:
-        return jnp.int32(1)
-
-    def num_waiting(self, plan: Int[Array, "T K"]) -> Int[Array, ""]:
-        return jnp.int32(0)
-
-    def plan(self, target: Int[Array, "T K"], kept: Bool[Array, "T K"]) -> Int[Array, "T K"]:
-        return jnp.where(kept, target, -1)
-
-    def take_round(self, plan: Int[Array, "T K"], i: Int[Array, ""] | int) -> tuple[()]:
-        return ()
-
-    def load(
-        self,
-        x: Float[Array, "T D"],
-        gate: Float[Array, "T K"],
-        plan: Int[Array, "T K"],
-        round: tuple[()],
-    ) -> Rows:
-        return Rows(x, gate, plan)
-
-    def unload(self, back: Float[Array, "T D"], round: tuple[()]) -> Float[Array, "T D"]:
-        return back
 
 
 def on_device(exchange: Exchange, sizes: Sizes) -> DeviceExchange:

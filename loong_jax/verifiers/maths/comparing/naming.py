@@ -1,24 +1,28 @@
-"""Equations that name a value, x = 3 or (a, b) = (1, 2); lists, and what repeats in them."""
+"""Equations that name a value, x = 3 or (a, b) = (1, 2); lists; answers in the gold's names."""
 
-from collections.abc import Sequence
+import itertools
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import kinds
+from loong_jax.verifiers.maths import comparing, values
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
+    UNNAMED,
     Node,
     negate,
     number,
     render,
+    substitute,
     symbol,
+    with_names,
 )
 
 
 def names_something(node: Node) -> bool:
     node = node.unlabelled
-    if node.head in ("symbol", "apply") or kinds.is_derivative(node):
+    if node.head in ("symbol", "apply") or comparing.is_derivative(node):
         return True
     if node.head == "mul" and node.args[0] == Node("symbol", ("nabla",)) and len(node.args) == 2:
         return node.args[1].head == "symbol"
@@ -43,7 +47,7 @@ def names_function(left: Node, gold: Node, right: Node) -> bool:
     if left.head != "mul" or len(left.args) != 2 or left.args[0].head != "symbol":
         return False
     name, argument = left.args
-    base = kinds.without_accent(name.args[0]).partition("_")[0]
+    base = comparing.without_accent(name.args[0]).partition("_")[0]
     if name.args[0] in gold.symbols | right.symbols:
         return False
     if argument.head == "chain":  # P(X = k)
@@ -110,12 +114,12 @@ def is_assignment(node: Node) -> bool:
 
 def may_rename(name: Node, other: Node) -> bool:
     """y and f(x) name the same thing, as do a long name and another."""
-    orders = kinds.order_of_derivative(name), kinds.order_of_derivative(other)
+    orders = comparing.order_of_derivative(name), comparing.order_of_derivative(other)
     if name.head == other.head == "div":
         return orders[0] == orders[1] > 0 and name.args[1] == other.args[1]
     if any(orders) and (all(orders) or name.head == other.head == "apply"):
         return orders[0] == orders[1]
-    if kinds.is_derivative(name) or kinds.is_derivative(other):
+    if comparing.is_derivative(name) or comparing.is_derivative(other):
         return False
     if name.head == "apply" or other.head == "apply":
         return name.head != other.head or bool(name.symbols or other.symbols)  # f(2) is not f(3)
@@ -218,7 +222,8 @@ def without_repeats(items: list[Node]) -> list[Node]:
     kept: list[Node] = []
     for item in items:
         if not any(
-            kinds.is_value(item) and kinds.is_value(k) and values.equal(k, item) for k in kept
+            comparing.is_value(item) and comparing.is_value(k) and values.equal(k, item)
+            for k in kept
         ):
             kept.append(item)
     return kept
@@ -239,6 +244,16 @@ def spread(node: Node) -> tuple[Node, ...]:
     return with_sign(node, 1), with_sign(node, -1)
 
 
+def points(node: Node) -> tuple[Node, ...]:
+    """(1, 0) and (-1, 0) of the point (+-1, 0); two signs are left alone."""
+    signs = sum(part.head == "pm" for part in node.walk())
+    return (
+        (with_sign(node, 1), with_sign(node, -1))
+        if node.head == "tuple" and signs == 1
+        else (node,)
+    )
+
+
 def with_sign(item: Any, sign: int) -> Any:
     if type(item) is tuple:
         return tuple(with_sign(part, sign) for part in item)
@@ -249,3 +264,167 @@ def with_sign(item: Any, sign: int) -> Any:
         return Node(item.head, args)
     last = args[-1] if sign > 0 else negate(args[-1])
     return last if len(args) == 1 else Node("add", (args[0], last))
+
+
+def with_bounds_named(gold: Node, answer: Node) -> tuple[Node, Node]:
+    """Both, where one bounds what it does not name and the other has one unknown: that is meant."""
+    own, other = gold.symbols, answer.symbols
+    if UNNAMED.args[0] in other and len(own) == 1:
+        answer = substitute(answer, UNNAMED.args[0], Node("symbol", tuple(own)))
+    elif UNNAMED.args[0] in own and len(other) == 1:
+        gold = substitute(gold, UNNAMED.args[0], Node("symbol", tuple(other)))
+    return gold, answer
+
+
+def renamed_constant(gold: Node, answer: Node) -> tuple[Node, Node] | None:
+    """Both with one name for a constant of integration, or for the whole number in pi/4 + k pi."""
+    own, other = gold.symbols - answer.symbols, answer.symbols - gold.symbols
+    if len(own) != 1 or len(other) != 1:
+        return None
+    (name,), (given,) = own, other
+    is_periodic = name in "kmn" and given in "kmn" and comparing.PI in gold.walk()
+    if is_periodic or (name[0] in "CKck" and given[0] in "CKck"):
+        return gold, substitute(answer, given, Node("symbol", (name,)))
+    return None
+
+
+_ALIASES = {"I": "i", "j": "i", "E": "e"}  # as Python and engineers write them
+
+
+def with_constants(gold: Node, answer: Node) -> tuple[Node, Node] | None:
+    """Both with I, j and E as the constants they may be; not where both have such a variable."""
+    once = (gold.symbols ^ answer.symbols) & _ALIASES.keys()
+    for name in once:
+        meant = Node("constant", (_ALIASES[name],))
+        gold, answer = (substitute(node, name, meant) for node in (gold, answer))
+    return (gold, answer) if once else None
+
+
+_INDICES = frozenset("jklmnrst")
+
+
+def with_names_of(gold: Node, answer: Node) -> Node | None:
+    """The answer with its arguments or index named as those of the gold.
+
+    None where that is wrong: f(t) = 2x + 1 has a name of the gold that it does not bind.
+    """
+    own, given = _bound(gold), _bound(answer)
+    if own == given or len(own) != len(given) or not own:
+        return answer
+    if answer.args[-1].symbols & (set(own) - set(given)):
+        return None
+    left = answer.args[1]
+    if left.head == "symbol":  # the name a_k, whose index is a part of it
+        left = symbol(left.args[0].partition("_")[0] + "_" + own[0])
+    names = dict(zip(given, own, strict=True))
+    return Node(
+        "chain", (answer.args[0], *(with_names(x, names) for x in (left, *answer.args[2:])))
+    )
+
+
+def applied(gold: Node, answer: Node) -> tuple[Node, Node]:
+    """Both with P(x) as the name it is, where it was read as a product on the left of an equation.
+
+    That is so where the other has P(t) there, or where a function in pieces follows.
+    """
+    left = _product(gold)
+    if left is None:
+        return gold, answer
+    other = _product(answer)
+    is_renamed = other is not None and left[0] == other[0] and left != other
+    if gold.args[2].head != "piecewise" and not is_renamed:
+        return gold, answer
+    return _with_name(gold, left), answer if other is None else _with_name(answer, other)
+
+
+def _product(equation: Node) -> tuple[Node, Node] | None:
+    if equation.head != "chain" or equation.args[0] != ("=",):
+        return None
+    return equation.args[1].args if comparing.is_applied(equation.args[1]) else None
+
+
+def _with_name(equation: Node, parts: tuple[Node, Node]) -> Node:
+    left = Node("apply", (parts[0].args[0], parts[1]))
+    return Node("chain", (equation.args[0], left, *equation.args[2:]))
+
+
+def _bound(equation: Node) -> tuple[str, ...]:
+    """x of f(x) = ..., n of a_n = ...; nothing where no name is bound."""
+    if equation.head != "chain" or equation.args[0] != ("=",):
+        return ()
+    left = equation.args[1]
+    if left.head == "apply":
+        arguments = left.args[1:]
+        if all(item.head == "symbol" for item in arguments):
+            found = tuple(item.args[0] for item in arguments)
+            return found if len(set(found)) == len(found) else ()
+    if left.head == "symbol":
+        index = left.args[0].partition("_")[2]
+        return (index,) if index in _INDICES else ()
+    return ()
+
+
+MAX_CONSTANTS = 3
+_ARBITRARY = re.compile(r"[CcKk]_?\d|[CcK]")
+_OTHER_NAMES = re.compile(r"[ABDEMNabdk](?:_?\d)?|alpha|beta|lambda")
+_VARIABLES = frozenset(("x", "t", "y", "z", "s", "u", "theta", "n"))
+
+
+def renamed(gold: Node, answer: Node) -> Iterator[Node]:
+    """The answer with its constants under the names that the gold has, in every order."""
+    own, given = gold.symbols, answer.symbols
+    if not any(map(_is_arbitrary, own | given)):
+        return
+    constants = sorted(name for name in own if _may_be_constant(name))
+    others = sorted(name for name in given if _may_be_constant(name))
+    fixed = {name for name in {*constants} & {*others} if not _is_arbitrary(name)}
+    constants = [name for name in constants if name not in fixed]
+    others = [name for name in others if name not in fixed]
+    if not 0 < len(constants) == len(others) <= MAX_CONSTANTS:
+        return
+    if own - set(constants) != given - set(others) or not own - set(constants) & _VARIABLES:
+        return
+    if not (all(map(_is_arbitrary, constants)) or all(map(_is_arbitrary, others))):
+        return
+    if _is_defined(gold, constants) or _is_defined(answer, others):
+        return  # C = 2 pi r
+    for order in itertools.permutations(constants):
+        if list(order) != others:
+            yield with_names(answer, dict(zip(others, order, strict=True)))
+
+
+def _is_arbitrary(name: str) -> bool:
+    return _ARBITRARY.fullmatch(name) is not None
+
+
+def _may_be_constant(name: str) -> bool:
+    return _is_arbitrary(name) or _OTHER_NAMES.fullmatch(name) is not None
+
+
+def _is_defined(node: Node, constants: list[str]) -> bool:
+    """Whether one of them is what an equation says the value of."""
+    return (
+        node.head == "chain" and node.args[1].head == "symbol" and node.args[1].args[0] in constants
+    )
+
+
+def absorbed(gold: Node, answer: Node) -> bool:
+    """Whether both end on a free constant and differ by a constant besides: ln|x| and ln|2x|."""
+    own, given = _without_constant(gold), _without_constant(answer)
+    if own is None or given is None or own.symbols != given.symbols or not own.symbols:
+        return False
+    return values.is_fixed(Node("add", (own, Node("neg", (given,)))))
+
+
+def _without_constant(node: Node) -> Node | None:
+    """The terms of a sum but its arbitrary constant, which has to stand there alone and once."""
+    if node.head != "add":
+        return None
+    free = [term for term in node.args if term.head == "symbol" and _is_arbitrary(term.args[0])]
+    if len(free) != 1:
+        return None
+    rest = Node("add", tuple(term for term in node.args if term != free[0]))
+    (name,) = free[0].args
+    is_line = len(rest.symbols) > 1  # c of a x^2 + b x + c is given, and of x^2 + c + 1
+    is_given = name.islower() and (is_line or any(not term.symbols for term in rest.args))
+    return None if name in rest.symbols or is_given else rest

@@ -13,10 +13,9 @@ from collections.abc import Iterator
 
 from loong_jax.data import response
 from loong_jax.verifiers.maths import languages, names, wording
-from loong_jax.verifiers.maths.extract import closing, last_maths, markdown, prose, statements
+from loong_jax.verifiers.maths.extract import closing, last_maths, prose, statements
 from loong_jax.verifiers.maths.extract.statements import Span, statement
 from loong_jax.verifiers.maths.reading import numerals, sides
-from loong_jax.verifiers.maths.wording import choices
 
 MAX_CANDIDATES = 4
 MAX_TAIL = 6000  # characters from the end where phrases and formulas are looked for
@@ -50,7 +49,7 @@ def spans(text: str) -> Iterator[Span]:
     text = statements.statement(text)
     found = response.boxes(text)
     if found:
-        tail = markdown.undecorated(text[found[-1].end : found[-1].end + MAX_TAIL])
+        tail = statements.undecorated(text[found[-1].end : found[-1].end + MAX_TAIL])
         said = next(closing.spans(tail), None)
         if said is not None and (kept := _after_box(said)) is not None:
             yield kept
@@ -64,12 +63,14 @@ def spans(text: str) -> Iterator[Span]:
             words = _TEXT.sub(r" \1 ", boxed)
             if is_said and (said := next(prose.stated(words), None)) is not None:
                 yield Span(said, "boxed")  # \boxed{\text{The largest one is } 17}
+            if (parts := prose.labelled_parts(boxed)) is not None:
+                yield Span("; ".join(parts), "boxed")
             yield Span(boxed, "boxed")
             if 1 < len(contents := dict.fromkeys(box.content for box in found)) < statements.SPRAY:
                 yield Span(" \\text{ and } ".join(contents), "boxes")
         return
-    body, domain = markdown.undecorated(text[-MAX_TAIL:]), ""
-    if (apart := markdown.set_apart(body)) is not None:
+    body, domain = statements.undecorated(text[-MAX_TAIL:]), ""
+    if (apart := statements.set_apart(body)) is not None:
         body = "\n".join(apart)
     if (clause := sides.at_end(body)) is not None:
         body, domain = clause
@@ -80,8 +81,8 @@ def spans(text: str) -> Iterator[Span]:
 
 def _after_box(said: Span) -> Span | None:
     """What a text says is the answer after a box, if it may take the place of what is boxed."""
-    text = markdown.without_bold(said.text).strip(" $.")
-    if choices.is_choice(text):
+    text = statements.without_bold(said.text).strip(" $.")
+    if wording.is_choice(text):
         return Span(text, "letter")
     if closing.says_value(text):
         return (
@@ -113,9 +114,11 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         if (pair := prose.two_stated(span.text)) is not None:
             yield Span(pair, "pair")
         yield from _numbered(span.text)
+        if (bold := prose.bold_inside(span.text)) is not None:
+            yield Span(bold, span.rule)
         if (apposed := _APPOSED.match(span.text)) is not None:
             yield Span(apposed[1], span.rule)
-        yield from _with_shorter(Span(markdown.without_bold(span.text), span.rule))
+        yield from _with_shorter(Span(statements.without_bold(span.text), span.rule))
         if last_maths.is_relative(span.text):
             return
         yield from last_maths.spans(prose.without_remarks(span.text))
@@ -138,18 +141,23 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         if wording.is_nothing(concluded):
             yield Span("empty set" if concluded.endswith("empty") else concluded, "stated")
             return
+        if (bold := prose.bold_inside(prose.last_sentence(body))) is not None:
+            yield Span(bold, "bold")
+        if (derived := prose.last_inequality(body)) is not None:
+            yield Span(derived, "formula")
         if line:
             yield from _with_shorter(Span(line, "bold"))
-        items = markdown.last_list(body)
+        items = statements.last_list(body)
         if items is not None:
             yield Span(items, "listed")
-        if len(body) <= MAX_WHOLE and not markdown.ends_on_bullet(body):
+        if len(body) <= MAX_WHOLE and not statements.ends_on_bullet(body):
             derived = closing.DERIVED.fullmatch(body) if "=" in body else None
-            if derived is not None and _HAS_DIGITS.search(derived[1]):
+            is_one = derived is not None and len(prose.sentences(derived[1])) == 1
+            if derived is not None and is_one and _HAS_DIGITS.search(derived[1]):
                 yield from _with_shorter(Span(derived[1], "stated"))
             is_bold = body.count("**") == 2 and " **" in f" {body}"
             yield from _with_shorter(Span(body.replace("**", " ") if is_bold else body, "whole"))
-        if (bold := markdown.last_bold(body)) is not None:
+        if (bold := statements.last_bold(body)) is not None:
             yield from _with_shorter(Span(bold, "bold"))
         for said in prose.stated(body):
             yield from _with_shorter(Span(said, "stated"))
@@ -185,7 +193,7 @@ def _with_shorter(span: Span) -> Iterator[Span]:
 
 def last_clause(text: str) -> str:
     """The last sentence without the remarks that end it."""
-    body = markdown.undecorated(statements.statement(text)[-MAX_TAIL:]).replace("**", "")
+    body = statements.undecorated(statements.statement(text)[-MAX_TAIL:]).replace("**", "")
     clause = prose.last_sentence(prose.without_remarks(closing.without_comments(body)))
     return clause if len(clause) <= MAX_WHOLE else ""
 
@@ -208,7 +216,9 @@ def gives_up(text: str) -> bool:
     if response.boxes(text):
         return False
     body = statements.statement(text)[-MAX_CHARS:]
-    if not _SAID.MAY_GIVE_UP.search(body) and not _SAID.BROKEN.search(body[-80:].rstrip("* \n")):
+    end = body[-80:].rstrip("* \n")
+    may_break_off = end[-1:].isalpha() or end.endswith(",")
+    if not _SAID.MAY_GIVE_UP.search(body) and not (may_break_off and _SAID.BROKEN.search(end)):
         return False
     body = body.replace("\u2019", "'").replace("**", "")
     body = "\n".join(" ".join(line.split()) for line in body.splitlines() if line.strip())
@@ -223,17 +233,13 @@ def gives_up(text: str) -> bool:
     clauses = [clause for clause in _SAID.CLAUSES.split(body) if clause.strip()]
     refusing: list[int] = []
     if _SAID.MAY_REFUSE.search(body) is not None:
-        refusing = [i for i, clause in enumerate(clauses) if _SAID.REFUSES.match(clause[:400])]
+        refusing = [i for i, clause in enumerate(clauses) if _refuses(clause)]
     asking = [i for i, clause in enumerate(clauses) if _SAID.ASKS.search(clause[:400])]
     announced = _SAID.ANNOUNCES.search(clauses[-1]) if clauses else None
     breaks_off = announced is not None and numerals.in_digits(announced[0]) == announced[0]
     if not refusing and not asking and not breaks_off:
         return False
     others = [c for i, c in enumerate(clauses) if i not in refusing and i not in asking]
-    if any(_SAID.MATHS.search(span.text) for span in closing.spans(" ".join(others))):
-        return False
-    if wording.is_nothing(prose.last_sentence(body)):
-        return False
     last = max(refusing, default=-1)
     if refusing and not any(map(_settles, clauses[last + 1 :])):
         return True
@@ -244,12 +250,17 @@ def gives_up(text: str) -> bool:
     return not refusing and not any(map(_settles, others))
 
 
+def _refuses(clause: str) -> bool:
+    start = clause[:400]
+    return _SAID.MAY_REFUSE.search(start) is not None and _SAID.REFUSES.match(start) is not None
+
+
 def _settles(clause: str) -> bool:
     """Whether a clause states something: "so x = 12", "the sum is 5", a formula alone."""
     clause = clause.strip()
-    if _SAID.NOTHING.search(clause) and not _SAID.REFUSES.match(clause[:400]):
+    if _SAID.NOTHING.search(clause) and not _refuses(clause):
         return True
-    if clause.endswith("?") or not _SAID.MATHS.search(clause) or _SAID.REFUSES.match(clause[:400]):
+    if clause.endswith("?") or not _SAID.MATHS.search(clause) or _refuses(clause):
         return False
     if any(rule.search(clause) for rule in (_SAID.ASKS, _PROMISES, _SUPPOSES)):
         return False

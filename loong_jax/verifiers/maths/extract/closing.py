@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterator
 
 from loong_jax.verifiers.maths import names, wording
-from loong_jax.verifiers.maths.extract import markdown
+from loong_jax.verifiers.maths.extract import statements
 from loong_jax.verifiers.maths.extract.statements import Span
 from loong_jax.verifiers.maths.reading import numerals
-from loong_jax.verifiers.maths.wording import choices
 
 _SAID = names.patterns("closing")
 PHRASE = _SAID.PHRASE
@@ -22,9 +21,18 @@ _MATHS = re.compile(r"[\d$=]|\\(?!boxed)")
 DERIVED = _SAID.DERIVED
 
 
+_HINTS = ("ans", "solution", "result", "option", "choice", "conclusion", "####", "\na", "\n*")
+
+
 @functools.lru_cache(maxsize=8)  # one verdict asks for them twice
 def phrases_of(body: str) -> tuple[re.Match[str], ...]:
-    return tuple(PHRASE.finditer(body))
+    return tuple(PHRASE.finditer(body)) if _may_announce(body) else ()
+
+
+def _may_announce(body: str) -> bool:
+    """Whether some of what is in all of `PHRASE` is there."""
+    lowered = body.lower()
+    return lowered[:1] in ("a", "*") or any(hint in lowered for hint in _HINTS)
 
 
 def spans(body: str) -> Iterator[Span]:
@@ -45,7 +53,7 @@ def spans(body: str) -> Iterator[Span]:
         if PLEASANT.match(sentence_before(body, match.start())):
             continue
         end = _sentence_end(body, match.end())
-        if not used and (items := markdown.whole_list(body[match.end() :])) is not None:
+        if not used and (items := statements.whole_list(body[match.end() :])) is not None:
             yield Span(items, "phrase")
             return
         if used and match.end() <= used[-1][0] <= end:  # "the answer is 2 or the answer is 3"
@@ -70,13 +78,13 @@ def spans(body: str) -> Iterator[Span]:
         said = _segment(body, earlier)
         if says_value(said) == is_worded and not re.search(r"\b(?:or|and)\b", gap):
             break
-        if choices.choices(said) is None or choices.choices(said) != choices.choices(run[0]):
+        if wording.choices(said) is None or wording.choices(said) != wording.choices(run[0]):
             run.insert(0, said)
     contents = list(dict.fromkeys(run))
     joined = contents[-1] if len(contents) == 1 else " \\text{ and } ".join(contents)
     is_label = is_mark or body[body.rfind("\n", 0, used[0][0]) + 1 : used[0][0]].strip(" *>-") == ""
     last = Span(joined, "label" if is_label else "phrase")
-    if choices.is_choice(joined):
+    if wording.is_choice(joined):
         last = Span(joined, "letter")
     elif not is_worded or wording.yes_or_no(joined) or _SAID.DOUBTED.search(joined):
         yield last
@@ -99,7 +107,7 @@ def without_comments(body: str) -> str:
     """The text without sentences at its end that praise the answer: "The result is confirmed."."""
     if (check := _SAID.CHECKS.search(body, max(0, len(body) - 1500))) is not None and check.start():
         body = body[: check.start()].rstrip()
-    while (found := list(PHRASE.finditer(body, max(0, len(body) - 400)))) and (
+    while (found := [m for m in phrases_of(body) if m.start() >= len(body) - 400]) and (
         _SAID.AFTERWARDS.match(body, found[-1].end()) is not None
     ):
         start = max(body.rfind(mark, 0, found[-1].start()) for mark in ("\n", ". ", "! ")) + 1

@@ -20,6 +20,7 @@ _PIECE = re.compile(
 )
 _NUMBER_ONLY = re.compile(_NUMBER)
 _ANY = re.compile(r"\bfor (?:all|every|any|each)(?: (?:real|integers?|reals?|numbers?))*\s*\Z")
+_IS_SUBJECT = re.compile(r" (?:is|are|has|have|was|must|can|itself|from|lies)\b(?! \$?[-\d])")
 _LETTER = re.compile(r"[a-zA-Z](?:\s*\\in\s*\\(?:mathbb|Bbb)\s*\{?[RZNQC]\}?(?:\^?\+)?)?")
 _DEFINES = re.compile(r"([fghFG])(?:\([a-z]\))?\s*(?:=|\\equiv)")
 _APART = (".", ":")  # what a colon follows is explained by what comes next
@@ -45,8 +46,7 @@ _WRAPPING = re.compile(  # \text{not } 5 is "not 5"
 _PART_BEFORE = re.compile(  # {-}5, \frac{1}{2}, \phantom{5}, \neq 5
     rf"(?:[-+]\s*\}}|\}}\s*\{{|\\(?!(?:{_APART_FROM})(?![A-Za-z]))[A-Za-z]+\*?\s*\{{?|\\)\s*\Z"
 )
-_GIVEN = re.compile(r"(?i)\b(?:as|since|because|with|given(?: that)?)\s+\Z")
-_ORDERED = re.compile(r"\A[^=]*(?:[<>]|\\[gl]eq?(?:slant)?(?![a-z]))[^=]*\Z")
+_REASON = re.compile(r"(?i)\b(?:since|because|as)\s+\Z")
 _BETWEEN = re.compile(r"(\bstrictly )?\bbetween\s+\$?\Z")
 _PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
 _OPERATED = re.compile(
@@ -69,7 +69,6 @@ _CITED = re.compile(r"\b(?!(?:is|are|be|equals?|gets?|gives?|obtain)\b)[A-Za-z]{
 _A_NUMBERED_LINE = re.compile(r"^\s*\(?\d{1,2}[.)]\s+[A-Za-z]", re.MULTILINE)
 _RELATIVE = re.compile(r"\$?\s*(?:more|less|fewer|greater|larger|smaller)\s+than\b", re.IGNORECASE)
 _A_NUMBER = re.compile(r"[\s$*]*-?\d[\d.,/]*\$?")
-_OF_ANSWER = re.compile(r"\b(?:answer|result|solution)\s+(?:is|was|=|:)\s*\Z", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.!?](?=\s|\*|$)|\n\s*\n|\n(?=\W*[A-Z])")
 _WORD = re.compile(r"[A-Za-z]{2,}")
 
@@ -110,7 +109,7 @@ def spans(body: str) -> Iterator[Span]:
             and "\n\n" not in gap
             and gap.strip(" $()\n") not in _APART
         )
-        if _ORDERED.search(_content(match)) and _GIVEN.search(_words_before(body, match.start())):
+        if gap.strip(" $") == "," and _REASON.search(_words_before(body, match.start())):
             break
         if not is_choice and not is_joined and not _define_the_same(match, gap, run[0]):
             break
@@ -121,8 +120,7 @@ def spans(body: str) -> Iterator[Span]:
         if between[1] and len(contents) == 2:
             yield Span(f"({', '.join(contents)})", rule)
         return
-    if len(set(contents)) == 1:
-        contents = contents[:1]
+    contents = contents[:1] if len(set(contents)) == 1 else contents
     if len(contents) == 1:
         after = body[run[-1].end() : run[-1].end() + 40]
         unit = re.match(r"\s*(?:percent\b|pct\b|\\?%|[\u2030\u2031])", after)
@@ -182,10 +180,11 @@ def _words_before(body: str, position: int) -> str:
 
 
 def _is_any(body: str, match: re.Match[str]) -> bool:
-    """Whether it is the x of "for all $x$"."""
-    if match[5] or _ANY.search(body[max(0, match.start() - 24) : match.start()]) is None:
+    """Whether it is the x of "for all $x$", or the M of "and $M$ is therefore invertible"."""
+    if match[5] or _LETTER.fullmatch(_content(match)) is None:
         return False
-    return _LETTER.fullmatch(_content(match)) is not None
+    before = body[max(0, match.start() - 24) : match.start()]
+    return _ANY.search(before) is not None or _IS_SUBJECT.match(body, match.end()) is not None
 
 
 def _content(match: re.Match[str]) -> str:
@@ -214,8 +213,6 @@ def is_mentioned(body: str, start: int, end: int) -> bool:
         return True
     is_neighbour = _SAID.NEIGHBOUR.search(before) and not _WORD.search(_rest(after))
     if is_neighbour and not prose.unit_after(body, end):
-        return True
-    if _RELATIVE.match(after) and _OF_ANSWER.search(before):
         return True
     return _goes_on(after)
 

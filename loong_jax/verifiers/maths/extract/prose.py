@@ -9,7 +9,9 @@ from loong_jax.verifiers.maths.reading import numerals
 from loong_jax.verifiers.maths.units import POWER_WORDS, UNITS
 
 MAX_STATED = 200  # characters of what "is" states
-_SENTENCES = re.compile(r"(?<=[.!?])(?<!i\.e\.)(?<!e\.g\.)\s+|\n+")
+_SENTENCES = re.compile(  # begins with white space, so that the search is fast
+    r"\s(?:(?<=[.!?].)(?<!i\.e\..)(?<!e\.g\..)\s*|(?<=\n)\n*)", re.DOTALL
+)
 SAID = names.patterns("prose")
 _COUNTED = re.compile(
     r"\bthere (?:is|are|will be|must be)\s+(?:exactly\s+|only\s+|a total of\s+)?"
@@ -29,15 +31,6 @@ _HAS_MATHS = re.compile(r"[\d\u2080-\u2089\u00b2\u00b3\\({\[π√∞]|\binfinity
 _NO_UNITS_IN_PROSE = frozenset(("in", "as", "at", "pm", "a", "am"))
 _CLAUSE_END = re.compile(r"(?<!\d),\s|,\s+(?:so|and)\b")  # "it must be odd, so 3 are left"
 _BRACKETED = re.compile(r"\([^()]*\)")
-
-
-def _amount_in_words(said: str) -> str | None:
-    """ "12 square metres" for "twelve square metres"; None where no known unit ends it."""
-    digits = numerals.with_digits(said.strip(" *"))
-    if digits is None:
-        return None
-    unit = SAID.UNIT.fullmatch(digits.partition(" ")[2])
-    return digits if unit is not None and unit["word"] in UNITS else None
 
 
 @functools.lru_cache(maxsize=64)  # one verdict asks for it again and again
@@ -76,8 +69,6 @@ def stated(text: str) -> Iterator[str]:
         if not _GOES_ON.search(counted[2]) and not SAID.DOUBT.search(counted[2]):
             said = counted[1]
     said = SAID.CONCLUSION.split(said)[-1]
-    if (amount := _amount_in_words(said)) is not None:
-        said = amount
     is_maths = _HAS_MATHS.search(said) or numerals.number_from_words(said.strip(" *")) is not None
     if is_maths and not _DENIES.match(said) and len(said) <= MAX_STATED:
         yield said
@@ -85,17 +76,42 @@ def stated(text: str) -> Iterator[str]:
 
 def two_stated(sentence: str) -> str | None:
     """6 and 9 of "the smaller one is 6 and the larger one is 9", for who asks for both."""
-    found = SAID.TWO_STATED.search(sentence)
-    values = [] if found is None else [value for value in found.groups() if value]
-    return " \\text{ and } ".join(values) or None
+    if (found := SAID.TWO_STATED.search(sentence)) is not None:
+        return " \\text{ and } ".join(value for value in found.groups() if value)
+    bare = _BRACKETED.sub("", sentence[-MAX_STATED:])
+    numbers = list(_AMOUNTS.finditer(bare))
+    if len(numbers) != 2 or _FORMAL.search(bare) or SAID.DOUBT.search(bare):
+        return None
+    gap = bare[numbers[0].end() : numbers[1].start()]
+    if not _JOINS.search(gap) or _BOUND_BY.search(bare[: numbers[1].start()]):
+        return None
+    return " \\text{ and } ".join(m[0] + unit_after(bare, m.end()) for m in numbers)
+
+
+_FORMAL = re.compile(
+    r"\bbetween\b|[=<>^{}|±√∞≤≥≠-]|(?<!\\)\$|\\(?!\$)|\A\W*\d"
+)  # what is left to the grammar
+_AMOUNTS = re.compile(r"(?<![\w.,^])(?:\\?[$€£])?\d[\d,]*(?:\.\d+)?(?![\d.]*\d|\s?[-+*/^=])")
+_JOINS = re.compile(r"\b(?:and|et|und|y|e|og|och)\b|[;,]\s*[\u4e00-\u9fff]|[和与]")
+_BOUND_BY = re.compile(r"\b(?:between|of|than|after|from|for|in|at|least|most|per|every)\s+\Z")
+
+
+_PART = re.compile(r"(?:\A|[\n;,.:*])\s*\**\(([1-8a-h])\)\**")
 
 
 def labelled_parts(text: str) -> list[str] | None:
     """What (1) and (2) hold, where a text has these two parts."""
-    found = SAID.PARTS.fullmatch(text) if "(1)" in text or "(a)" in text else None
-    if found is None or "(3)" in text or "(c)" in text:
+    if "(1)" not in text and "(a)" not in text:
         return None
-    return [part.strip(" *;,.\n") for part in found.group("one", "two")]
+    row = "abcdefgh" if "(1)" not in text else "12345678"
+    found = [m for m in _PART.finditer(text) if m[1] in row]
+    first = max((i for i, m in enumerate(found) if m[1] == row[0]), default=0)
+    found = found[first:]
+    is_last = len(found) > 1 and "\n\n" not in text[found[-1].end() :].strip()
+    if not is_last or [m[1] for m in found] != list(row[: len(found)]):
+        return None
+    ends = [*(m.start() for m in found[1:]), len(text)]
+    return [text[m.end() : end].strip(" *;,.\n") for m, end in zip(found, ends, strict=True)]
 
 
 def with_larger_unit(amount: str, before: str) -> str:
@@ -158,8 +174,16 @@ def after_last_equals(text: str) -> str | None:
     return said.strip() if plain and _HAS_MATHS.search(said) else None
 
 
+_THOUGHT_HINTS = str.split(  # some of them is in all of that
+    "no wait oops sorry scratch correct mistake misread actually wrong hmm reflection thought"
+)
+
+
 def second_thought(text: str) -> str | None:
     """What a text that takes something back puts in its place, to the end of that sentence."""
+    lowered = text.lower()
+    if not any(hint in lowered for hint in _THOUGHT_HINTS):
+        return None
     found = list(SAID.SECOND_THOUGHTS.finditer(text))
     if not found:
         disowned = SAID.DISOWNED.search(text)
@@ -174,7 +198,7 @@ _WORD = rf"(?:{numerals.PATTERN}|one|half)\b"
 _NUMBER = rf"(?:\d[\d.,/:]*(?<![.,/:])\s?(?:\\?%|\^\\circ|°)?|{_WORD})"
 _VALUE = rf"(?:\$\$?[^$]+\$\$?|\\\([^()]+\\\)|[-$€£]?{_NUMBER}|\b[xyzn]\s?=\s?-?\d[\d.,]*|[)\]}}])"
 _ENDS_ON_VALUE = re.compile(
-    rf"{_VALUE}(?:\s\*{{0,2}}[A-Za-z\d/^{{}}²³·]+|\s?[\u4e00-\u9fff]{{1,4}}){{0,5}}"
+    rf"{_VALUE}\*{{0,2}}(?:\s\*{{0,2}}[A-Za-z\d/^{{}}²³·]+\*{{0,2}}|\s?[\u4e00-\u9fff]{{1,4}}){{0,5}}"
     r"\*{0,2}\s*\Z"
 )
 _CONCLUDES = re.compile(
@@ -184,35 +208,122 @@ _CONCLUDES = re.compile(
 )
 _OPENS = re.compile(r"\b(?:and|but|so)\W*\Z", re.IGNORECASE)
 _AMENDS = re.compile(rf"{SAID.TURN.pattern}|\b(?:wrong|mistake|not|fails?)\b|不", re.IGNORECASE)
-_BREAK = re.compile(r"(?<=[.!?])\s+(?=\S)|\n+(?=\S)")
+_BREAK = re.compile(r"\s(?:(?<=[.!?].)\s*|(?<=\n)\n*)(?=\S)", re.DOTALL)
 
 
-_OTHER_CASE = re.compile(r"(?:如果|若)[^,.]{0,8}改|[^.!?\n]*,\s*注意")
+_OTHER_CASE = re.compile(
+    r"(?:如果|若)[^,.]{0,8}改|[^.!?\n]*,\s*注意|\W*(?i:note|notice|this doesn't|it doesn't)\b"
+)
+_LINE_NUMBER = re.compile(r"(?:\A|\n)\W*\d{1,2}\Z")
 _REASON_FIRST = re.compile(r"(?i)(?:.*[.!?]\s)?\W*(?:since|as|because|if)\b", re.DOTALL)
 
 
+@functools.lru_cache(maxsize=16)  # one verdict asks for it again and again
 def without_remarks(body: str) -> str:
     """The text up to what it states, where remarks follow that."""
     for _ in range(4):
         breaks = list(_BREAK.finditer(body, max(0, len(body) - 2 * MAX_CHARS)))
         start = breaks[-1].end() if breaks else 0
         last = body[start:]
-        if (
-            breaks
+        is_short = len(last) <= MAX_CHARS
+        is_remark = (
+            is_short
             and SAID.SENTENCE.match(last)
             and (last[0] == "(" or _OTHER_CASE.match(last) or not _AMENDS.search(last))
-        ):
+        )
+        if breaks and (is_remark or _states_nothing(last)):
             before = body[: breaks[-1].start()]
             said = before[-MAX_CHARS:].rstrip(" .!*")
+            if _LINE_NUMBER.search(said):
+                return body
             is_aside = last[0] == "(" and re.search(r"\d[^.!?\n]*\Z", said)
-            if not is_aside and _ENDS_ON_VALUE.search(said) is None:
+            if not is_aside and not _ends_on_value(said):
                 return body
             body = before
             continue
-        if len(last) > MAX_CHARS or (cut := _cut(last)) is None:
+        if not is_short or (cut := _cut(last)) is None:
             return body
         body = body[:start] + last[:cut].rstrip()
     return body
+
+
+_BOLD = re.compile(r"\*\*([^*\n]{1,60})\*\*")
+_AMOUNT_ALONE = re.compile(
+    r"(?:\\?[$€£¥]\s?)?-?\d[\d,]*(?:\.\d+)?(?:/\d+)?\s?(?:\\?%)?(?: [A-Za-z]+)?\$?|"
+    rf"\$[^$=]+\$|{_WORD}",
+    re.IGNORECASE,
+)
+_NO_SUBJECT = re.compile(r"\w+\W+(?:\w+\W+)*\Z")
+_MENTIONS = re.compile(
+    r"(?i)\b(?:the|these|those|of|for|with|from|than|by|at|in|to|per|every|each|after|before|step|case|"
+    r"part|if|since|because|when|not|n't)\s+\W*\Z"
+)
+_STATES_AFTER = re.compile(
+    r"(?i)=|\b(?:is|are|was|were|equals?|gives?|so|therefore|hence|thus|but|not|wrong|then)\b|[不错]"
+)
+_DENIES = re.compile(r"(?i)\b(?:not|cannot|can't|never|no longer|isn't)\b|不")
+_CONCLUDING = re.compile(
+    r"(?i)\W*(?:so|thus|therefore|hence)\b|[\W\s]*(?:所以|因此|因而|故|综上|答)"
+)
+
+
+def bold_inside(sentence: str) -> str | None:
+    """The value in bold type inside a sentence that says more of it: "pays **$64** for 16 glasses".
+
+    Of a sentence that concludes also a name at its beginning: "So **Tom** is the oldest of 3".
+    """
+    found = list(_BOLD.finditer(sentence)) if "**" in sentence else []
+    if len(found) != 1:
+        return None
+    before, after = sentence[: found[0].start()], sentence[found[0].end() :]
+    said = found[0][1].strip(" .,;:")
+    if _AMOUNT_ALONE.fullmatch(said) is None:
+        is_name = _CONCLUDING.fullmatch(before.rstrip(" ,")) and not any(c.isdigit() for c in said)
+        return said if is_name and not re.search(r"\bnot\b|不", after) else None
+    stated = _CONCLUDING.sub("", before)
+    if (
+        _NO_SUBJECT.search(stated) is None
+        or _DENIES.search(before)
+        or _MENTIONS.search(before)
+        or _STATES_AFTER.search(after)
+    ):
+        return None
+    said = numerals.in_digits(said)
+    return with_unit_after(said, sentence, found[0].end()) if said[-1:].isdigit() else said
+
+
+def _ends_on_value(said: str) -> bool:
+    """Whether a text ends on a value, but for what its last sentence adds to it."""
+    if _ENDS_ON_VALUE.search(said) is not None:
+        return True
+    last = _BREAK.split(said)[-1]
+    cut = _cut(last)
+    return cut is not None and _ENDS_ON_VALUE.search(last[:cut]) is not None
+
+
+_ISOLATED = re.compile(
+    r"[\s$]*[a-z]\s*(?:[<>≤≥]=?|\\[gl]eq?(?:slant)?\b)\s*-?[\d.\\{}/a-z]+[\s$.]*"
+)
+
+
+def last_inequality(body: str) -> str | None:
+    """x > 4 of the lines 2x - 3 > 5, 2x > 8, x > 4, of which each follows from the one before."""
+    lines = [line for line in body.split("\n") if line.strip()]
+    if len(lines) < 2 or _ISOLATED.fullmatch(lines[-1]) is None:
+        return None
+    is_derived = all(re.search(r"[<>≤≥]|\\[gl]e", line) for line in lines)
+    is_formal = is_derived and not re.search(r"(?<!\\)\b[A-Za-z]{3,}\b", body)
+    return lines[-1].strip() if is_formal and _ISOLATED.fullmatch(lines[0]) is None else None
+
+
+def _states_nothing(sentence: str) -> bool:
+    """Whether a sentence neither states a value nor takes one back or goes on to another.
+
+    What stands in brackets, in a reason, behind "for" or "than" is not what a sentence states.
+    """
+    if len(sentence) > MAX_CHARS or _AMENDS.search(sentence) or SAID.GOES_FURTHER.search(sentence):
+        return False
+    return SAID.STATES_VALUE.search(SAID.BESIDE.sub(" ", sentence)) is None
 
 
 def _cut(sentence: str) -> int | None:

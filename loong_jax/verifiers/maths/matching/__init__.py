@@ -4,16 +4,9 @@ The gold decides what is compared, and the relation is not symmetric: "x = 11" a
 the gold 11, while "1" does not answer the gold x + z = 1.
 """
 
-from loong_jax.verifiers.maths.comparing import (
-    ellipses,
-    families,
-    kinds,
-    naming,
-    real_sets,
-    residues,
-    vectors,
-)
-from loong_jax.verifiers.maths.expression import BARE_LISTS, COLLECTIONS, Node
+from loong_jax.verifiers.maths import comparing
+from loong_jax.verifiers.maths.comparing import ellipses, families, naming, real_sets
+from loong_jax.verifiers.maths.expression import BARE_LISTS, COLLECTIONS, UNNAMED, Node
 from loong_jax.verifiers.maths.matching import ladder, relations, several, single
 from loong_jax.verifiers.maths.matching.ladder import Comparison
 
@@ -28,7 +21,7 @@ class Matcher(Comparison):
             return True
         self.rung = "canonical"
         gold, answer = (naming.with_plain_equals(ellipses.closed(n)) for n in (gold, answer))
-        if (classes := residues.of_gold(gold)) is not None:
+        if (classes := families.classes_of_gold(gold)) is not None:
             outcome = single.classes(self, classes, gold, answer)
             if outcome is not None:
                 return outcome
@@ -38,14 +31,16 @@ class Matcher(Comparison):
         scales = ladder.scale(gold), ladder.scale(answer)
         if all(scales) and scales[0] != scales[1]:
             return ladder.temperature(self, gold, answer)
-        gold_label, answer_label = kinds.label(gold), kinds.label(answer)
-        if kinds.labels_conflict(gold_label, answer_label):
+        gold_label, answer_label = comparing.label(gold), comparing.label(answer)
+        if comparing.labels_conflict(gold_label, answer_label):
             self.note = f"{' '.join(answer_label)} for {' '.join(gold_label)}"
             return None
-        if kinds.denies(answer_label):
+        if comparing.denies(answer_label):
             self.note = f"the answer says of it: {' '.join(answer_label)}"
             return False
         gold, answer = gold.unlabelled, answer.unlabelled
+        if gold.head in ("tuple", "bracket", "interval", "union"):
+            answer = _range_of(single.point(answer))
         if gold.head in _FINITE and answer.head in _FINITE:
             gold, answer = _listed(gold), _listed(answer)
         if gold.head == "modular":
@@ -53,10 +48,10 @@ class Matcher(Comparison):
                 return False
             gold = gold.args[0]
         if answer.head == "modular":
-            if gold.head == "number" and residues.is_open(answer):
+            if gold.head == "number" and families.is_open(answer):
                 self.note = "the remainder is not worked out"
                 return False
-            answer = residues.residue(answer) if gold.head != "chain" else answer.args[0]
+            answer = families.residue(answer) if gold.head != "chain" else answer.args[0]
         if gold.head == "piecewise" or answer.head == "piecewise":
             return single.in_pieces(self, gold, answer)
         if "chain" in gold.heads and gold.args[0] != ("in",):
@@ -71,7 +66,7 @@ class Matcher(Comparison):
         if gold.head in COLLECTIONS:
             return several.collection(self, gold, answer)
         if gold.head in ("add", "mul", "div", "neg") and "matrix" in gold.heads:
-            gold = vectors.matrix_of(gold) or gold
+            gold = comparing.matrix_of(gold) or gold
         if gold.head == "matrix":
             return several.matrix(self, gold, answer)
         if gold.head not in COLLECTIONS and "pm" in gold.heads:
@@ -79,6 +74,14 @@ class Matcher(Comparison):
         if gold.head == "ratio":
             return several.ratio(self, gold, answer)
         return single.value(self, gold, answer)
+
+
+def _range_of(node: Node) -> Node:
+    """0 < ? < 1 of 0 < xy + z < 1: the range of what has several variables."""
+    if node.head != "chain" or len(node.args) != 4 or len(node.args[2].symbols) < 2:
+        return node
+    operators, low, _, high = node.args
+    return node if low.symbols or high.symbols else Node("chain", (operators, low, UNNAMED, high))
 
 
 def _listed(node: Node) -> Node:

@@ -4,12 +4,13 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import kinds, naming, real_sets, renaming
+from loong_jax.verifiers.maths import comparing, values
+from loong_jax.verifiers.maths.comparing import naming, real_sets
 from loong_jax.verifiers.maths.expression import ONE, Node, number
 from loong_jax.verifiers.maths.units import NOTHING, UNITS, Unit
 from loong_jax.verifiers.maths.values import EXACT, Tolerance
 
+_OF_SETS = ("union", "intersection", "setminus")  # A and B of "A ∩ B = [1, 3)" are known
 Symbolic = Callable[[Node, Node], bool | None]
 
 
@@ -34,15 +35,15 @@ def equal(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         matcher.rung = "numeric" if gold.is_constant else "identity"
         return True
     if outcome is False:
-        renamed = renaming.renamed_constant(gold, answer) or renaming.with_constants(gold, answer)
+        renamed = naming.renamed_constant(gold, answer) or naming.with_constants(gold, answer)
         if renamed is not None and values.equal(*renamed, matcher.tolerance):
             return True
         matcher.rung = "numeric" if gold.is_constant else "identity"
-        others = renaming.renamed(gold, answer)
-        return any(values.equal(gold, other) for other in others) or renaming.absorbed(gold, answer)
-    if kinds.needs_symbolic(gold) or kinds.needs_symbolic(answer):
+        others = naming.renamed(gold, answer)
+        return any(values.equal(gold, other) for other in others) or naming.absorbed(gold, answer)
+    if comparing.needs_symbolic(gold) or comparing.needs_symbolic(answer):
         return ask(matcher, gold, answer)
-    return False if kinds.structure(gold) != kinds.structure(answer) else None
+    return False if comparing.structure(gold) != comparing.structure(answer) else None
 
 
 def ask(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
@@ -54,14 +55,14 @@ def real_set(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     if (
         answer.head == "chain"
         and answer.args[0] == ("=",)
-        and naming.names_something(answer.args[1])
+        and (naming.names_something(answer.args[1]) or answer.args[1].head in _OF_SETS)
     ):
         answer = answer.args[2]
     left, right = real_sets.real_set(gold), real_sets.real_set(answer)
     if left is None or right is None:
         if left is None and right is None:
             return alike(gold, answer)
-        return False if kinds.is_value(answer) else None
+        return False if comparing.is_value(answer) else None
     if gold.head == "tuple" and answer.head == "bracket":
         return False
     matcher.rung = "numeric"
@@ -72,7 +73,7 @@ def alike(gold: Node, answer: Node) -> bool | None:
     """The same tree, or the same value."""
     if gold == answer:
         return True
-    if kinds.is_value(gold) and kinds.is_value(answer):
+    if comparing.is_value(gold) and comparing.is_value(answer):
         return values.equal(gold, answer)
     return None
 
@@ -200,5 +201,5 @@ def _with_unit(node: Node) -> tuple[Node, Unit] | None:
         values_.append(part[0])
         unit = unit.times(part[1], -1 if head == "div" and index else 1)
     if head == "mul":
-        return kinds.product(*values_), unit
+        return comparing.product(*values_), unit
     return (values_[0] if values_[1] == ONE else Node("div", tuple(values_))), unit

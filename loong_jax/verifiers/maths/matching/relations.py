@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import kinds, naming, real_sets, renaming
+from loong_jax.verifiers.maths import comparing, values
+from loong_jax.verifiers.maths.comparing import naming, real_sets
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
@@ -23,17 +23,17 @@ _ORDERS = frozenset(("<", "<=", ">", ">="))
 
 
 def relation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
-    gold, answer = renaming.with_bounds_named(gold, answer)
+    gold, answer = naming.with_bounds_named(gold, answer)
     operators, *operands = gold.args
     if answer.head in BARE_LISTS and (named := naming.named_parts(gold)) is not None:
         return several.collection(matcher, named, answer)  # (a, b) = (1, 2), and b = 2, a = 1
-    gold, answer = renaming.applied(gold, answer)
+    gold, answer = naming.applied(gold, answer)
     operands = gold.args[1:]
     if (bounded := _bounded(gold)) is not None and answer.head != "chain":
         return ladder.real_set(matcher, bounded, answer)
     if answer.head != "chain" and naming.names_ratio(operands[0]) and not operands[-1].symbols:
         return matcher.match(operands[-1], answer)
-    renamed = renaming.with_names_of(gold, answer)
+    renamed = naming.with_names_of(gold, answer)
     if renamed is None:
         matcher.note = f"{render(answer)} renames its argument on one side only"
         return False
@@ -56,7 +56,7 @@ def relation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
             return matcher.match(target, answer)
         if len(operators) > 1:
             return matcher.match(target, answer)
-        if not target.symbols and operands[0].head == "symbol" and kinds.is_unsolved(answer):
+        if not target.symbols and operands[0].head == "symbol" and comparing.is_unsolved(answer):
             matcher.note = f"{render(answer)} is not solved"
             return False
         return equation(matcher, gold, answer)
@@ -82,7 +82,7 @@ def relation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     if answer.head != "chain":
         if operators == ("=",) and naming.names_measure(operands[0]) and not operands[1].symbols:
             return matcher.match(operands[1], answer)
-        if set(operators) <= {"=", "~", "=="} and not gold.symbols and kinds.is_value(answer):
+        if set(operators) <= {"=", "~", "=="} and not gold.symbols and comparing.is_value(answer):
             return matcher.match(operands[-1], answer)
         return False
     return equation(matcher, gold, answer)
@@ -118,7 +118,7 @@ def equation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     if operator not in FLIPPED or other not in FLIPPED:
         return _chains(matcher, operators, operands, others, given)
     if gold.symbols != answer.symbols:
-        return any(equation(matcher, gold, other) for other in renaming.renamed(gold, answer))
+        return any(equation(matcher, gold, other) for other in naming.renamed(gold, answer))
     if "pm" in answer.heads:
         return solves(gold, answer)
     left = difference(*operands)
@@ -133,7 +133,7 @@ def equation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         )
     if operator != "=" or other != "=":
         return False
-    numerators = kinds.numerator(left), kinds.numerator(right)
+    numerators = comparing.numerator(left), comparing.numerator(right)
     if values.constant_ratio(*numerators):
         return True
     if numerators == (left, right):

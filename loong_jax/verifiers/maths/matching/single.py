@@ -1,7 +1,10 @@
 """Golds of one value: a number, an expression, a vector, a function in pieces."""
 
-from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import kinds, naming, piecewise, residues, vectors
+import re
+from collections.abc import Sequence
+
+from loong_jax.verifiers.maths import comparing, values
+from loong_jax.verifiers.maths.comparing import families, naming, piecewise
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
@@ -13,6 +16,7 @@ from loong_jax.verifiers.maths.expression import (
 from loong_jax.verifiers.maths.matching import ladder, several
 from loong_jax.verifiers.maths.matching.ladder import Comparison
 
+_POINT = re.compile("[A-Z]'{1,3}")
 _NO_VALUES = frozenset(str.split("chain interval union builder setminus intersection ratio"))
 
 
@@ -24,11 +28,12 @@ def value(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     if said is None:
         return False
     answer = said
-    if answer.head in ("tuple", "matrix") and vectors.is_combination(gold):
+    if answer.head in ("tuple", "matrix") and comparing.is_combination(gold):
         return _vector(matcher, gold, answer)
     if answer.head in COLLECTIONS or "pm" in answer.heads:
         items = answer.args if answer.head in COLLECTIONS else naming.spread(answer)
         if len(items) > 1 and answer.head in BARE_LISTS:
+            items = _solved(items)
             items = naming.without_restrictions(naming.without_repeats(list(items)))  # 24, 24
         if len(items) == 1:
             return matcher.match(gold, items[0])
@@ -39,7 +44,7 @@ def value(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         return ladder.quantity(matcher, gold, answer)
     if gold.head == "based" and (outcome := _bare_digits(matcher, gold, answer)) is not False:
         return outcome
-    if gold.head == "percent" and kinds.is_plain(answer) and "percent" in matcher.conventions:
+    if gold.head == "percent" and comparing.is_plain(answer) and "percent" in matcher.conventions:
         return ladder.equal(matcher, gold, answer) or ladder.equal(matcher, gold.args[0], answer)
     if answer.head == "div" and answer.symbols and not gold.symbols:
         answer = ladder.as_quantity(answer) or answer  # 3 m/s
@@ -50,8 +55,10 @@ def value(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         if pair[0] is not None and pair[1] is not None:  # 25 N m for 25 J
             return ladder.quantity(matcher, pair[0], pair[1])
     if answer.head == "matrix":
-        return matcher.match(gold, answer.args[0][0]) if vectors.size(answer) == (1, 1) else False
-    if answer.head == "degree" and gold.head != "degree" and kinds.is_plain(gold):
+        return (
+            matcher.match(gold, answer.args[0][0]) if comparing.size_of(answer) == (1, 1) else False
+        )
+    if answer.head == "degree" and gold.head != "degree" and comparing.is_plain(gold):
         return ladder.equal(matcher, gold, answer) or (
             "constant" not in gold.heads and ladder.equal(matcher, gold, answer.args[0])
         )
@@ -61,7 +68,7 @@ def value(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         and ladder.equal(matcher, gold.args[0], answer)
     ):
         # 90 where the degrees were asked for
-        return kinds.is_plain(answer) and "constant" not in answer.heads
+        return comparing.is_plain(answer) and "constant" not in answer.heads
     if answer.head == "ratio" and len(answer.args) == 2:
         same = ladder.equal(matcher, gold, Node("div", answer.args))
         if same and "probability" in matcher.conventions:
@@ -72,7 +79,7 @@ def value(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         return False
     if (
         answer.head == "percent"
-        and kinds.is_plain(gold)
+        and comparing.is_plain(gold)
         and ladder.equal(matcher, gold, answer.args[0])
     ):
         matcher.note = "the gold has no percent sign"
@@ -83,17 +90,33 @@ def value(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
             naming.with_products_of(gold, answer),
         )
     outcome = ladder.equal(matcher, gold, answer)
-    if outcome is False and all(map(vectors.is_combination, (gold, answer))):
+    if outcome is False and all(map(comparing.is_combination, (gold, answer))):
         return _vector(matcher, gold, answer)
     return outcome
+
+
+def _solved(items: Sequence[Node]) -> Sequence[Node]:
+    """x = 5 of "0.3x = 1.5 and x = 5" or of "f(x) = x + 2, f(3) = 5": what the others lead to."""
+    last = items[-1]
+    if all(i.head == "chain" and {*i.args[0]} == {"="} for i in items) and (
+        len({i.args[1] for i in items}) == 1 and not last.args[1].symbols
+    ):
+        return items[-1:]  # sin 120 = sin 60, and so sin 120 = 1/2 sqrt 3
+    if not naming.is_assignment(last) or naming.right_side(last).symbols:
+        return items
+    before = [item for item in items[:-1] if item.head == "chain" and item.args[-1].head != "text"]
+    leads = all(
+        not naming.is_assignment(item) or naming.right_side(item).symbols for item in before
+    )
+    return items[-1:] if len(before) == len(items) - 1 and leads else items
 
 
 def _vector(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     """A gold 2i - 3j + k beside components, or beside other names of the unit vectors."""
     size = 3
     if answer.head in ("tuple", "matrix"):
-        size = max(vectors.size(answer)) if answer.head == "matrix" else len(answer.args)
-    parts = vectors.components(gold, size, frozenset())
+        size = max(comparing.size_of(answer)) if answer.head == "matrix" else len(answer.args)
+    parts = comparing.components(gold, size, frozenset())
     return False if parts is None else several.collection(matcher, Node("tuple", parts), answer)
 
 
@@ -114,16 +137,16 @@ def _bare_digits(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
 
 
 def classes(
-    matcher: Comparison, classes: residues.Classes, gold: Node, answer: Node
+    matcher: Comparison, classes: families.Classes, gold: Node, answer: Node
 ) -> bool | None:
     """Sets that repeat themselves; None where the answer states none."""
-    if kinds.domains(answer) and residues.INTEGERS not in kinds.domains(answer):
+    if comparing.domains(answer) and families.INTEGERS not in comparing.domains(answer):
         return False  # k counts from 0 or 1
-    given = residues.of(answer)
+    given = families.classes_of(answer)
     if given is None:
         return None
     matcher.rung = "numeric"
-    return residues.equal(classes, given)
+    return families.same_classes(classes, given)
 
 
 def in_pieces(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
@@ -132,10 +155,16 @@ def in_pieces(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         return in_pieces(matcher, gold, answer) if operators == ("=",) else False
     if answer.head == "chain":
         answer = answer.args[-1] if answer.args[0] == ("=",) else answer
-    if any(node.head != "piecewise" and not kinds.is_value(node) for node in (gold, answer)):
+    if any(node.head != "piecewise" and not comparing.is_value(node) for node in (gold, answer)):
         return False
     matcher.rung = "identity"
     return piecewise.equal(gold, answer)
+
+
+def point(node: Node) -> Node:
+    """(3, -4) of the point P'(3, -4)."""
+    is_point = node.head == "apply" and len(node.args) > 2 and _POINT.fullmatch(str(node.args[0]))
+    return Node("tuple", node.args[1:]) if is_point else node
 
 
 def value_of(matcher: Comparison, answer: Node, gold: Node) -> Node | None:
@@ -163,7 +192,7 @@ def value_of(matcher: Comparison, answer: Node, gold: Node) -> Node | None:
         last = amount if amount.args[1].dimensions == gold.args[1].dimensions else last
         operands = [last]  # 3.5 * 100 g = 350 g
     first = operands[0].unlabelled
-    if len(operands) == 2 and kinds.is_multiple(first) and not last.symbols:
+    if len(operands) == 2 and comparing.is_multiple(first) and not last.symbols:
         matcher.note = f"{render(answer)} is not solved"
         return None
     if first.head == "number" and last.symbols and len(operands) == 2:
@@ -171,7 +200,7 @@ def value_of(matcher: Comparison, answer: Node, gold: Node) -> Node | None:
     is_sum = first.head in ("add", "neg") and bool(first.symbols)
     if is_sum and last == number(0):
         return None
-    if kinds.is_applied(first) or kinds.is_derivative(first):
+    if comparing.is_applied(first) or comparing.is_derivative(first):
         return last
     if len(operands) == 2 and naming.names_function(first, gold, last):
         return last
@@ -190,7 +219,7 @@ def value_of(matcher: Comparison, answer: Node, gold: Node) -> Node | None:
 
 def _equal_or_none(matcher: Comparison, gold: Node, answer: Node) -> bool:
     target = gold.args[0] if gold.head == "quantity" else gold
-    return kinds.is_value(answer) and values.equal(target, answer, matcher.tolerance) is True
+    return comparing.is_value(answer) and values.equal(target, answer, matcher.tolerance) is True
 
 
 def contradicts(chain: Node) -> bool:
@@ -203,16 +232,16 @@ def contradicts(chain: Node) -> bool:
             continue  # the name e or i
         if operand.head == "quantity" or operand.symbols or "apply" in operand.heads:
             continue
-        if not kinds.is_value(operand):
+        if not comparing.is_value(operand):
             continue
         if known is None:
             known = operand
             continue
         if operators[index - 1] == "~":
-            if not kinds.is_roughly(known, operand):
+            if not comparing.is_roughly(known, operand):
                 return True
         elif values.equal(known, operand) is False and not (
-            "~" in operators[: index - 1] and kinds.is_roughly(known, operand)
+            "~" in operators[: index - 1] and comparing.is_roughly(known, operand)
         ):
             return True
     return False

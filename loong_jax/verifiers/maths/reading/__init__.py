@@ -1,1 +1,327 @@
-"""From text to expressions: `tokens` cut a text, `parser` builds a tree of them by rules."""
+"""From text to tokens, in linear time, and a cursor over them, on which the grammar stands.
+
+LaTeX, plain text and Python notation become one stream. Depth of brackets and of the tree is
+bounded, so that no text exhausts the stack, here or later.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable
+from typing import NamedTuple
+
+from loong_jax.verifiers.maths import names
+from loong_jax.verifiers.maths.expression import CostError, Node, ParseError
+from loong_jax.verifiers.maths.reading import sides
+
+MAX_CHARS = 4000  # of one expression
+MAX_TOKENS = 2000
+MAX_DIGITS = 2000  # of one number
+
+
+class Token(NamedTuple):
+    kind: str  # number, word, text (a word inside \text), command, sign, end
+    text: str
+    spaced: bool = False  # white space stands before it
+
+
+END = Token("end", "")
+
+_SUPERSCRIPTS = {ord(c): d for c, d in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n", strict=True)}
+_SUPERSCRIPT_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
+_SUBSCRIPTS = {ord(c): d for c, d in zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True)}
+_SUBSCRIPT_RUN = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
+
+
+_OHM = re.compile("([kM]?)[\u03a9\u2126](?!\\s*\\()")
+_MICRO = re.compile("(?<=[\\d ])[\u03bc\u00b5](?=[mgsAFLHCVWJ]\\b)")
+
+
+def plain(text: str) -> str:
+    """ASCII-like text: full-width digits, superscripts and signs written as LaTeX would."""
+    if text.isascii():
+        return text
+    text = _MICRO.sub("u", text)
+    text = _OHM.sub(r" \1ohm ", text).replace("\u03a9", r" \Omega ")
+    text = _SUPERSCRIPT_RUN.sub(lambda m: "^{" + m[0].translate(_SUPERSCRIPTS) + "}", text)
+    text = _SUBSCRIPT_RUN.sub(lambda m: "_{" + m[0].translate(_SUBSCRIPTS) + "}", text)
+    text = text.translate(names.CHARACTERS)
+    for name in names.GREEK_LETTERS:
+        if name in text:
+            text = text.replace(name, names.GREEK_LETTERS[name])
+    return unicodedata.normalize("NFKC", text).translate(names.CHARACTERS)
+
+
+_GROUPS = (  # what LaTeX spaces out: 14{,}916, 32,\!349, 1\,000
+    (re.compile(r"(?<=\d)\{,\}(?=\d{1,2}(?![\d{]))"), "."),  # 3{,}5
+    (re.compile(r"(?<=\d)\s*\{\s*,\s*\}\s*(?=\d)"), ","),
+    (
+        re.compile(
+            r"(?<=\d)(?:(?:\\!\s*)*(?:,\s*\\!|\\text\s*\{,\})(?:\\!|\s)*|(?:\\!\s*)+,)(?=\d)"
+        ),
+        ",",
+    ),
+    (re.compile(r"(?<=\d)\s*\{\s*:\s*\}\s*(?=\d)"), ":"),  # 3{:}45
+    (
+        re.compile(r"(?<=\d)(?:(?:\\[,;: !])+|\\(?:thin|med)space\s*|~|\{\\,\}|')(?=\d{3}(?!\d))"),
+        "",
+    ),
+)
+_MAY_GROUP = re.compile(  # some of it is in all of them
+    r"\d(?:[~'_]|,\d|\s*(?:,\s*\\!|\{\s*[,:\\]|\\(?:[,;: !]|text|thin|med)))"
+)
+_SAID = names.patterns("tokens")
+_INFIX = re.compile(r"\{([^{}]*)\\(choose|over)(?![A-Za-z])([^{}]*)\}")
+_BEFORE = {"choose": "\\binom", "over": "\\frac"}  # as LaTeX writes it
+_FACTORIAL_IS = re.compile(r"(?<=\d)!=(?=\s*\d)")
+_CONSTANT = re.compile(r"\+\s*(?:\\(?:text|mathrm)\{\s*)?const(?:ant)?\.?\s*\}?(?=[\s.$]*\Z)")
+_PER_SECOND = re.compile(r"(?<![A-Za-z])ms(?=\s*\^\s*\{?\s*-)")  # metres, not milliseconds
+_TEN_TIMES = re.compile(r"(?<=\d) ?[xX] ?(?=10 ?(?:\^|\*\*))")  # 6.02 x 10^23
+_NO_DELIMITER = re.compile(r"\\(?:left|right)\s*\.(?!\d)")
+_ALIGNED = re.compile(r"\\begin\{(aligned|align\*?|split|gathered|gather\*?)\}.*?\\end", re.DOTALL)
+_GOES_ON = re.compile(r"(?:\\\\\s*)?(?:&\s*)?(?==)")  # a row of them that begins with a sign
+_MINUS = re.compile(r"\b(?:minus|negative)\s+(?=[\d.\\]|infinity\b)", re.IGNORECASE)
+_PLUS = re.compile(r"\b(?:plus|positive)\s+(?=infinity\b)", re.IGNORECASE)
+_NOT = re.compile(r"\\not\s*(?:(=)|\\in\b)")
+_SQUARED = re.compile(r"(?<=\d)\s+(?:(squared)|cubed)(?=[.\s]*\Z)")
+_OUT_OF = re.compile(r"(?<=\d)\s+out of\s+(?=\d)")
+_MORE, _FEWER = r"(?:more|greater|larger|higher|above)", r"(?:fewer|less|smaller|lower|below)"
+_BOUNDS = (  # words that make a bound of what follows, or of what stands before
+    (re.compile(r"([-+]?[\d.]+)\s+at least\b"), r" \ge \1"),
+    (re.compile(r"([-+]?[\d.]+)\s+at most\b"), r" \le \1"),
+    (re.compile(rf"([-+]?[\d.]+)\s+or\s+{_MORE}\b"), r" \ge \1"),
+    (re.compile(rf"([-+]?[\d.]+)\s+or\s+{_FEWER}\b"), r" \le \1"),
+    (re.compile(rf"(?:\bis\s+)?\b(?:at least|(?:no|not) {_FEWER} than|{_MORE} than or equal to)\b"),
+     r" \ge "),
+    (re.compile(rf"(?:\bis\s+)?\b(?:at most|(?:no|not) {_MORE} than|{_FEWER} than or equal to)\b"),
+     r" \le "),
+    (re.compile(rf"(?:\bis\s+)?\b{_MORE} than\b"), " > "),
+    (re.compile(rf"(?:\bis\s+)?\b{_FEWER} than\b"), " < "),
+)  # fmt: skip
+_DOUBLED = re.compile(r"\\\\(?=[A-Za-z]{2,}|[{},!;%$])")
+_ENVIRONMENT = re.compile(r"\\begin\b|&")
+_SPACED_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:(?: \d{3})+|(?:'\d{3})+)(?:\.\d+)?")
+
+
+_TOKEN = re.compile(
+    r"""
+    (?P<space>\s+)
+  | (?P<recurring>\d*\.\d*\(\d+\))
+  | (?P<number>
+        (?: \d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d+)?
+          | \d+\.\d+
+          | \.\d+
+          | \d*\.(?=\s*\\(?:overline|bar|dot)\b)
+          | \d+
+        )
+        (?:[eE][-+]?\d+(?![A-Za-z\d]))?
+    )
+  | (?P<command>\\(?:[A-Za-z]+\*?|\\(?:\[[\d. ]+(?:pt|ex|em|mm|cm)\])?|.))
+  | (?P<word>[A-Za-z]+\d*)
+  | (?P<sign>\*\*|//|<=|>=|==|!=|<>|=<|=>|->|:=|\.\.\.+|.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_BRACKETS = {"\\lbrack": "[", "\\rbrack": "]"}
+_PLAIN_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_TEXT_ARGUMENT = re.compile(r"\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
+
+
+def _in_pieces(text: str) -> str:
+    """ "1 if n is even, 0 otherwise" as a cases environment; other texts as they are."""
+    if len(text) > 400 or "\\" in text or (" if " not in text and " when " not in text):
+        return text
+    pieces = _SAID.PIECES.fullmatch(" ".join(text.split()).rstrip(" ."))
+    if pieces is None:
+        return text
+    return r"\begin{{cases}} {} & {} \\ {} & {} \end{{cases}}".format(*pieces.groups())
+
+
+def prepare(text: str) -> str:
+    """What the tokenizer reads: see `plain`, and digits of one number put together."""
+    text = _in_pieces(text)
+    if len(text) < 400 and (unit := _SAID.LETTER_UNIT.fullmatch(text)) is not None:
+        text = f"{unit[1]} \\text{{{unit[2] or unit[3]}}}{unit[4] or ''}"
+    text = sides.spelled_out(plain(text).strip())
+    if "!=" in text:
+        text = _FACTORIAL_IS.sub("! =", text)
+    if "const" in text:
+        text = _CONSTANT.sub("+ C", text)
+    if "ms" in text:
+        text = _PER_SECOND.sub("m\\\\,s", text)
+    if len(text) > MAX_CHARS:
+        raise CostError(f"{len(text)} characters are above {MAX_CHARS}")
+    if _SAID.IN_WORDS.search(text):
+        text = _PLUS.sub("", _MINUS.sub("-", text))
+        text = _OUT_OF.sub("/", text)
+        text = _SQUARED.sub(lambda m: "^2" if m[1] else "^3", text)
+        for pattern, sign in _BOUNDS:
+            text = pattern.sub(sign.replace("\\", "\\\\").replace("\\\\1", "\\1"), text)
+    if "\\ne" in text or "!=" in text:
+        text = _SAID.RESTRICTED.sub(lambda m: ", " + (m["bare"] or ""), text)
+    if "\\" in text or "{" in text:
+        text = _SAID.GLUED.sub(r"\g<0> ", sides.SAID.LAYOUT.sub(" ", text))
+        text = _SAID.BRACED_ARRAY.sub(r"\\begin{cases}\1\\end{cases}", text)
+        text = _ALIGNED.sub(lambda m: _GOES_ON.sub(" ", m[0]), text)
+        text = _NO_DELIMITER.sub("", text)
+        text = _SAID.MICRO_UNIT.sub(lambda m: f"\\text{{u{m[1] or m[2]}}}", text)
+        text = _SAID.OHM_COMMAND.sub(r"\1\\text{\2ohm}", text)
+        text = _INFIX.sub(lambda m: f"{_BEFORE[m[2]]}{{{m[1]}}}{{{m[3]}}}", text)
+        text = _NOT.sub(lambda m: "\\ne " if m[1] else "\\notin ", text)
+        text = _SAID.FRACTION_OF_UNITS.sub(r"\1/\2", text)
+        if "\\\\" in text and not _ENVIRONMENT.search(text):
+            text = _DOUBLED.sub(r"\\", text.removesuffix("\\\\"))
+    if any(sign in text for sign in "\\{~_,"):
+        text = with_groups(text)
+    elif _SPACED_THOUSANDS.fullmatch(text):
+        text = text.replace(" ", "").replace("'", "")
+    return _TEN_TIMES.sub(r" \\times ", text) if "10" in text else text
+
+
+def with_groups(text: str) -> str:
+    """The text with 14,916 for 14{,}916 and 14916 for 14\\,916."""
+    if _MAY_GROUP.search(text) is None:
+        return text
+    for pattern, replacement in _GROUPS:
+        text = pattern.sub(replacement, text)
+    return _SAID.OTHER_GROUPS.sub(lambda m: m[0].replace(",", "").replace("_", ""), text)
+
+
+def tokenize(text: str) -> list[Token]:
+    """Tokens of a prepared text, END last; commands that only space out are dropped."""
+    tokens: list[Token] = []
+    position, spaced, inside, scan = 0, False, [], _TOKEN.match
+    while position < len(text):
+        match = scan(text, position)
+        assert match is not None
+        kind, value = match.lastgroup, match[0]
+        position = match.end()
+        if kind == "space":
+            spaced = True
+            continue
+        if len(tokens) > MAX_TOKENS:
+            raise CostError(f"more than {MAX_TOKENS} tokens")
+        if kind in ("number", "recurring"):
+            if kind == "number" and "," in value and inside and inside[-1] in "([S":
+                short = _PLAIN_NUMBER.match(value)  # (1,234) is a pair
+                assert short is not None
+                value = short[0]
+                position = match.start() + len(value)
+            if len(value) > MAX_DIGITS:
+                raise CostError(f"a number of {len(value)} characters is above {MAX_DIGITS}")
+        elif kind == "command":
+            if value in names.SPACING:
+                spaced = True
+                continue
+            if value in names.TEXT_WRAPPERS:
+                argument = _TEXT_ARGUMENT.match(text, position)
+                if argument is not None:
+                    position = argument.end()
+                    tokens += _text_tokens(argument[1])
+                    spaced = True
+                continue
+            if value.startswith("\\\\"):
+                value = "\\\\"
+            elif value in _BRACKETS:
+                kind, value = "sign", _BRACKETS[value]
+        if kind == "sign":
+            if value in names.SPACING:
+                spaced = True
+                continue
+            if value in "([{":
+                is_set = value == "{" and (
+                    not tokens or (tokens[-1].kind == "sign" and tokens[-1].text in "=(,{[")
+                )
+                inside.append("S" if is_set else value)
+            elif value in ")]}" and inside:
+                inside.pop()
+        if kind == "command" and value in ("\\{", "\\lbrace"):
+            inside.append("S")
+        elif kind == "command" and value in ("\\}", "\\rbrace") and inside:
+            inside.pop()
+        assert kind is not None
+        tokens.append(Token(kind, value, spaced))
+        spaced = False
+    tokens.append(END)
+    return tokens
+
+
+def _text_tokens(text: str) -> list[Token]:
+    """Tokens of what stood inside \\text{...}: its words are words, its signs stay signs."""
+    tokens = []
+    for token in tokenize(text)[:-1]:
+        kind = "text" if token.kind == "word" else token.kind
+        tokens.append(Token(kind, token.text, True))
+    return tokens
+
+
+MAX_DEPTH = 40
+
+
+class Parser:
+    """One pass over tokens; a subclass has the rules of the grammar, the loosest first."""
+
+    whole: Callable[..., Node]
+    items: Callable[..., Node]
+    relation: Callable[..., Node]
+    union: Callable[..., Node]
+    sum: Callable[..., Node]
+    product: Callable[..., Node]
+    factor: Callable[..., Node]
+    primary: Callable[..., Node]
+    argument: Callable[..., Node]
+
+    def __init__(self, tokens: list[Token]):
+        self._tokens = tokens
+        self._position = 0
+        self._depth = 0
+        self.bars = 0  # open |...|, inside which a bar closes
+        self.colon_is_ratio = True
+        self.in_pieces = False  # inside an environment that is read as a function in pieces
+
+    @property
+    def token(self) -> Token:
+        return self._tokens[self._position]
+
+    def peek(self, ahead: int = 1) -> Token:
+        position = self._position + ahead
+        return self._tokens[position] if position < len(self._tokens) else END
+
+    def take(self) -> Token:
+        token = self._tokens[self._position]
+        if token.kind != "end":
+            self._position += 1
+        return token
+
+    def at(self, *texts: str) -> bool:
+        token = self._tokens[self._position]
+        return token.text in texts and token.kind in ("sign", "command")
+
+    def accept(self, *texts: str) -> bool:
+        if self.at(*texts):
+            self._position += 1
+            return True
+        return False
+
+    def expect(self, *texts: str) -> str:
+        if not self.at(*texts):
+            raise ParseError(f"{self.token.text!r} stands where {texts[0]!r} belongs")
+        return self.take().text
+
+    def replace(self, *tokens: Token) -> None:
+        """Puts other tokens where the next one stands."""
+        self._tokens[self._position : self._position + 1] = tokens
+
+    def mark(self) -> int:
+        return self._position
+
+    def reset(self, mark: int) -> None:
+        self._position = mark
+
+    def nested(self, rule: Callable[[], Node]) -> Node:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise CostError(f"nested deeper than {MAX_DEPTH}")
+        try:
+            return rule()
+        finally:
+            self._depth -= 1

@@ -12,8 +12,7 @@ from loong_jax.verifiers.maths.expression import (
     number,
     symbol,
 )
-from loong_jax.verifiers.maths.reading import brackets, numerals, sums, words
-from loong_jax.verifiers.maths.reading.parser import Parser, Token
+from loong_jax.verifiers.maths.reading import Parser, Token, brackets, numerals, sums, words
 from loong_jax.verifiers.maths.units import CURRENCIES
 
 _SHARES = {  # after a number: of how many parts
@@ -72,9 +71,6 @@ def _power(parser: Parser, base: Node) -> Node:
     if parser.at("\\circ"):
         parser.take()
         return numerals.degrees(parser, base)
-    if parser.at("\\prime"):
-        parser.take()
-        return symbol(f"{base.args[0]}'") if base.head == "symbol" else base
     if (
         parser.at("{")
         and parser.peek().text in ("\\circ", "\\prime", "o")

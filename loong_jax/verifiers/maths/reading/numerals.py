@@ -13,8 +13,7 @@ from loong_jax.verifiers.maths.expression import (
     number,
     symbol,
 )
-from loong_jax.verifiers.maths.reading import brackets
-from loong_jax.verifiers.maths.reading.parser import Parser, Token
+from loong_jax.verifiers.maths.reading import Parser, Token, brackets
 
 MAX_EXPONENT = 5000  # of 1e5000
 BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
@@ -154,7 +153,7 @@ def based_text(text: str) -> Node | None:
     if "_" in text:
         text = re.sub(r"\\(?:mathrm|text)\{([0-9A-F]+)\}", r"\1", text)
     match = _SAID.BASED.fullmatch(text)
-    if match is None and re.search("base|binary|octal|hexadecimal", text.lower()):
+    if match is None and any(word in text.lower() for word in ("base", *_BASES_IN_WORDS)):
         return _in_named_base(text)
     if match is None or match[1].isdigit() or len(match[1]) < 2:
         return None
@@ -207,7 +206,7 @@ _CJK_GROUPS = {"万": 10**4, "亿": 10**8}
 
 def number_from_words(text: str) -> int | Fraction | None:
     """12 for "twelve" or "十二", 2/3 for "two thirds"; None for anything else."""
-    if any(character in _CJK_DIGITS or character in _CJK_TENS for character in text):
+    if not text.isascii() and any(c in _CJK_DIGITS or c in _CJK_TENS for c in text):
         below, parted, above = text.partition("分之")  # 百分之二十五 is 25 of 100
         if not parted:
             return _cjk_number(text)

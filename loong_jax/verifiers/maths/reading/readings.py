@@ -15,8 +15,16 @@ from loong_jax.verifiers.maths.expression import (
     depth,
     number,
 )
-from loong_jax.verifiers.maths.reading import factors, numerals, relations, sides, sums
-from loong_jax.verifiers.maths.reading.parser import Parser, prepare, tokenize
+from loong_jax.verifiers.maths.reading import (
+    Parser,
+    factors,
+    numerals,
+    prepare,
+    relations,
+    sides,
+    sums,
+    tokenize,
+)
 
 LETTERS = re.compile(r"[^\W\d_]")
 _DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d{1,2}|\d{4,}|(?<=^0,)\d+)")
@@ -42,8 +50,10 @@ MAX_TREE_DEPTH = 200  # 1/2/3/... and 3!!!... grow deep without a bracket
 
 def parse(text: str) -> Node:
     """The expression a text stands for; raises ParseError or CostError."""
-    node = Grammar(tokenize(prepare(text))).whole()
-    if (deep := depth(node)) > MAX_TREE_DEPTH:
+    tokens = tokenize(prepare(text))
+    may_be_deep = len(tokens) > MAX_TREE_DEPTH // 4
+    node = Grammar(tokens).whole()
+    if may_be_deep and (deep := depth(node)) > MAX_TREE_DEPTH:
         raise CostError(f"a tree {deep} deep, above {MAX_TREE_DEPTH}")
     return node
 
@@ -71,8 +81,6 @@ def _read(text: str) -> tuple[Node, ...]:
         text = text[:-1].strip()
     if len(text) < 80 and _SAID.HOLDS_EMPTY.fullmatch(text.strip(" $")):
         return (Node("set", (EMPTY,)),)
-    if 80 <= len(text) < 200 and LETTERS.search(text) and wording.is_nothing(text):
-        return (EMPTY,)
     if len(text) < 80 and LETTERS.search(text):
         bare = wording.normal(text)
         if text in ("\\emptyset", "\\varnothing") or wording.is_nothing(bare):

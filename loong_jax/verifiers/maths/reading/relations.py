@@ -2,8 +2,7 @@
 
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import BARE_LISTS, UNNAMED, Node, ParseError
-from loong_jax.verifiers.maths.reading import words
-from loong_jax.verifiers.maths.reading.parser import Parser
+from loong_jax.verifiers.maths.reading import Parser, words
 
 MAX_LABEL_WORDS = 8
 _SEPARATORS = {",": "list", ";": "list", "\\\\": "list", "&": "and", "\\land": "and",
@@ -12,8 +11,6 @@ _SEPARATORS = {",": "list", ";": "list", "\\\\": "list", "&": "and", "\\land": "
 _UNIONS = {"\\cup": "union", "\\cap": "intersection", "\\setminus": "setminus",
            "\\backslash": "setminus", "\\smallsetminus": "setminus",
            "\\bigcup": "union"}  # fmt: skip
-_CLOSERS = frozenset((")", "]", "}", "\\}", "\\rbrace", "\\rangle", "\\rfloor", "\\rceil", "\\end",
-                      "\\rvert", "\\rVert"))  # fmt: skip
 
 
 def whole(parser: Parser) -> Node:
@@ -51,8 +48,6 @@ def items(parser: Parser) -> Node:
             break
         if parser.token.kind == "end":
             parser.reset(mark)
-            break
-        if parser.at(*_CLOSERS):
             break
         joins.add(join)
         if parser.token.kind == "word" and words.is_leading(parser.token, parser.peek()):

@@ -14,7 +14,7 @@ _EQUALS = re.compile(r"(?<![<>!=:\\])(?:=|\\approx\b|\u2248)(?![=>])")
 
 def value_after(text: str) -> str | None:
     """What follows the one sign of equality after such a name; None for any other text."""
-    if len(text) > 300:
+    if len(text) > 300 or not any(sign in text for sign in ("=", "\u2248", "\\approx")):
         return None
     parts = _EQUALS.split(text)
     if not 2 <= len(parts) <= 3 or not parts[1].strip():
@@ -41,12 +41,13 @@ def _letters(name: str) -> str:
 
 
 _COUNTS = {"two": 2, "2": 2, "three": 3, "3": 3, "four": 4, "4": 4, "one": 1, "1": 1}
+_REPEATED = ("multiplicity", "double", "twice", "repeated")
 MAX_CHARS = 300
 
 
 def spelled_out(text: str) -> str:
     """The text with what has a multiplicity written so many times: "2, 2 and 5"."""
-    if len(text) > MAX_CHARS or not re.search("multiplicity|double|twice|repeated", text):
+    if len(text) > MAX_CHARS or not any(word in text for word in _REPEATED):
         return text
     for _ in range(4):
         match = SAID.ITEM.match(text)
@@ -55,8 +56,6 @@ def spelled_out(text: str) -> str:
         count = 2 if match["double"] else _COUNTS[match["count"]]
         item = match["item"].strip().rstrip("(").strip()
         value = item.rpartition("=")[2].strip()
-        if not value or not re.search(r"\d|\\|[a-z]", value):
-            return text
         repeated = ", ".join([item, *[value] * (count - 1)])
         text = f"{match['before']} {repeated}{text[match.end() :]}"
     return text
@@ -75,7 +74,8 @@ def at_end(text: str) -> tuple[str, str] | None:
     leaves out more than single points and what is below 1 is no such clause: it stays.
     """
     start = max(0, len(text) - MAX_CLAUSE_CHARS)
-    if "integer" not in text[start:] and not re.search("\\\\in|\u2208|\u00b1|pm", text[start:]):
+    end = text[start:]
+    if not any(hint in end for hint in ("integer", "\\in", "\u2208", "\u00b1", "pm")):
         return _without_domain(text, start)
     match = SAID.CLAUSE.search(text, start)
     if match is None or not text[: match.start()].strip():
@@ -124,7 +124,7 @@ def _without_domain(text: str, start: int) -> tuple[str, str] | None:
                 continue
         elif not is_set and "," not in match["gap"] and "quad" not in match["gap"]:
             continue
-        if before.count("$") % 2:
-            before += "$"
+        if before.count("$$") % 2 or before.count("$") % 2:
+            before += "$$" if before.count("$$") % 2 else "$"
         return before.rstrip(" ,;(\\"), ""
     return None

@@ -2,8 +2,7 @@
 
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import Node, ParseError, call, constant, number, symbol
-from loong_jax.verifiers.maths.reading import brackets, objects
-from loong_jax.verifiers.maths.reading.parser import Parser, Token
+from loong_jax.verifiers.maths.reading import Parser, Token, brackets
 from loong_jax.verifiers.maths.units import UNITS
 
 _SHORT_WORDS = frozenset(
@@ -103,7 +102,7 @@ def starts_operand(parser: Parser, token: Token) -> bool:
 def from_word(parser: Parser, token: Token) -> Node:
     word = token.text
     if word in OBJECTS and (parser.at("(", ".") or word in ("EmptySet", "Reals")):
-        return objects.build(parser, word)
+        return brackets.build(parser, word)
     if word in ("np", "numpy", "math", "sympy", "sp", "torch", "jnp") and parser.at("."):
         parser.take()
         token = parser.take()
@@ -233,7 +232,7 @@ def function(parser: Parser, spelled: str) -> Node:
         if name not in ("log", "max", "min"):
             raise ParseError(f"{spelled} with a subscript")
         arguments = (*arguments, base) if name == "log" else arguments
-    node = objects.simple_call(name, arguments)
+    node = brackets.simple_call(name, arguments)
     return node if power is None else Node("pow", (node, power))
 
 
