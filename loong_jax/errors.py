@@ -29,7 +29,7 @@ def refuse_below(settings: object, least: float, *names: str) -> None:
     """ConfigError for the first of these settings that is below `least`."""
     for name in names:
         if not (value := getattr(settings, name)) >= least:
-            raise ConfigError(f"{name}={value} is below {least}. Raise it.")
+            raise ConfigError(f"{name}={value} must be at least {least}. Raise it.")
 
 
 def refuse_no_share(settings: object, *names: str) -> None:
