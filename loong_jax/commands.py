@@ -109,9 +109,10 @@ def launch(arguments: Arguments) -> int:
     if target != "tpu-vm":
         raise ConfigError(f"{target!r} is no target. Choose one of: tpu-vm.")
     cut = rest.index("--") if "--" in rest else len(rest)
-    words, overrides = rest[:cut], tuple(rest[cut + 1 :])
+    words: list[str] = rest[:cut]
+    overrides = tuple(rest[cut + 1 :])
     if words == ["--dry-run"]:
-        words = cli_help.LAUNCH_EXAMPLE.split()
+        words = [*cli_help.LAUNCH_EXAMPLE.split()]
         print(f"note: as an example, loong launch tpu-vm {' '.join(words)}", file=sys.stderr)
     from loong_jax import options
     from loong_jax.launch import tpu_vm
