@@ -267,7 +267,8 @@ class ShardingRules:
                 partition = partition.update(reduced=summed)
         whole = jax.sharding.reshard(weight, NamedSharding(self.mesh, partition))
         cut = [axis for axis, name in enumerate(names) if self.gathers(name)]
-        return _with_gradient_in_parts(whole, cut[0]) if cut and self.platform == "tpu" else whole
+        has_rows = cut and weight.ndim > 1 and self.platform == "tpu"
+        return _with_gradient_in_parts(whole, cut[0]) if has_rows else whole
 
     def gather_tokens(self, x: Array, name: str) -> Array:
         """`x` as it meets weights that stay cut along `name`: whole over the axes of that cut.
