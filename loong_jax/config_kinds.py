@@ -60,6 +60,7 @@ KINDS: dict[str, str] = {  # tag -> "module:class" in loong_jax
     "drop_and_replace_policy": "orchestrator.baselines:DropAndReplacePolicy",
     "own_policy": "recipes.stages:OwnPolicy",
     "objective": "rl.objectives.objective:Objective",
+    "own_part": "own:OwnPart",
     "group_normalised": "rl.advantages:GroupNormalised",
     "mean_only": "rl.advantages:MeanOnly",
     "token_ratio": "rl.objectives.ratios:TokenRatio",

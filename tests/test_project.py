@@ -24,6 +24,7 @@ FLOORS = (
         "interrupts",
         "logs",
         "remote",
+        "own",
     },
     {"models"},
     {"environments", "verifiers"},

@@ -1,12 +1,11 @@
 """The table of recipes that the command line names."""
 
 import importlib
-import runpy
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from loong_jax.errors import ConfigError
+from loong_jax.own import own_function
 
 RECIPES: dict[str, str] = {  # name on the command line -> "module:function"
     "quickstart": "loong_jax.recipes.quickstart:quickstart",
@@ -42,16 +41,3 @@ def get_recipe(name: str) -> Callable[[], Any]:
             "your own: FILE.py:FUNCTION."
         )
     return own_function(name)
-
-
-def own_function(name: str) -> Callable[..., Any]:
-    """What `FILE.py:FUNCTION` names. ConfigError where there is no such function."""
-    file, _, function = name.rpartition(":")
-    if not Path(file).is_file():
-        raise ConfigError(f"{file} is no file. Name the one that holds {function}.")
-    found = runpy.run_path(file).get(function)
-    if not callable(found):
-        raise ConfigError(
-            f"{file} has no function {function!r}. Write `def {function}(...):` there."
-        )
-    return found

@@ -25,7 +25,7 @@ from loong_jax.orchestrator.curriculum import Curriculum
 from loong_jax.orchestrator.dora import DoraPolicy, algorithm_1
 from loong_jax.orchestrator.ledger import Ledger
 from loong_jax.orchestrator.policy import Policy
-from loong_jax.recipes.by_name import own_function
+from loong_jax.own import own_function
 from loong_jax.rl.collapse import CollapseRules
 from loong_jax.rl.lora import LoraConfig
 from loong_jax.rl.objectives import Objective

@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from loong_jax.errors import ConfigError
+from loong_jax.own import OwnPart
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,10 @@ class GroupNormalised:
         if not self.eps > 0:
             raise ConfigError(f"eps={self.eps} must be positive. Use a value such as 1e-4.")
 
+    def advantages(self, rewards: np.ndarray) -> np.ndarray:
+        """Of the valid rewards of one group: at least two, not all equal."""
+        return (rewards - rewards.mean()) / (rewards.std() + self.eps)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeanOnly:
@@ -36,8 +41,11 @@ class MeanOnly:
     arXiv:2503.20783).
     """
 
+    def advantages(self, rewards: np.ndarray) -> np.ndarray:
+        return rewards - rewards.mean()
 
-AdvantageEstimator = GroupNormalised | MeanOnly
+
+AdvantageEstimator = GroupNormalised | MeanOnly | OwnPart
 GroupSignal = Literal["trains", "filtered", "ungradable"]
 
 
@@ -48,10 +56,14 @@ def group_advantages(rewards: Sequence[float | None], estimator: AdvantageEstima
         return advantage
     is_valid = np.array([reward is not None for reward in rewards])
     valid = np.array([reward for reward in rewards if reward is not None], np.float64)
-    centred = valid - valid.mean()
-    if isinstance(estimator, GroupNormalised):
-        centred = centred / (valid.std() + estimator.eps)
-    advantage[is_valid] = centred
+    signal = estimator.part if isinstance(estimator, OwnPart) else estimator
+    found = np.asarray(signal.advantages(valid))
+    if found.shape != valid.shape or not np.all(np.isfinite(found)):
+        raise ConfigError(
+            f"{estimator} gave {found!r:.80} for the rewards {valid.tolist()!r:.80}. `advantages` "
+            "returns one finite number for each."
+        )
+    advantage[is_valid] = found
     return advantage
 
 

@@ -5,6 +5,8 @@ import json
 import re
 from pathlib import Path
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from loong_jax import configs, options, recipes
@@ -12,7 +14,8 @@ from loong_jax.data.response import FORMS
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator.changes import Assign
 from loong_jax.orchestrator.policy import decide
-from loong_jax.rl.objectives import OBJECTIVES, TokenMean
+from loong_jax.rl.advantages import group_advantages
+from loong_jax.rl.objectives import OBJECTIVES, TokenMean, clipped_gain
 from loong_jax.rl.optimizers import Muon
 from loong_jax.run import named
 from tests.orchestrator.ledgers import ledger_of
@@ -73,6 +76,77 @@ def mine(stage):
 def nothing(stage):
     return None
 """
+
+
+OWN_PARTS = """
+import dataclasses
+import jax.numpy as jnp
+
+@dataclasses.dataclass(frozen=True)
+class LeaveOneOut:
+    scale: float = 1.0
+
+    def advantages(self, rewards):
+        return self.scale * (rewards - rewards.mean()) * len(rewards) / (len(rewards) - 1)
+
+@dataclasses.dataclass(frozen=True)
+class NoClip:
+    def gain(self, ratio, advantage, logprob):
+        return ratio * advantage, jnp.zeros(ratio.shape, bool)
+
+class Bare:
+    pass
+
+def mine(stage):
+    return dataclasses.replace(stage.objective, signal=LeaveOneOut(), clip=NoClip())
+
+def bare(stage):
+    return dataclasses.replace(stage.objective, signal=Bare())
+
+def other_ratio(stage):
+    return dataclasses.replace(stage.objective, ratio=LeaveOneOut())
+
+def raising(stage):
+    return stage.objectiv
+
+def taking_nothing():
+    return None
+"""
+
+
+def test_a_signal_and_a_clip_of_your_own_compute_and_are_read_again(recipe, tmp_path):
+    (tmp_path / "own.py").write_text(OWN_PARTS)
+    got, left = chosen(recipe, f"--rl.objective {tmp_path}/own.py:mine")
+    words = [*left, "--rl.objective.signal.scale", "2"]
+    changed = options.parse_train("rl", "", got, words).config
+    again = configs.from_json(json.loads(json.dumps(configs.to_json(changed))))
+    assert again == changed
+    objective = again.stages["rl"].objective
+    found = group_advantages([1.0, 0.0, None, 0.0, 0.0], objective.signal)
+    np.testing.assert_allclose(found, [2, -2 / 3, 0, -2 / 3, -2 / 3], rtol=1e-6)
+    gain, is_clipped = clipped_gain(jnp.array([9.0]), jnp.array([-1.0]), objective.clip)
+    assert (gain.tolist(), is_clipped.tolist()) == ([-9.0], [False])
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("bare", "no frozen dataclass with a method `advantages`"),
+        ("other_ratio", "Choose one of TokenRatio"),
+        ("raising", r"own.py:raising, line 30, raised AttributeError: .*objectiv"),
+        ("taking_nothing", "it takes the stage"),
+    ],
+)
+def test_what_is_wrong_in_a_file_of_your_own_is_one_line(recipe, tmp_path, function, said):
+    (tmp_path / "own.py").write_text(OWN_PARTS)
+    with pytest.raises(ConfigError, match=said):
+        chosen(recipe, f"--rl.objective {tmp_path}/own.py:{function}")
+
+
+def test_a_file_that_cannot_be_read_says_where(recipe, tmp_path):
+    (tmp_path / "own.py").write_text("import math\nmath.nothing\n")
+    with pytest.raises(ConfigError, match=r"own\.py, line 2, raised AttributeError"):
+        chosen(recipe, f"--rl.objective {tmp_path}/own.py:mine")
 
 
 def test_one_of_your_own(recipe, tmp_path):

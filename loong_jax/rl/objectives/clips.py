@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.errors import ConfigError
+from loong_jax.own import OwnPart
 from loong_jax.rl.objectives import bound_schedules
 from loong_jax.rl.objectives.bound_schedules import BoundSchedule
 
@@ -94,7 +95,7 @@ class DetachedClip:
             )
 
 
-Clip = TripletClip | SymmetricClip | AsymmetricClip | DetachedClip
+Clip = TripletClip | SymmetricClip | AsymmetricClip | DetachedClip | OwnPart
 
 
 def clipped_gain(
@@ -109,8 +110,11 @@ def clipped_gain(
 
     `DetachedClip` needs `logprob`, that of the policy, and stops no gradient: there the second
     array says where it changed the weight. A clip with a schedule needs `step`, the number of
-    updates so far. Raises ValueError where they are missing.
+    updates so far. Raises ValueError where they are missing. A clip of your own has a method
+    `gain(ratio, advantage, logprob)` that returns the same two.
     """
+    if isinstance(clip, OwnPart):
+        return clip.part.gain(ratio, advantage, logprob)
     low, high = _bounds(clip, step)
     if isinstance(clip, DetachedClip):
         if logprob is None:
@@ -140,7 +144,8 @@ def pos_high_at(clip: TripletClip, step: Int[Array, ""] | int | None) -> Float[A
 
 
 def _bounds(
-    clip: Clip, step: Int[Array, ""] | int | None
+    clip: TripletClip | SymmetricClip | AsymmetricClip | DetachedClip,
+    step: Int[Array, ""] | int | None,
 ) -> tuple[float, float | Float[Array, ""]]:
     """The ratios below and above which a clip acts."""
     match clip:

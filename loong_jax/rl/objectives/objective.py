@@ -1,7 +1,9 @@
 """An objective: its four parts, and what may be added to them."""
 
 import dataclasses
+from typing import get_args
 
+from loong_jax import own
 from loong_jax.errors import ConfigError
 from loong_jax.rl import advantages
 from loong_jax.rl.objectives.clips import Clip
@@ -53,6 +55,19 @@ class Objective:
     engine: EngineTrust = EngineTrust()
 
     def __post_init__(self):
+        for name, kinds, method in (
+            ("signal", advantages.AdvantageEstimator, "advantages"),
+            ("clip", Clip, "gain"),
+        ):
+            if not isinstance(part := getattr(self, name), kinds):
+                object.__setattr__(self, name, own.as_own(part, method, name))
+        for name, kinds in (("ratio", Ratio), ("reduction", Reduction)):
+            if not isinstance(part := getattr(self, name), kinds):
+                known = ", ".join(kind.__name__ for kind in get_args(kinds))
+                raise ConfigError(
+                    f"{name}={part!r:.80} is not one that the loss reads. Choose one of {known}; "
+                    "of your own may be signal and clip."
+                )
         if self.engine.sequence_cap is not None and self.ratio.engine_cap is not None:
             raise ConfigError(
                 f"engine.sequence_cap={self.engine.sequence_cap} and ratio.engine_cap="

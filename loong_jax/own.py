@@ -1,0 +1,105 @@
+"""Parts of your own, from a file: `FILE.py:FUNCTION` or `FILE.py:CLASS`.
+
+What such a file raises ends as one line that names it; LOONG_TRACEBACK=1 shows where it arose.
+"""
+
+import dataclasses
+import functools
+import inspect
+import runpy
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from loong_jax.errors import ConfigError, LoongError
+
+
+def own_function(name: str) -> Callable[..., Any]:
+    """What `FILE.py:FUNCTION` names; a call of it raises ConfigError for whatever it raises.
+
+    A class is returned as it is. ConfigError where there is no such function.
+    """
+    file, _, function = name.rpartition(":")
+    if not Path(file).is_file():
+        raise ConfigError(f"{file} is no file. Name the one that holds {function}.")
+    place = str(Path(file).resolve())
+    found = _within(file, runpy.run_path, place, run_name=place).get(function)
+    if not callable(found):
+        raise ConfigError(
+            f"{file} has no function {function!r}. Write `def {function}(...):` there."
+        )
+    if isinstance(found, type):
+        return found
+
+    @functools.wraps(found)
+    def called(*arguments: Any) -> Any:
+        try:
+            inspect.signature(found).bind(*arguments)
+        except TypeError as error:
+            takes = "the stage" if arguments else "nothing"
+            raise ConfigError(
+                f"{name}: {error}. Write {function} so that it takes {takes}."
+            ) from None
+        return _within(name, found, *arguments)
+
+    return called
+
+
+def _within(name: str, function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
+    try:
+        return function(*arguments, **settings)
+    except LoongError:
+        raise
+    except Exception as error:
+        file = str(Path(name.rpartition(":")[0] or name).resolve())
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == file]
+        at = f", line {lines[-1]}," if lines else ""
+        raise ConfigError(
+            f"{name}{at} raised {type(error).__name__}: {error}. Correct it there."
+        ) from error
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OwnPart:
+    """A part of your own: the frozen dataclass that `kind` names, and its fields.
+
+    Its file is read once it is to compute something, so again when a run goes on.
+    """
+
+    kind: str  # FILE.py:CLASS
+    settings: Annotated[Mapping[str, Any], tyro.conf.arg(name="")]  # its fields
+
+    @functools.cached_property
+    def part(self) -> Any:
+        return own_function(self.kind)(**self.settings)
+
+
+def as_own(part: Any, method: str, what: str) -> Any:
+    """A part of your own as an `OwnPart`; as it is where no file holds its class (a notebook).
+
+    ConfigError unless it is a dataclass with that method, at the top of its file.
+    """
+    if isinstance(part, OwnPart):
+        return part
+    cls = type(part)
+    if not (dataclasses.is_dataclass(part) and callable(getattr(part, method, None))):
+        raise ConfigError(
+            f"{what}={part!r:.80} is none of ours and no frozen dataclass with a method "
+            f"`{method}`. docs/tutorials/own_objective.md says what it takes."
+        )
+    module = cls.__module__
+    file = module if module.endswith(".py") else getattr(sys.modules[module], "__file__", None)
+    if file is None:
+        return part
+    if "." in cls.__qualname__:
+        raise ConfigError(
+            f"{what}={part!r:.80} is of a class inside of {cls.__qualname__.split('.')[0]}, where "
+            "a run that goes on cannot find it. Move the class to the top of its file."
+        )
+    settings = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
+    return OwnPart(kind=f"{Path(file).resolve()}:{cls.__name__}", settings=settings)
