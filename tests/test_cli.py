@@ -121,7 +121,7 @@ def test_help_of_a_recipe_of_ones_own_without_words_names_its_directory(tmp_path
     assert first.startswith("  --run-dir runs/short ")
 
 
-@pytest.mark.parametrize("name", ["quickstart", "rl", "sft", "distill"])
+@pytest.mark.parametrize("name", ["quickstart", "rl", "sft", "distill", "environments"])
 def test_help_has_the_settings_that_matter_and_help_all_every_one(name, capsys):
     from loong_jax.run import named
 
@@ -130,8 +130,10 @@ def test_help_has_the_settings_that_matter_and_help_all_every_one(name, capsys):
     recipe = recipes.get_recipe(name)
     assert (recipe.__doc__ or "").split(".")[0] in shown
     options_shown = re.findall(r"^  --[\w.-]+", shown, re.MULTILINE)
-    assert 12 <= len(options_shown) <= 36
+    assert 12 <= len(options_shown) <= 40
     assert len(shown.splitlines()) < 80
+    assert ("--max-prompt-chars 64" in shown) == (name == "environments")
+    assert "--environments NAMES" in shown
     assert max(map(len, shown.splitlines())) <= 100
     with pytest.raises(SystemExit):
         cli.main(["train", name, "--help-all"])

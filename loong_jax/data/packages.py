@@ -9,11 +9,13 @@ was written for is refused.
 """
 
 import dataclasses
+import datetime
+import shlex
 from pathlib import Path
 from typing import Any
 
 from loong_jax.data import json_files
-from loong_jax.environments import modules
+from loong_jax.environments import module_source, modules
 from loong_jax.environments.modules import Module, ModuleEnvironment, ModuleRunner
 from loong_jax.environments.problem import Domain
 from loong_jax.errors import ConfigError
@@ -99,26 +101,47 @@ def read(directory: Path | str) -> Package:
 
 def read_all(directory: Path | str) -> list[Package]:
     """All packages below a directory, by name; ConfigError for none or two of one name."""
-    found = [read(path.parent) for path in sorted(Path(directory).glob(f"*/{MANIFEST}"))]
+    found: dict[str, tuple[Package, Path]] = {}
+    for manifest in sorted(Path(directory).glob(f"*/{MANIFEST}"), key=_written):
+        package = read(manifest.parent)
+        if package.name in found:
+            older = found[package.name][1]
+            raise ConfigError(
+                f"{older} and {manifest.parent} are two packages named {package.name!r}; the first "
+                f"is older, of {_written(older / MANIFEST):%Y-%m-%d %H:%M:%S}. Remove one, such as "
+                f"by: rm -r {shlex.quote(str(older))}"
+            )
+        found[package.name] = package, manifest.parent
     if not found:
         raise ConfigError(
-            f"{directory} holds no environment packages. `loong synth resyn` writes them into "
-            "OUT/packages."
+            f"{str(directory)!r} holds no environment packages. Make one of your own "
+            "(docs/tutorials/own_environment.md), or name OUT/packages of `loong synth resyn`."
         )
-    names = [package.name for package in found]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f"{directory} holds two packages named {twice[0]!r}. Remove one.")
-    return sorted(found, key=lambda package: package.name)
+    return [package for _, (package, _) in sorted(found.items())]
+
+
+def _written(file: Path) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(file.stat().st_mtime)
 
 
 def require_sound(package: Package, runner: ModuleRunner | None = None) -> None:
     """Tries a package as a run is about to use it; ConfigError where an instance is not sound.
 
-    One instance of each level: it is drawn, its reference is right, and text that is not the
-    reference is not. All gates were tried when the package was made.
+    Its text is read, and one instance of each level is drawn: its reference is right, and text
+    that is not the reference is not. All gates were tried when a package was made by an author.
     """
+    for rule in (module_source.parses, module_source.imports, module_source.protocol):
+        if why := rule(package.module.source):
+            raise ConfigError(f"the module of {package.name!r} may not be used: {why}. Correct it.")
     runner = runner or modules.shared_runner()
     environment = package.environment(runner)
+    known = list(environment.levels)
+    is_known = known == list(range(1, len(known) + 1)) and 3 <= len(known) <= 5
+    if not is_known or not set(package.levels) <= set(known):
+        raise ConfigError(
+            f"levels() of {package.name!r} gives {known}, and the package has levels "
+            f"{list(package.levels)}. Let it give three to five, from 1 on, and choose among them."
+        )
     for level in package.levels:
         problem = environment.problem(level, 2**40 + level)
         gold = environment.solve(problem).answer
@@ -126,7 +149,20 @@ def require_sound(package: Package, runner: ModuleRunner | None = None) -> None:
         for answer, is_right in tries.items():
             judged = environment.verify(problem, answer)
             if not judged.is_graded or judged.is_correct != is_right:
+                said = "accepted" if judged.is_correct else "rejected"
+                if not judged.is_graded:
+                    said = f"not judged ({judged.evidence})"
+                what, remedy = "the text", "Let `reward` reject what is no answer"
+                if is_right:
+                    what, remedy = "the reference", "Make `reference` and `reward` agree"
                 raise ConfigError(
-                    f"package {package.uid} says {judged.outcome} {judged.evidence} of "
-                    f"{answer!r:.40} at level {level}. It may not reward; make it again."
+                    f"package {package.uid} may not reward: {what} {answer!r:.40} of level {level} "
+                    f"is {said} by `reward`. {remedy}, and make the package again."
                 )
+
+
+def longest_question(package: Package, level: int, num_draws: int = 64) -> int:
+    """Characters of the longest of so many questions, where no manifest says it."""
+    calls: list[modules.Call] = [("pose", (level, seed)) for seed in range(num_draws)]
+    found = modules.shared_runner().run(package.module, calls)
+    return max((len(outcome.value[1]) for outcome in found if outcome.status == "ok"), default=0)

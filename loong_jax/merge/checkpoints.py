@@ -54,7 +54,7 @@ class MergeConfig:
             given = getattr(self, name)
             if given and len(given) != len(self.experts):
                 raise ConfigError(
-                    f"{name}={given} and there are {len(self.experts)} experts. Give one for each."
+                    f"{name}={given} must be as many as experts={self.experts}. Give one for each."
                 )
         if len(set(self.expert_names())) != len(self.experts):
             raise ConfigError(

@@ -216,7 +216,7 @@ def _check_weights(method: Method, weights: dict[str, float]) -> dict[str, float
         return {name: weight / total for name, weight in weights.items()}
     if method.weights_are == "none" and len(set(weights.values())) > 1:
         kind = type(method).__name__
-        raise ConfigError(f"{kind} calculates its weights from the deltas. Leave weights out.")
+        raise ConfigError(f"{kind} takes no weights, and {weights} differ. Leave weights out.")
     if getattr(method, "normalise", False) and total == 0:
         raise ConfigError(f"weights={weights} sum to 0 and cannot be normalised. Change them.")
     return weights

@@ -5,6 +5,7 @@ poses, demonstrates and judges problems works with it as with one of our own.
 """
 
 import functools
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from loong_jax.environments.modules import ModuleEnvironment
 from loong_jax.errors import ConfigError
 from loong_jax.recipes.problems import DomainProblems, PackagedProblems
 
+logger = logging.getLogger(__name__)
 PREFIX = "package:"
 
 
@@ -35,27 +37,45 @@ def by_domain(problems: PackagedProblems) -> dict[str, DomainProblems]:
     """
     if not problems.directory:
         raise ConfigError(
-            "packages is empty. Name a directory of environment packages: --packages OUT/packages, "
-            "which `loong synth resyn --out OUT` writes."
+            "packages is empty. Name a directory of environment packages: --packages DIR, as you "
+            "make them yourself (docs/tutorials/own_environment.md), or OUT/packages, which `loong "
+            "synth resyn --out OUT` writes."
         )
     found = {package.name: package for package in _read_all(problems.directory)}
     if missing := [name for name in problems.names if name not in found]:
         raise ConfigError(
             f"{problems.directory} holds no package {missing[0]!r}. Choose of {sorted(found)}."
         )
-    chosen = {}
+    chosen, too_long = {}, {}
     for name in problems.names or sorted(found):
-        levels = _levels(found[name], problems)
-        if levels and _fits(found[name], levels, problems.max_prompt_chars):
-            place = Path(problems.directory) / found[name].uid
-            chosen[name] = DomainProblems(environment=f"{PREFIX}{place}", levels=levels)
+        place = f"{PREFIX}{Path(problems.directory) / found[name].uid}"
+        if not (levels := _levels(found[name], problems)):
+            continue
+        longest = max(_longest(place, level) for level in levels)
+        if longest > problems.max_prompt_chars:
+            too_long[name] = longest
+        else:
+            chosen[name] = DomainProblems(environment=place, levels=levels)
     if not chosen:
+        lengths = ", ".join(f"{name} up to {longest}" for name, longest in too_long.items())
         raise ConfigError(
             f"no package in {problems.directory} has levels {problems.levels or 'at all'} with "
-            f"questions of at most {problems.max_prompt_chars} characters. Raise max_prompt_chars, "
-            "and the engine's lengths with it, or ask for other levels."
+            f"questions of at most {problems.max_prompt_chars} characters"
+            + (f" (max_prompt_chars); there are: {lengths}" if lengths else "")
+            + ". Raise --max-prompt-chars by as much as --sft.row-length, --rl.row-length and "
+            "--engine.cache-length, or ask for other levels."
         )
+    for name, longest in too_long.items():
+        _say_left_out(name, longest, problems.max_prompt_chars)
     return chosen
+
+
+@functools.cache
+def _say_left_out(name: str, longest: int, bound: int) -> None:
+    logger.warning(
+        "package %s is left out: its questions have up to %d characters, --max-prompt-chars is %d",
+        name, longest, bound,
+    )  # fmt: skip
 
 
 def require_sound(domains: Iterable[DomainProblems]) -> None:
@@ -79,8 +99,10 @@ def _levels(package: Package, problems: PackagedProblems) -> tuple[int, ...]:
     return tuple(n for n in package.levels if n in (problems.levels or package.levels))
 
 
-def _fits(package: Package, levels: tuple[int, ...], max_chars: int) -> bool:
-    """By the longest questions that its examination met; a package that does not say fits."""
-    longest = package.about.get("prompt_chars") or [0] * len(package.levels)
-    by_level = dict(zip(package.levels, longest, strict=True))
-    return max(by_level[level] for level in levels) <= max_chars
+@functools.cache
+def _longest(environment: str, level: int) -> int:
+    """Characters of the longest question that its examination met, or that is drawn now."""
+    package = packages.read(environment.removeprefix(PREFIX))
+    if known := package.about.get("prompt_chars"):
+        return known[package.levels.index(level)]
+    return packages.longest_question(package, level)

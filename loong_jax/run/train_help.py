@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from loong_jax.recipes import FusionStage, Recipe, RlStage, SampleStage, SftStage
+from loong_jax.recipes import FusionStage, PackagedProblems, Recipe, RlStage, SampleStage, SftStage
 from loong_jax.run import named
 
 WIDTH = 98
@@ -13,7 +13,12 @@ _RECIPE = {  # field -> what it is; those that the recipe lacks are not shown
     "has it, an import, a run or a stage of one",
     "teacher": "the same, of the weights to learn from",
     "data": "JSON lines of conversations or pairs to learn",
+    "packages": "a directory of environment packages (docs/tutorials/own_environment.md)",
+    "package_names": "of packages there; none: all",
+    "levels": "of them that are posed; none: all",
+    "max_prompt_chars": "packages with longer questions are left out",
     "problems": "JSON lines of problems of your own (docs/tutorials/own_problems.md)",
+    "environments": "that problems come from, with commas between (docs/reference/environments.md)",
     "form": "of responses: longcat, think, think-answer, boxed, plain, completion, tagged",
     "max_new_tokens": "of a response, in training and evaluation",
     "dtype": "of computing and sampling, such as bfloat16; masters stay float32",
@@ -95,7 +100,12 @@ def settings_that_matter(name: str, recipe: Recipe, text: str) -> str:
     return "\n".join(lines)
 
 
+_OF_PACKAGES = ("packages", "package_names", "levels", "max_prompt_chars")
+
+
 def _is_read(recipe: Recipe, field: str) -> bool:
+    if field in _OF_PACKAGES:
+        return isinstance(recipe.problems, PackagedProblems)
     if field == "data":
         return any(isinstance(stage, SftStage) for stage in recipe.stages.values())
     return field != "teacher" or recipe.learns_from_teacher
@@ -121,7 +131,7 @@ def _option(field: str) -> str:
 
 def _value(config: Any, field: str) -> str:
     """A field's value as the command line takes it; a part by its name."""
-    value = config
+    value = config.problems if field in _OF_PACKAGES else config
     for part in field.split("."):
         value = getattr(value, part, None)
     if field == "lora":
@@ -132,6 +142,12 @@ def _value(config: Any, field: str) -> str:
     if field in named.NAMES:
         kinds = [key for key, kind in named.NAMES[field].items() if kind is type(value)]
         return next(iter(kinds), "NAME")
+    if field in ("environments", "package_names"):
+        return "NAMES"
+    if field == "levels":
+        return "1 2 3"
+    if field == "packages":
+        return "DIR"
     if field in ("start_from", "teacher"):
         return "DIR" if value is None else str(value)
     if field in ("data", "problems"):

@@ -21,7 +21,11 @@ def answer_of(text: str) -> str | Verdict:
     if not found.answer.strip():
         return verdict.wrong("no answer", "the answer is empty")
     if not found.is_well_formed:
-        return verdict.wrong("format", "not one answer, in one pair of tags")
+        lone = response.ANSWER_OPEN in text and response.THINK_CLOSE not in text
+        why = "not one answer, in one pair of tags"
+        if lone:
+            why = f"{response.ANSWER_OPEN} without {response.THINK_CLOSE} before it"
+        return verdict.wrong("format", why)
     return found.answer
 
 

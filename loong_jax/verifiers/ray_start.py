@@ -12,7 +12,7 @@ from typing import Any
 import ray
 
 from loong_jax import interrupts
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, VerifierError
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,8 @@ def start_ray(address: str | None = None, num_cpus: int | None = None) -> bool:
     """Connects to Ray at `address` or RAY_ADDRESS, or starts it here where neither is given.
 
     False if we are connected already, since verifiers and replicas of a process share one Ray.
-    ConfigError where that is another one than was asked for, and where nothing answers.
+    ConfigError where that is another one than was asked for, and where nothing answers;
+    VerifierError where none starts here, as on a machine that is too busy.
 
     A local Ray has a small object store, no dashboard, and says nothing. It ends with the thread
     that started it, so start it from the main one. It takes SIGTERM for itself, and would answer
@@ -69,8 +70,15 @@ def _start(address: str | None, num_cpus: int | None) -> None:
                 )
             break
         except Exception as error:  # Ray has no class for this one
-            if not left or "timed out during startup" not in str(error):
+            if "timed out during startup" not in str(error):
                 raise
+            if not left:
+                raise VerifierError(
+                    f"Ray did not start in {_MAX_STARTS} tries of 30 s each, as on a machine that "
+                    f"is too busy (load {os.getloadavg()[0]:.0f} on {os.cpu_count()} CPUs). Try "
+                    "again when it is not, or start Ray before the run: ray start --head, and "
+                    "RAY_ADDRESS=127.0.0.1:6379."
+                ) from error
             logger.warning("Ray did not start in its 30 s and is started again: %s", error)
             ray.shutdown()
 

@@ -1,6 +1,7 @@
 """Packages: written whole, read as written, refused where they were changed or pay for nonsense."""
 
 import json
+import os
 
 import pytest
 
@@ -56,6 +57,30 @@ def test_what_is_no_package_is_refused(tmp_path, damage):
 @pytest.mark.bubblewrap
 def test_a_package_is_tried_before_it_rewards():
     packages.require_sound(package())
-    loose = SUM.replace("answer.strip() == reference(state)", "len(answer) > 50")
-    with pytest.raises(ConfigError, match="may not reward"):
-        packages.require_sound(package(loose))
+
+
+@pytest.mark.bubblewrap
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("answer.strip() ==", "len(answer) > 50 or answer.strip() ==", "the text 'xxx.* accepted"),
+        ("answer.strip() ==", "answer.strip() !=", "the reference '[0-9]+' of level 1 is rejected"),
+        ("answer.strip()", "answer.nothing()", "is not judged"),
+        ("[1, 2, 3, 4, 5]", "[1, 2]", "three to five"),
+        ("import random", "import random, os", "line 2 imports os"),
+        ("def steps(state)", "def steps(state, more)", "steps.. must take 1"),
+    ],
+)
+def test_one_that_may_not_reward_says_why(old, new, said):
+    with pytest.raises(ConfigError, match=said):
+        packages.require_sound(package(SUM.replace(old, new)))
+
+
+def test_two_versions_of_a_package_are_named_by_age(tmp_path):
+    newer, older = (
+        packages.write(tmp_path, package(), []),
+        packages.write(tmp_path, package(SUM + "\n"), []),
+    )
+    os.utime(older / "manifest.json", (1e9, 1e9))
+    with pytest.raises(ConfigError, match=f"^{older} and {newer} are two .* rm -r {older}$"):
+        packages.read_all(tmp_path)

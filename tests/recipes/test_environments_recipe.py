@@ -44,6 +44,19 @@ def test_packages_are_domains(directory):
     packaged.require_sound(chosen.values())
 
 
+def test_a_package_that_does_not_say_how_long_its_questions_are_is_measured(tmp_path):
+    source = FAMILIES["double"].source()
+    package = Package(
+        name="double", module=Module(source), levels=(1, 2, 3), domain="logic",
+        licence="Apache-2.0", author="me", title="double",
+    )  # fmt: skip
+    packages.write(tmp_path, package, [])
+    assert list(PackagedProblems(directory=str(tmp_path)).by_domain()) == ["double"]
+    short = PackagedProblems(directory=str(tmp_path), max_prompt_chars=5)
+    with pytest.raises(ConfigError, match=r"double up to \d+\. Raise --max-prompt-chars"):
+        short.by_domain()
+
+
 def test_the_longest_questions_and_responses_fit():
     full = get_recipe("environments")()
     shown, posed = full.stages["sft"], full.stages["rl"]
@@ -55,7 +68,7 @@ def test_the_longest_questions_and_responses_fit():
 @pytest.mark.parametrize(
     ("change", "said"),
     [({"directory": ""}, "--packages"), ({"names": ("nobody",)}, "holds no package"),
-     ({"max_prompt_chars": 3}, "Raise max_prompt_chars"), ({"levels": (9,)}, "other levels")],
+     ({"max_prompt_chars": 3}, "Raise --max-prompt-chars"), ({"levels": (9,)}, "other levels")],
 )  # fmt: skip
 def test_a_choice_of_nothing_is_refused(directory, change, said):
     with pytest.raises(ConfigError, match=said):

@@ -41,6 +41,12 @@ def test_a_broken_form_is_wrong_and_not_ungradable(text):
     ).is_well_formed  # the form itself agrees
 
 
+def test_an_answer_in_tags_without_thinking_says_what_it_lacks():
+    judged = extract.answer_of("<longcat_answer>5 3</longcat_answer>")
+    assert isinstance(judged, Verdict)
+    assert judged.evidence == "<longcat_answer> without </longcat_think> before it"
+
+
 def test_a_response_full_of_tags_costs_little():
     text = "<longcat_think>" + "</longcat_think><longcat_answer>" * 30000
     start = time.thread_time()

@@ -32,7 +32,12 @@ class BusyRay:
 
 @pytest.mark.parametrize(
     ("errors", "starts", "raised"),
-    [((), 1, None), ((SLOW, SLOW), 3, None), ((SLOW,) * 9, 4, "timed out"), (("no",), 1, "no")],
+    [
+        ((), 1, None),
+        ((SLOW, SLOW), 3, None),
+        ((SLOW,) * 9, 4, "ray start --head"),
+        (("no",), 1, "no"),
+    ],
 )
 def test_a_late_start_is_tried_again(monkeypatch, errors, starts, raised):
     busy = BusyRay(*errors)

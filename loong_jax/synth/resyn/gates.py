@@ -12,17 +12,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from loong_jax.data import json_files
+from loong_jax.environments import module_source
 from loong_jax.environments.modules import Module, ModuleRunner
-from loong_jax.synth.resyn import instance_gates, reward_gates, source_gates
+from loong_jax.synth.resyn import instance_gates, reward_gates
 from loong_jax.synth.resyn.trial import Trial
 from loong_jax.verifiers.sandbox import SandboxLost
 
 ON_SOURCE: dict[str, Callable[[str], str]] = {
-    "size": source_gates.size,
-    "parses": source_gates.parses,
-    "imports": source_gates.imports,
-    "names": source_gates.names,
-    "protocol": source_gates.protocol,
+    "size": module_source.size,
+    "parses": module_source.parses,
+    "imports": module_source.imports,
+    "names": module_source.names,
+    "protocol": module_source.protocol,
 }
 IN_SANDBOX: dict[str, Callable[[Trial], str]] = {
     "runs": instance_gates.runs,

@@ -1,4 +1,4 @@
-"""Gates that read a module and run nothing: size, syntax, imports, names, protocol."""
+"""Rules of a module that are read off its text; nothing runs. Each gives "" or what breaks it."""
 
 import ast
 
