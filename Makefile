@@ -46,15 +46,14 @@ test: WORKERS = 3 # waits of one fill the others' gaps
 test: dev system ## the tests that take minutes together: what to run while you work
 	$(VENV)/bin/python $(PYTEST) -m "not slow and not quickstart and not peers and not release"
 
-# Recipes run their programs often, other tests compile more than they run: tests/xla_flags.py.
+# Recipes of a release run their programs often, other tests compile more: tests/xla_flags.py.
 RUNS = tests/bench tests/recipes tests/run tests/orchestrator
 ROOMS = $(filter-out $(RUNS),$(wildcard tests/*))
 RECIPES = LOONG_TESTS_RUN_RECIPES=1 $(VENV)/bin/python $(PYTEST) --timeout 1800
 OTHERS = $(VENV)/bin/python $(PYTEST) --timeout 1800
-SLOW = -m "(slow or quickstart) and not peers and not release"
 test-slow: dev system ## the slow tests, whole recipes included
-	$(RECIPES) $(SLOW) $(call marked,mark.(slow|quickstart),$(RUNS)) $(NONE_IS_FINE)
-	$(OTHERS) $(SLOW) $(call marked,mark.(slow|quickstart),$(ROOMS)) $(NONE_IS_FINE)
+	$(OTHERS) -m "(slow or quickstart) and not peers and not release" \
+		$(call marked,mark.(slow|quickstart),tests) $(NONE_IS_FINE)
 
 test-peers: $(PEERS)/peers.stamp system ## comparisons with heavy peers, in .venv-peers
 	$(PEERS)/bin/python $(PYTEST) --timeout 600 -m "peers and not release" \

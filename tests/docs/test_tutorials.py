@@ -1,6 +1,5 @@
 """The tutorials run as printed, save that trainings are cut short by options laid on."""
 
-import itertools
 import json
 
 import pytest
@@ -55,23 +54,3 @@ def test_an_objective_of_ones_own_is_taken_and_looked_at(tmp_path, monkeypatch):
         assert isinstance(recipe.stages["rl"].objective, objectives.Objective)
         assert left == []
         assert recipe != recipes.get_recipe("rl")()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_the_first_run_and_an_objective_of_ones_own(tmp_path):
-    """One story: the second begins with what the first has left."""
-    stages = ("rl-stem", "rl-logic", "rl-code", "general")
-    rl = [[word.replace("--rl.", f"--{name}.") for word in reading.RL] for name in stages]
-    little = ["--engine.num-replicas", "1", *reading.LITTLE]
-    quickstart = [*little, *itertools.chain.from_iterable(rl)]
-    quickstart += ["--sft.num-steps", "2", "--fused.num-problems", "2"]
-    quickstart += ["--fused.scales", "2", "--fused.keep-rates", "1"]
-    shorter = {"train quickstart --run-dir": quickstart, "eval": reading.EVAL}
-    reading.run("tutorials/first_run.md", tmp_path, shorter)
-    for name in ("report.html", "summary.json", "metrics.jsonl", "stages/sft/rollouts"):
-        assert (tmp_path / "runs/quickstart" / name).exists()
-    assert list((tmp_path / "exported").glob("*.safetensors"))
-    shorter = {"train rl": [*little, *reading.RL]}
-    reading.run("tutorials/own_objective.md", tmp_path, shorter)
-    assert (tmp_path / "runs/bold/report.html").exists()

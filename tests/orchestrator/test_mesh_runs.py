@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import pathlib
 from typing import Any
 
 import jax
@@ -87,20 +88,18 @@ def parts_of(name: str, place: str) -> Parts:
 
 
 @functools.cache
-def on_one_device(name: str, staleness: int, directory):
-    return orchestrated(
-        parts_of(name, "one device"), directory, staleness=staleness, num_replicas=2
-    )
+def whole_run(name: str, place: str, base: pathlib.Path):
+    directory = base / f"whole {name} on {place}"
+    return orchestrated(parts_of(name, place), directory, staleness=1, num_replicas=2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", thinned([p for p in PLACES if p != "one device"], 2))
 def test_a_run_on_a_mesh_is_that_of_one_device(place, tmp_path_factory):
-    name = place.split()[0]
-    expected, one = on_one_device(name, 1, tmp_path_factory.getbasetemp() / f"one-{name}")
-    directory = tmp_path_factory.mktemp("mesh")
+    name, base = place.split()[0], tmp_path_factory.getbasetemp()
+    expected, one = whole_run(name, "one device", base)
+    weights, log = whole_run(name, place, base)
     parts = parts_of(name, place)
-    weights, log = orchestrated(parts, directory / "a", staleness=1, num_replicas=2)
     assert trained(log) == trained(one)
     start = jax.tree.leaves(jax.tree.map(np.asarray, parts.weights))
     moved = [np.asarray(a) - b for a, b in zip(jax.tree.leaves(weights), start, strict=True)]
@@ -108,7 +107,8 @@ def test_a_run_on_a_mesh_is_that_of_one_device(place, tmp_path_factory):
     largest = max(np.abs(leaf).max() for leaf in wanted)
     for a, b in zip(moved, wanted, strict=True):
         np.testing.assert_allclose(a, b, atol=5e-5 * largest)  # 1e-5 here; last bits differ
-    again, second = orchestrated(parts, directory / "b", staleness=1, num_replicas=2)
+    directory = tmp_path_factory.mktemp("again")
+    again, second = orchestrated(parts, directory, staleness=1, num_replicas=2)
     assert_equal_trees(again, weights)
     assert [numbers_of(m) for m in second.metrics] == [numbers_of(m) for m in log.metrics]
 
@@ -141,20 +141,20 @@ def test_staleness_zero_is_the_straight_line(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_bit_for_bit_and_on_another_mesh(tmp_path):
-    parts = parts_of("longcat", "longcat split")
-    whole, log = orchestrated(parts, tmp_path / "a", staleness=1, num_replicas=2)
-    for place in ("longcat split", "longcat"):
-        directory = tmp_path / place
-        _, first = orchestrated(parts, directory, staleness=1, num_replicas=2, stop_after=3)
-        weights, second = orchestrated(
-            parts_of("longcat", place), directory, staleness=1, num_replicas=2, resume=True
-        )
-        assert trained(first)[:2] + trained(second) == trained(log)
-        if place == "longcat split":
-            assert_equal_trees(weights, whole)
-        for a, b in zip(jax.tree.leaves(weights), jax.tree.leaves(whole), strict=True):
-            np.testing.assert_allclose(a, b, atol=1e-5)
+@pytest.mark.parametrize("place", thinned(["longcat split", "one device", "longcat"], 0, 1))
+def test_a_killed_run_goes_on_bit_for_bit_and_on_another_mesh(place, tmp_path, tmp_path_factory):
+    whole, log = whole_run("longcat", "longcat split", tmp_path_factory.getbasetemp())
+    _, first = orchestrated(
+        parts_of("longcat", "longcat split"), tmp_path, staleness=1, num_replicas=2, stop_after=3
+    )
+    weights, second = orchestrated(
+        parts_of("longcat", place), tmp_path, staleness=1, num_replicas=2, resume=True
+    )
+    assert trained(first)[:2] + trained(second) == trained(log)
+    if place == "longcat split":
+        assert_equal_trees(weights, whole)
+    for a, b in zip(jax.tree.leaves(weights), jax.tree.leaves(whole), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
 
 
 def engine_of_a_process():

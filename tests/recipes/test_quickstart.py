@@ -1,4 +1,4 @@
-"""The quickstart itself, shortened: killed in the middle of RL, resumed, and finished."""
+"""The tutorial's first run as printed, its quickstart cut short and killed in the middle of RL."""
 
 import json
 import os
@@ -10,12 +10,15 @@ import time
 import pytest
 
 from loong_jax.rollout.records import TICKET_ENDS
+from tests import xla_flags
+from tests.docs import reading
 from tests.sweeps import thinned
 
-pytestmark = [pytest.mark.quickstart, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.quickstart, pytest.mark.timeout(2400)]
 
 STEPS, GENERAL_STEPS = 5, 2
 STAGES = {"rl_stem": STEPS, "rl_logic": STEPS, "rl_code": STEPS, "general": GENERAL_STEPS}
+COMMAND = [sys.executable, "-m", "loong_jax.cli", "train", "quickstart"]
 
 
 def each_stage(option: str, *values: object) -> list[str]:
@@ -23,32 +26,20 @@ def each_stage(option: str, *values: object) -> list[str]:
     return [word for name in names for word in (f"--{name}.{option}", *map(str, values))]
 
 
-COMMAND = [
-    sys.executable, "-m", "loong_jax.cli", "train", "quickstart",
+SHORT = [
     *each_stage("num-steps", STEPS), "--rl-stem.checkpoint-every", "2",
-    "--general.num-steps", str(GENERAL_STEPS),
-    "--fused.num-problems", "16", "--fused.scales", "2", "--fused.keep-rates", "1",
+    "--general.num-steps", str(GENERAL_STEPS), "--fused.scales", "2", "--fused.keep-rates", "1",
 ]  # fmt: skip
-
-
-def posed(number: int) -> list[str]:
-    words = ["--evaluation.num-problems", str(number)]
-    return [*words, "--evaluation.num-pass-at-problems", str(number // 4)]
-
-
-SIZES = {
-    # what a run does, for a landing; and how well, for a release
-    "little": [
-        *posed(16),
-        "--evaluation.pass-at",
-        "4",
-        "--sft.num-steps",
-        "150",
-        *each_stage("scheduler.groups-per-step", 8),
-        *each_stage("learns-from-all"),
-    ],
-    "enough": posed(64),
-}
+LITTLE = [
+    *SHORT, *reading.LITTLE, "--sft.num-steps", "2", "--fused.num-problems", "2",
+    *each_stage("scheduler.groups-per-step", 2), *each_stage("learns-from-all"),
+]  # fmt: skip
+ENOUGH = [
+    *SHORT, "--fused.num-problems", "16",
+    "--evaluation.num-problems", "64", "--evaluation.num-pass-at-problems", "16",
+]  # fmt: skip
+# what a run does, for a landing; and how well, for a release: options, and XLA's flags
+SIZES = {"little": (LITTLE, xla_flags.QUICK_TO_COMPILE), "enough": (ENOUGH, "")}
 enough = pytest.mark.parametrize(
     "run_dir", [pytest.param("enough", marks=pytest.mark.release)], indirect=True
 )
@@ -60,26 +51,44 @@ def lines(path):
 
 @pytest.fixture(scope="module", params=thinned(SIZES, 0))
 def run_dir(request, tmp_path_factory):
-    """A run that was killed without warning once `rl_stem` had its first checkpoint."""
-    directory = tmp_path_factory.mktemp("runs") / "quickstart"
-    command = [*COMMAND, *SIZES[request.param], "--run-dir", str(directory)]
-    environment = {**os.environ, "XLA_FLAGS": ""}
+    """Of a run that was killed without warning once `rl_stem` had its first checkpoint, and that
+    the page, which then runs as printed, goes on with.
+    """
+    options, flags = SIZES[request.param]
+    place = tmp_path_factory.mktemp("reader")
+    directory = place / "runs" / "quickstart"
     metrics = directory / "stages" / "rl_stem" / "metrics.jsonl"
+    environment = {**os.environ, "XLA_FLAGS": flags}
+    command = [*COMMAND, *options, "--run-dir", str(directory)]
     first = subprocess.Popen(command, env=environment, start_new_session=True)
     deadline_s = time.monotonic() + 900
     while len(lines(metrics)) < 4 and first.poll() is None and time.monotonic() < deadline_s:
-        time.sleep(0.2)
+        time.sleep(0.05)
     assert first.poll() is None, "the run ended before it could be killed"
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
     killed_at = len(lines(metrics))
-    subprocess.run(command, env=environment, check=True, timeout=1200)
+    shorter = {"train quickstart --run-dir": options, "eval": reading.EVAL}
+    reading.run("tutorials/first_run.md", place, shorter, flags)
     assert 4 <= killed_at <= STEPS
     return directory
 
 
 def summary_of(run_dir):
     return json.loads((run_dir / "summary.json").read_text())
+
+
+def test_the_page_leaves_what_it_promises(run_dir):
+    for name in ("report.html", "summary.json", "metrics.jsonl", "stages/sft/rollouts"):
+        assert (run_dir / name).exists()
+    assert list((run_dir.parents[1] / "exported").glob("*.safetensors"))
+
+
+def test_an_objective_of_ones_own_trains_what_it_left(run_dir):
+    short = ["--engine.num-replicas", "1", *reading.LITTLE, *reading.RL]
+    place = run_dir.parents[1]
+    reading.run("tutorials/own_objective.md", place, {"train rl": short})
+    assert (place / "runs/bold/report.html").exists()
 
 
 def test_every_step_happened_once(run_dir):
@@ -147,9 +156,11 @@ SPLIT = ["--mesh.fsdp", "4", "--replica-mesh.tensor", "2", "--engine.placement.d
 def test_a_stage_runs_on_the_devices_of_a_mesh(run_dir, tmp_path, mesh):
     """Eight devices made of the CPU: reinforcement learning and evaluation on all of them."""
     command = [
-        *COMMAND[:5], "--only", "rl_stem", "--from", str(run_dir), "--run-dir", str(tmp_path / "m"),
+        *COMMAND, "--only", "rl_stem", "--from", str(run_dir), "--run-dir", str(tmp_path / "m"),
         "--rl-stem.num-steps", "1", "--rl-stem.scheduler.groups-per-step", "4", "--sft.rows", "8",
-        "--engine.slots-per-replica", "32", *SIZES["little"][:6], *mesh,
+        "--engine.slots-per-replica", "32", "--rl-stem.learns-from-all",
+        "--evaluation.num-problems", "16", "--evaluation.pass-at", "4",
+        "--evaluation.num-pass-at-problems", "4", *mesh,
     ]  # fmt: skip
     flags = "--xla_force_host_platform_device_count=8"
     done = subprocess.run(

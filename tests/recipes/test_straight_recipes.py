@@ -34,7 +34,7 @@ def small(name, **changes):
         evaluation=dataclasses.replace(full.evaluation, num_problems=4, num_pass_at_problems=1),
     )  # fmt: skip
     if "sft" in full.stages:
-        full = full.with_stage("sft", num_steps=120, optimizer=FAST, first_careful_share=1.0)
+        full = full.with_stage("sft", num_steps=40, rows=4, optimizer=FAST, first_careful_share=1.0)
     if "samples" in full.stages:
         full = full.with_stage("samples", num_problems=24, samples_per_problem=8, max_kept=1)
     if "rl" in full.stages:
@@ -71,7 +71,7 @@ def teacher(tmp_path_factory):
 def test_sft_alone_learns_and_goes_on_from_another_run(teacher, tmp_path):
     assert list((teacher / "stages").iterdir()) == [teacher / "stages" / "sft"]
     losses = [line["loss"] for line in metrics(teacher, "sft")]
-    assert len(losses) == 120
+    assert len(losses) == 40
     more = small("sft", start_from=teacher).with_stage("sft", num_steps=1)
     run.train(more, tmp_path)
     (first,) = [line["loss"] for line in metrics(tmp_path, "sft")]

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -25,12 +24,13 @@ from loong_jax.environments import split_of
 from loong_jax.merge import checkpoints
 from loong_jax.models.moe.config import NgramEmbedding
 from tests import xla_flags
+from tests.docs import reading
 from tests.doubles import tiny_hf
 from tests.sweeps import thinned
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
-DOCS = Path(__file__).parents[2] / "docs/tutorials/own_model.md"
+DOCS = reading.DOCS / "tutorials/own_model.md"
 VOCABULARY = 8192
 FAMILIES = {
     "longcat": lambda place: tiny_hf.write_longcat(place, vocab_size=VOCABULARY, num_layers=1),
@@ -155,12 +155,10 @@ def test_the_tutorial_runs_as_printed(place, monkeypatch):
     short = {
         ("train", "sft"): ["--sft.num-steps", "2", "--sft.rows", "2", *SMALL],
         ("train", "rl"): ["--rl.num-steps", "1", *RL[6:], *SMALL],
-        ("eval", "runs/rl"): ["--samples", "1", "--k", "1", "--num-problems", "2"],
-        ("eval", "runs/merged"): ["--samples", "1", "--k", "1", "--num-problems", "2"],
-        ("eval", "hf"): ["--samples", "1", "--k", "1", "--max-new-tokens", "8"],
     }
     monkeypatch.chdir(place)
     for line in example.splitlines()[1:]:
         _, *words = line.replace("$MODEL", "hf").split()
-        assert cli.main([*words, *short.get(tuple(words[:2]), [])]) == 0
+        more = reading.EVAL if words[0] == "eval" else short.get(tuple(words[:2]), [])
+        assert cli.main([*words, *more]) == 0
     assert (place / "exported/tokenizer.json").exists()

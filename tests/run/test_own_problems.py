@@ -27,10 +27,11 @@ from loong_jax.run.session import Session
 from loong_jax.run.texts import Texts
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.pool import LocalVerifierPool
+from tests.docs import reading
 from tests.doubles import tiny
 
 TEXTS = Texts(tokenizer=AsciiTokenizer())
-DOCS = Path(__file__).parents[2] / "docs/tutorials/own_problems.md"
+DOCS = reading.DOCS / "tutorials/own_problems.md"
 
 
 def write(path, records):
@@ -387,6 +388,6 @@ def test_the_example_of_the_docs_runs_as_printed(tmp_path, monkeypatch):
     assert len((tmp_path / "mine.jsonl").read_text().splitlines()) == 2000
     monkeypatch.chdir(tmp_path)
     train, evaluation = (command.split()[1:] for command in commands.splitlines())
-    short = ["--sft.num-steps", "2", "--only", "sft", "--evaluation.num-problems", "4"]
+    short = [*reading.LITTLE, "--sft.num-steps", "2", "--sft.rows", "2", "--only", "sft"]
     assert cli.main([*train, *short]) == 0
-    assert cli.main([*evaluation, "--samples", "1", "--k", "1", "--num-problems", "2"]) == 0
+    assert cli.main([*evaluation, *reading.EVAL]) == 0

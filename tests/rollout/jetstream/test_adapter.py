@@ -1,5 +1,6 @@
 """Our engine under JetStream's own Driver: its tests, and the real model through it."""
 
+import functools
 import json
 import os
 import signal
@@ -60,12 +61,9 @@ def test_pages_are_refused():
 @pytest.mark.parametrize("mode", ["interleaved", "disaggregated"])
 def test_the_driver_writes_what_the_engine_writes(mode, tmp_path):
     """More requests than slots; the oracle is the engine's own loop."""
-    from tests.rollout.jetstream import drive
-
     in_own_process("-m", "tests.rollout.jetstream.drive", mode, str(tmp_path / "tokens.json"))
     found = json.loads((tmp_path / "tokens.json").read_text())
-    prompts = [[1, *text.encode()] for text in drive.TEXTS]
-    assert found == [by_engine(drive.weights(), prompt, drive.NUM_TOKENS) for prompt in prompts]
+    assert found == written_by_engine()
 
 
 def in_own_process(*arguments):
@@ -91,19 +89,25 @@ def in_own_process(*arguments):
     return done.stdout
 
 
-def by_engine(weights, prompt, num_tokens):
+@functools.cache
+def written_by_engine() -> list[list[int]]:
+    from tests.rollout.jetstream import drive
 
-    engine = fake_model.fake_engine()
-    settings = SamplingSettings(greedy=True, max_new_tokens=num_tokens)
-    prefix, first = engine.prefill_batch(
-        params=weights,
-        prompts=[np.array(prompt, np.int32)],
-        rows=[0],
-        requests=[SampleRequest(stream=(0, 0, 0, 0, 0), sampling=settings)],
-    )
-    state = engine.bulk_insert(prefix, engine.init_decode_state(), [0])
-    tokens = [int(first.data[0, 0])]
-    while len(tokens) < num_tokens:
-        state, result = engine.generate(weights, state)
-        tokens += result.convert_to_numpy().written(0)[0].tolist()
-    return tokens
+    engine, weights = fake_model.fake_engine(), drive.weights()
+    settings = SamplingSettings(greedy=True, max_new_tokens=drive.NUM_TOKENS)
+
+    def written(text):
+        prefix, first = engine.prefill_batch(
+            params=weights,
+            prompts=[np.array([1, *text.encode()], np.int32)],
+            rows=[0],
+            requests=[SampleRequest(stream=(0, 0, 0, 0, 0), sampling=settings)],
+        )
+        state = engine.bulk_insert(prefix, engine.init_decode_state(), [0])
+        tokens = [int(first.data[0, 0])]
+        while len(tokens) < drive.NUM_TOKENS:
+            state, result = engine.generate(weights, state)
+            tokens += result.convert_to_numpy().written(0)[0].tolist()
+        return tokens
+
+    return [written(text) for text in drive.TEXTS]
