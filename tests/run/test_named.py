@@ -174,10 +174,10 @@ Nothing = dataclasses.dataclass(Empty)
 """
 
 
-def test_a_scheduler_of_your_own_is_one_module(recipe, tmp_path, monkeypatch):
+def test_a_scheduler_of_your_own_is_one_module(recipe, tmp_path, monkeypatch, capsys):
     """As docs/how-to/add_scheduler.md has it: its class is named, and its fields are options."""
     page = (Path(__file__).parents[2] / "docs/how-to/add_scheduler.md").read_text()
-    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    code, look = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     (command,) = re.findall(r"^loong train rl (.*)$", page, re.MULTILINE)
     monkeypatch.chdir(tmp_path)
     Path("gentle.py").write_text(code)
@@ -194,6 +194,10 @@ def test_a_scheduler_of_your_own_is_one_module(recipe, tmp_path, monkeypatch):
     ledger.groups_per_replica = 4
     assert decide(ledger, policy) == [Assign(0, 0)]
     assert (policy.mixes_versions, policy.needs) == (False, ())
+    monkeypatch.syspath_prepend(tmp_path)
+    exec(look, {})
+    dora, gentle = capsys.readouterr().out.splitlines()
+    assert (dora.split(":")[0], gentle.split(":")[0]) == ("DoraPolicy", "GentlePolicy")
 
 
 def test_one_without_settings_and_one_that_is_no_scheduler(recipe, tmp_path):
@@ -212,6 +216,11 @@ def test_one_without_settings_and_one_that_is_no_scheduler(recipe, tmp_path):
 def test_a_name_that_is_none_lists_those_that_are(recipe, words):
     with pytest.raises(ConfigError, match=r"names nothing\. Choose one of: [a-z-]+, [a-z-]+"):
         chosen(recipe, words)
+
+
+def test_a_name_that_is_misspelt_is_suggested(recipe):
+    with pytest.raises(ConfigError, match=r"Write --rl\.scheduler\.$"):
+        chosen(recipe, "--rl.schedular dora")
 
 
 def test_what_the_tutorial_makes_is_taken(recipe, tmp_path, monkeypatch):
