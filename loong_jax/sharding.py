@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import mesh_utils
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Integer, Shaped
 
@@ -252,7 +253,8 @@ class ShardingRules:
 
         Its transpose scatters the gradient back to where the parameter rests. If all that meets the
         parameter are products with the tokens of an array that lies as `meets`, its gradient is
-        summed over devices no earlier than it is scattered.
+        summed over devices no earlier than it is scattered. TPUs sum it whole on every device
+        unless its parts are rows of what lies in memory.
         """
         partition = self.gathered(*names)
         if self.mesh is None:
@@ -263,7 +265,10 @@ class ShardingRules:
             summed = frozenset(tokens) - frozenset(own)
             if any(self.size(axis) > 1 for axis in summed):  # else nothing waits for a sum
                 partition = partition.update(reduced=summed)
-        return jax.sharding.reshard(weight, NamedSharding(self.mesh, partition))
+        whole = jax.sharding.reshard(weight, NamedSharding(self.mesh, partition))
+        cut = [axis for axis, name in enumerate(names) if self.gathers(name)]
+        has_rows = cut and weight.ndim > 1 and self.platform == "tpu"
+        return _with_gradient_in_parts(whole, cut[0]) if has_rows else whole
 
     def gather_tokens(self, x: Array, name: str) -> Array:
         """`x` as it meets weights that stay cut along `name`: whole over the axes of that cut.
@@ -468,6 +473,20 @@ def summed_wide(take: Callable[[Array, Array], Array], table: Array, index: Arra
     function = jax.custom_vjp(take)
     function.defvjp(lambda *operands: (take(*operands), operands), backward)
     return function(table, index)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _with_gradient_in_parts(weight: Array, axis: int) -> Array:
+    """`weight`, whose gradient lies in memory in matrices with `axis` as their rows."""
+    return weight
+
+
+def _in_parts(axis, _, grad):
+    *outer, last = (i for i in range(grad.ndim) if i != axis)
+    return (with_layout_constraint(grad, Layout((*outer, axis, last))),)
+
+
+_with_gradient_in_parts.defvjp(lambda weight, axis: (weight, None), _in_parts)
 
 
 def _as_tuple(axes: MeshAxes) -> tuple[str, ...]:

@@ -112,9 +112,9 @@ def environments() -> Recipe:
 def agentic_mini() -> Recipe:
     """Prices of baskets: the policy calls a price list, reads what it answers, and adds up.
 
-    A miniature of RL on problems that cannot be solved without a tool. Command: loong train
-    agentic-mini. Machine: 2 CPU cores, 3 GB. How well it does was not measured; that its turns,
-    calls and caches are what they should be is tested.
+    A miniature of RL on problems that cannot be solved without a tool.
+    Command: loong train agentic-mini. Machine: 2 CPU cores, 3 GB. How well it does was not
+    measured; that its turns, calls and caches are what they should be is tested.
     """
     sft, rl = _small_stages(128)  # of all turns together, those of tools included
     return Recipe(

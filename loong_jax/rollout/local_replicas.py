@@ -174,7 +174,8 @@ class LocalReplicaGroup:
         self._sent |= {ticket.number: (ticket, version) for ticket in tickets}
 
         def carry_out(host: Replica) -> None:
-            assert host.version == version, f"{version} dispatched, {host.version} assigned"
+            mismatch = f"version {version} came to a replica that hosts {host.version}"
+            assert host.version == version, mismatch
             host.submit(tickets, partials=known)
 
         keep = lambda: self._partials.keep(known)  # noqa: E731

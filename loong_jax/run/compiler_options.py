@@ -18,6 +18,13 @@ _START_EARLY = {"xla_lhs_output_fusion_latency_multiplier": 0.25}
 # wait for it unless their SparseCores carry it; tpu7x does so by itself.
 _DENSE_BESIDE_WORK = {"xla_tpu_enable_sparse_core_collective_offload_all_reduce": True}
 
+# Gathers and scatters of weights over a few devices: a step of Qwen2.5-7B on eight v6e chips takes
+# 0.28 s with these and 0.36 s without. v5e has no SparseCore.
+_BY_SPARSECORE = {
+    "xla_tpu_enable_sparse_core_collective_offload_all_gather": True,
+    "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": True,
+}
+
 # v6e waits for a ragged exchange unless its SparseCores carry it. In decoding nothing ran beside it
 # even then, and a step took 1 % more time.
 _RAGGED_BESIDE_WORK = {"xla_tpu_enable_sparse_core_collective_offload_ragged_all_to_all": True}
@@ -75,12 +82,11 @@ def _of_exchange(chip: str, exchange: Exchange | None, decodes: bool) -> dict[st
         "tpu7x": _GATHERED_AS_SUCH | _LARGE_SUMS_APART,
     }.get(chip, {})
     if exchange is None:
-        return {} if decodes else dense
+        return {} if decodes else dense | (_BY_SPARSECORE if chip == "v6e" else {})
     if isinstance(exchange, PaddedExchange):
         return {"xla_tpu_enable_async_all_to_all": True, **_START_EARLY, **dense}
-    if isinstance(exchange, GatherExchange) and chip != "v5e":  # which has no SparseCore
-        prefix = "xla_tpu_enable_sparse_core_collective_offload_"
-        return {prefix + "all_gather": True, prefix + "reduce_scatter": True}
+    if isinstance(exchange, GatherExchange) and chip != "v5e":
+        return dict(_BY_SPARSECORE)
     if isinstance(exchange, RaggedExchange) and not decodes:
         by_chip = {"tpu7x": {}, "v6e": _START_EARLY | _RAGGED_BESIDE_WORK}
         return by_chip.get(chip, _START_EARLY) | dense

@@ -30,11 +30,10 @@ def test_ours_alone(tmp_path, monkeypatch):
 @pytest.mark.timeout(600)
 def test_both(tmp_path):
     pytest.importorskip("mergekit", reason="mergekit comes with the extra `peers`")
-    found = fusion.measure(
-        tmp_path, fusion.Options(methods="task_arithmetic,della", **SMALL), report=lambda _: None
-    )
+    chosen = fusion.Options(methods="task_arithmetic", **SMALL)
+    found = fusion.measure(tmp_path, chosen, report=lambda _: None)
     assert found["methods"]["task_arithmetic"]["largest_difference"] <= fusion.LARGEST_DIFFERENCE
-    assert found["methods"]["della"]["speedup"] > 0
+    assert found["methods"]["task_arithmetic"]["speedup"] > 0
 
 
 def test_results_that_differ_stop_it(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections import Counter
 
 import pytest
 
@@ -27,6 +28,7 @@ SMALL = [
     "--evaluation.samples-per-problem", "1", "--max-new-tokens", "8", "--rl.num-steps", "1",
     "--rl.group-size", "2", "--rl.objective.reduction.group-size", "2", "--rl.rows", "8",
     "--rl.scheduler.deterministic", "--rl.learns-from-all", "--rl.reward.malformed", "-0.5",
+    "--rl.reward.judges-truncated", "--rl.scheduler.max-staleness", "0",
 ]  # fmt: skip
 
 
@@ -36,7 +38,9 @@ def services(monkeypatch):
     endpoint = ScriptedEndpoint()
     monkeypatch.setenv("LOONG_JUDGE_URL", endpoint.url)
     monkeypatch.setenv("LOONG_JUDGE_MODEL", "scripted")
-    with fake_lean.running() as server:
+    proofs = {f"(h : x = {n})": right for n, (_, right, _) in enumerate(source_rows.minif2f())}
+    proofs |= {"2 + 2 = 4": "by rfl", "(h : p)": "(h)"}  # of the admission of the verifier
+    with fake_lean.running([(part, " ".join(p.split())) for part, p in proofs.items()]) as server:
         monkeypatch.setenv("LOONG_LEAN_URL", f"http://127.0.0.1:{server.server_port}")
         yield
     endpoint.close()
@@ -88,16 +92,21 @@ def test_ten_rows_of_each_set_are_judged_and_trained_on_in_one_run(tmp_path, ser
         "trained_metrics",
         lambda groups, **version: trained.extend(groups) or of_batch(groups, **version),
     )
+    by_domain = Counter(one.domain for one in problems.values())  # which take turns
+    num_groups = len(by_domain) * max(by_domain.values())
     tiny_hf.write_longcat(tmp_path / "hf", vocab_size=1024, num_layers=1)
     run = ["train", "rl", "--start-from", str(tmp_path / "hf"), "--problems", str(file),
            "--run-dir", str(tmp_path / "run"), *SMALL,
-           "--rl.scheduler.groups-per-step", str(len(problems))]  # fmt: skip
+           "--rl.scheduler.groups-per-step", str(num_groups)]  # fmt: skip
     assert cli.main(run) == 0
     assert {group.ticket.problem.uid for group in trained} == {*problems}
     rollouts = [rollout for group in trained for rollout in group.rollouts]
-    assert all(one.verdict.is_graded and one.reward is not None for one in rollouts)
+    for one in rollouts:
+        worth = -0.5 if one.verdict.reason == "format" else float(one.verdict.is_correct)
+        assert one.verdict.is_graded
+        assert one.reward == worth
     done = json.loads((tmp_path / "run/stages/rl/done.json").read_text())
-    assert done["tickets"]["trained"] == len(problems)
+    assert done["tickets"]["trained"] == num_groups
 
 
 def test_without_a_prover_the_other_problems_are_trained_on(tmp_path, monkeypatch, caplog):

@@ -16,6 +16,18 @@ from tests import xla_flags
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 
+# options that cut what a page runs short
+LITTLE = [
+    "--engine.slots-per-replica", "8", "--engine.prefill-members", "8", "--engine.narrow-slots",
+    "--engine.groups-per-replica", "1", "--evaluation.num-problems", "2",
+    "--evaluation.samples-per-problem", "1", "--evaluation.pass-at", "0", "--max-new-tokens", "24",
+]  # fmt: skip
+EVAL = [
+    "--num-problems", "2", "--samples", "1", "--k", "1", "--max-new-tokens", "8",
+    "--slots-per-replica", "8",
+]  # fmt: skip
+RL = ["--rl.num-steps", "1", "--rl.scheduler.groups-per-step", "2", "--rl.learns-from-all"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Block:
@@ -42,7 +54,12 @@ def save_files(page: str, place: Path) -> None:
             file.write_text(block.text, encoding="utf-8")
 
 
-def run(page: str, place: Path, shorter: Mapping[str, Sequence[str]] | None = None) -> str:
+def run(
+    page: str,
+    place: Path,
+    shorter: Mapping[str, Sequence[str]] | None = None,
+    flags: str = xla_flags.QUICK_TO_COMPILE,
+) -> str:
     """Saves the files of a page, runs its commands in `place`, and returns what they print.
 
     `shorter` has options to lay on commands, by their first words; `{}` runs all as printed, and
@@ -60,7 +77,7 @@ def run(page: str, place: Path, shorter: Mapping[str, Sequence[str]] | None = No
     if shorter is None:
         commands = [text for text in commands if text.startswith("python ")]
     assert commands, f"{page} has no commands to run"
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": xla_flags.NOT_OPTIMIZED}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": flags}
     done = subprocess.run(
         ["bash", "-ec", prelude + "".join(commands)],
         cwd=place, env=environment, capture_output=True, text=True, check=False,

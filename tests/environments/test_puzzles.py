@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loong_jax.environments import LEVELS, PUZZLES, Problem, get_environment
+from loong_jax.environments import LEVELS, PUZZLES, Problem, get_environment, tasks
 from loong_jax.environments.deductive import first_order
 from tests.bounds import EXPLODES_S
 
@@ -228,3 +228,9 @@ def test_levels_outside_are_refused(name):
     for level in (0, 6, -1):
         with pytest.raises(ValueError, match=f"level={level} is not in"):
             get_environment(name).problem(level, 0)
+
+
+def test_a_task_is_posed_and_solved_by_name():
+    posed = tasks.generate("sudoku", 1, 3)
+    assert posed == get_environment("sudoku").problem(1, 3)
+    assert get_environment("sudoku").verify(posed, tasks.solve(posed)).is_correct

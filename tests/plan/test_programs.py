@@ -39,10 +39,13 @@ def test_no_mesh_axis_is_needed(line):
 
 @pytest.mark.parametrize(
     "line",
-    [
-        "--mode train --mesh fsdp=2,expert=4",
-        "--mode decode --mesh expert=4,tensor=2 --num-drafts 1 --num-steps 2",
-    ],
+    thinned(
+        [
+            "--mode train --mesh fsdp=2,expert=4",
+            "--mode decode --mesh expert=4,tensor=2 --num-drafts 1 --num-steps 2",
+        ],
+        1,
+    ),
 )
 def test_a_model_of_n_grams_has_every_program(line):
     trace(f"longcat-flash-lite --num-layers 1 --topology v5e:2x4 {line} --length 512")

@@ -1,7 +1,6 @@
-"""Environment packages as a recipe's problems: chosen, tried, demonstrated, trained on, judged."""
+"""Environment packages as a recipe's problems: chosen, tried, demonstrated."""
 
 import dataclasses
-import json
 
 import pytest
 
@@ -10,15 +9,10 @@ from loong_jax.data.packages import Package
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.environments.modules import Module
 from loong_jax.errors import ConfigError
-from loong_jax.orchestrator.dora import DoraPolicy
-from loong_jax.recipes import EngineSettings, PackagedProblems, get_recipe, packaged
-from loong_jax.rl.objectives import longcat_objective
-from loong_jax.rl.optimizers import AdamW, WarmupConstant
-from loong_jax.rollout.engine_config import PageConfig
+from loong_jax.recipes import PackagedProblems, get_recipe, packaged
 from loong_jax.run import demonstrations, run
 from loong_jax.run.demonstrations import held_out
 from loong_jax.run.texts import Texts
-from tests.doubles import tiny
 from tests.synth.scripted import resyn_digits, resyn_search
 
 pytestmark = pytest.mark.bubblewrap
@@ -39,29 +33,6 @@ def directory(tmp_path_factory):
         )  # fmt: skip
         packages.write(place, package, [])
     return place
-
-
-def recipe(directory):
-    full = get_recipe("environments")()
-    full = full.with_stage(
-        "sft", num_steps=60, rows=4, row_length=112,
-        optimizer=AdamW(schedule=WarmupConstant(peak=1e-2, warmup_steps=8)),
-    ).with_stage(
-        "rl", num_steps=1, group_size=4, rows=4, row_length=112, learns_from_all=True,
-        scheduler=DoraPolicy(groups_per_step=2, max_staleness=1, max_ahead=0.5),
-        objective=longcat_objective(group_size=4, max_response_tokens=96),
-    )  # fmt: skip
-    return dataclasses.replace(
-        full,
-        problems=PackagedProblems(directory=str(directory), levels=(1, 2)),
-        model=tiny.smallest_config(),
-        verifiers=dataclasses.replace(full.verifiers, num_workers=1),
-        engine=EngineSettings(
-            slots_per_replica=8, cache_length=112, prefill_length=16, prefill_prompts=4,
-            prefill_members=8, chunked_prefill=True, pages=PageConfig(num_pages=112, page_size=8),
-        ),
-        evaluation=dataclasses.replace(full.evaluation, num_problems=2),
-    )  # fmt: skip
 
 
 def test_packages_are_domains(directory):
@@ -111,23 +82,11 @@ def test_a_run_without_packages_is_not_begun(tmp_path):
 
 
 def test_sides_of_the_split_and_demonstrations(directory):
-    settings = recipe(directory)
+    problems = PackagedProblems(directory=str(directory), levels=(1, 2))
+    settings = dataclasses.replace(get_recipe("environments")(), problems=problems)
     posed = held_out(settings, "product", "test", 6)
     assert len({problem.canonical for problem in posed}) == 6
     taught = iter(demonstrations.pairs_of(settings, settings.stages["sft"], TEXTS))
     pairs = [next(taught) for _ in range(12)]
     assert {prompt[:3] for prompt, _ in pairs} == {"dbl", "mul"}
     assert not {prompt for prompt, _ in pairs} & {problem.prompt for problem in posed}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_run_trains_on_packages(directory, tmp_path):
-    settings = recipe(directory)
-    run.train(settings, tmp_path)
-    lines = (tmp_path / "stages" / "rl" / "metrics.jsonl").read_text().splitlines()
-    verdicts = json.loads(lines[0])["judged/verdicts"]
-    assert verdicts.get("ungradable", 0) == 0
-    assert sum(verdicts.values()) >= 8
-    found = json.loads((tmp_path / "stages" / "rl" / "evaluation.json").read_text())
-    assert set(found["domains"]) == {"double", "product"}

@@ -175,7 +175,7 @@ def test_supervised_loss_is_the_same_with_a_list():
     (listed, _), *_ = sft.batches(pairs, sft.pair_encoder(tiny.tokenizer()), stage, lists=True)
     listed = jax.tree.map(jnp.asarray, listed)
     plain = {name: a for name, a in listed.items() if name != "predicted"}
-    gradient_of = jax.value_and_grad(sft.sft_loss, has_aux=True)
+    gradient_of = jax.jit(jax.value_and_grad(sft.sft_loss, has_aux=True), static_argnames="model")
     (loss, _), found = gradient_of(toy_weights(), listed, model=listing_policy())
     (expected, _), other = gradient_of(toy_weights(), plain, model=toy_policy())
     assert listed["predicted"].place.size < listed["tokens"].size

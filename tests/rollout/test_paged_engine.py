@@ -14,39 +14,20 @@ from loong_jax.models import moe
 from loong_jax.models.families import family_of
 from loong_jax.rollout.devices import OneDevice
 from loong_jax.rollout.engine import SampleRequest
-from loong_jax.rollout.engine_config import EngineConfig, PageConfig
+from loong_jax.rollout.engine_config import PageConfig
 from loong_jax.rollout.paged_engine import PagedEngine
 from loong_jax.rollout.pages import OutOfPages
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import Replica
 from loong_jax.rollout.slot_engine import SlotEngine
+from tests.doubles import tiny
 from tests.doubles.fake_model import fake_problem
 from tests.rollout.engine_checks import check_pages, num_compiled
 
 PAGES = PageConfig(num_pages=40, page_size=4)
-SHAPES = EngineConfig(
-    slots_per_replica=8,
-    cache_length=32,
-    prefill_lengths=(8, 16),
-    prefill_prompts=4,
-    prefill_members=8,
-    decode_steps=4,
-    narrow_slots=(4,),
-    chunked_prefill=True,
-)
-MODEL = moe.MoEConfig.tiny(
+SHAPES = tiny.engine_shapes(prefill_lengths=(8, 16), narrow_slots=(4,), chunked_prefill=True)
+MODEL = tiny.smallest_config(
     num_layers=1,
-    hidden_size=32,
-    num_heads=2,
-    q_lora_rank=16,
-    kv_lora_rank=8,
-    qk_nope_head_dim=8,
-    qk_rope_head_dim=4,
-    v_head_dim=8,
-    ffn_hidden_size=32,
-    expert_ffn_hidden_size=16,
-    num_experts=4,
-    num_zero_experts=2,
     ngram=moe.NgramEmbedding(max_order=3, num_splits=2, base_rows=300, eos_token=2),
 )
 PROMPTS = [np.arange(length, dtype=np.int32) * 7 % 90 + 33 for length in (3, 8, 11, 16)]

@@ -17,30 +17,11 @@ from loong_jax.rollout.engine import SampleRequest
 from loong_jax.rollout.engine_config import EngineConfig
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slot_engine import SlotEngine
+from tests.doubles import tiny
 from tests.rollout.engine_checks import num_compiled
 
-SHAPES = EngineConfig(
-    slots_per_replica=8,
-    cache_length=32,
-    prefill_lengths=(8, 16),
-    prefill_prompts=4,
-    prefill_members=8,
-    decode_steps=4,
-    narrow_slots=(4,),
-)
-MODEL = moe.MoEConfig.tiny(
-    hidden_size=32,
-    num_heads=2,
-    q_lora_rank=16,
-    kv_lora_rank=8,
-    qk_nope_head_dim=8,
-    qk_rope_head_dim=4,
-    v_head_dim=8,
-    ffn_hidden_size=32,
-    expert_ffn_hidden_size=16,
-    num_experts=4,
-    num_zero_experts=2,
-)
+SHAPES = tiny.engine_shapes(prefill_lengths=(8, 16), narrow_slots=(4,))
+MODEL = tiny.smallest_config()
 PROMPTS = [np.arange(length, dtype=np.int32) * 7 % 90 + 33 for length in (3, 8, 11, 16)]
 
 

@@ -28,6 +28,9 @@ def test_every_exchange_gets_its_options(chip):
     assert ("xla_lhs_output_fusion_latency_multiplier" in ragged) == (chip != "tpu7x")
     assert compiler_options("v5p:4x4x4", exchange.RaggedExchange(), decodes=True) == {}
     dense = compiler_options(chip, None)
+    scatters = dense.pop("xla_tpu_enable_sparse_core_collective_offload_reduce_scatter", False)
+    gathers = dense.pop("xla_tpu_enable_sparse_core_collective_offload_all_gather", False)
+    assert scatters is gathers is (chip == "v6e")
     assert dense.items() < padded.items()
     assert not any("all_to_all" in name for name in dense)
     assert bool(dense) == (chip != "v5e")

@@ -17,6 +17,7 @@ from loong_jax.rl.policy_model import policy_of
 from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.run import devices, memory
 from loong_jax.run.placement import engine_shapes
+from tests.sweeps import thinned
 
 
 def recipe_on(mesh: MeshSettings, **changes) -> Recipe:
@@ -35,14 +36,14 @@ def held(tree) -> int:
     )
 
 
-@pytest.mark.parametrize("rank", [None, 4], ids=["whole", "adapters"])
+LONGCAT = (None, MeshSettings(fsdp=2, expert=2, tensor=2))
+QWEN = (DenseConfig.tiny(num_layers=2, dtype="bfloat16"), MeshSettings(fsdp=4, tensor=2))
+
+
 @pytest.mark.parametrize(
-    ("model", "mesh"),
-    [
-        (None, MeshSettings(fsdp=2, expert=2, tensor=2)),
-        (DenseConfig.tiny(num_layers=2, dtype="bfloat16"), MeshSettings(fsdp=4, tensor=2)),
-    ],
-    ids=["longcat", "qwen2"],
+    ("model", "mesh", "rank"),
+    thinned([(*LONGCAT, None), (*LONGCAT, 4), (*QWEN, None), (*QWEN, 4)], 1, 2),
+    ids=["longcat-whole", "longcat-adapters", "qwen2-whole", "qwen2-adapters"],
 )
 def test_the_table_counts_what_a_trainer_and_its_replicas_hold(model, mesh, rank):
     recipe = recipe_on(mesh, **({} if model is None else {"model": model}))

@@ -40,7 +40,9 @@ class LoongEnvConfig:
     seed: int = 0
 
     def __post_init__(self):
-        refuse_below(self, 1, "items", "round_size", "num_attempts", "max_tries")
+        for name in ("items", "round_size", "num_attempts", "max_tries"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} is below 1. Raise it.")
         if not 0 <= self.min_correct <= self.num_attempts:
             raise ConfigError(
                 f"min_correct={self.min_correct} is not in 0..num_attempts={self.num_attempts}."

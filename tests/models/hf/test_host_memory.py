@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flax import nnx
@@ -20,7 +21,7 @@ from loong_jax.models.dense import DenseConfig, DenseDecoder
 
 SLACK = 48e6  # bytes, of what is compiled and read on the way; every file is larger
 FILE_BYTES = 120_000_000
-SIZES = dict(  # 269 million bytes of weights, the largest leaf 67
+SIZES: dict[str, Any] = dict(  # 269 million bytes of weights, the largest leaf 67
     vocab_size=16_384,
     hidden_size=1024,
     ffn_hidden_size=4096,
@@ -75,6 +76,7 @@ def test_a_load_holds_its_arrays_and_a_part_of_a_leaf(tmp_path):
     )
     assert child.stdin is not None
     assert child.stdout is not None
+    before = peak = 0
     for _ in range(2):
         assert child.stdout.readline() == "begins\n"
         before = peak = resident_bytes(child.pid)

@@ -1,5 +1,7 @@
 """The grouped product of the experts against a dense one, and what never enters it."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +14,8 @@ from loong_jax.models.moe.router import Routing
 from loong_jax.sharding import ShardingRules
 from tests.doubles import tiny
 from tests.sweeps import thinned
+
+arrange = jax.jit(grouped.arrange, static_argnums=(2, 3))
 
 
 def problem(num_tokens, num_chosen=3, num_experts=4, num_targets=6, width=8, ffn=5, seed=0):
@@ -35,27 +39,37 @@ def dense(x, gate, target, kept, gate_up, down):
     hidden = jnp.einsum("TD,EDcM->TEcM", x, gate_up)
     hidden = jax.nn.silu(hidden[:, :, 0]) * hidden[:, :, 1]
     out_TED = jnp.einsum("TEM,EMD->TED", hidden, down)
-    chosen_TKE = (target[..., None] == np.arange(len(down))) & kept[..., None]
-    return jnp.einsum("TK,TKE,TED->TD", gate, chosen_TKE.astype(np.float32), out_TED)
+    chosen_TKE = jax.nn.one_hot(target, len(down)) * kept[..., None]
+    return jnp.einsum("TK,TKE,TED->TD", gate, chosen_TKE, out_TED)
 
 
-def check_against_dense(target, kept, *floats, num_cells):
-    x = floats[0]
-    direction = np.random.default_rng(1).normal(size=x.shape).astype(np.float32)
+def direction_of(x):
+    return np.random.default_rng(1).normal(size=x.shape).astype(np.float32)
 
-    def ours(x, gate, gate_up, down):
-        plan = grouped.arrange(jnp.asarray(target), jnp.asarray(kept), len(down), num_cells)
-        return jnp.sum(grouped.expert_ffn(x, gate, plan, gate_up, down) * direction)
 
-    def oracle(x, gate, gate_up, down):
-        return jnp.sum(dense(x, gate, target, kept, gate_up, down) * direction)
+@jax.jit
+@functools.partial(jax.value_and_grad, argnums=(2, 3, 4, 5))
+def dense_sum(target, kept, x, gate, gate_up, down):
+    """Along one direction, and its gradient."""
+    return jnp.sum(dense(x, gate, target, kept, gate_up, down) * direction_of(x))
 
-    arguments = tuple(map(jnp.asarray, floats))
-    value, gradient = jax.jit(jax.value_and_grad(ours, argnums=(0, 1, 2, 3)))(*arguments)
-    expected, wanted = jax.jit(jax.value_and_grad(oracle, argnums=(0, 1, 2, 3)))(*arguments)
+
+def assert_alike(found, wanted):
+    """Values and gradients."""
+    (value, gradient), (expected, of_dense) = found, jax.device_get(wanted)
     assert float(value) == pytest.approx(float(expected), rel=1e-5, abs=1e-4)
-    for a, b in zip(gradient, wanted, strict=True):
+    for a, b in zip(gradient, of_dense, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * max(1, abs(b).max()))
+
+
+def check_against_dense(*operands, num_cells):
+    @jax.jit
+    @functools.partial(jax.value_and_grad, argnums=(2, 3, 4, 5))
+    def ours(target, kept, x, gate, gate_up, down):
+        plan = grouped.arrange(target, kept, len(down), num_cells)
+        return jnp.sum(grouped.expert_ffn(x, gate, plan, gate_up, down) * direction_of(x))
+
+    assert_alike(ours(*operands), dense_sum(*operands))
 
 
 @pytest.mark.parametrize(
@@ -104,7 +118,7 @@ def test_all_choices_may_fall_on_one_expert(num_cells):
 def test_every_kept_choice_has_one_place_and_no_other_has_any(num_cells):
     num_experts = 4
     target, kept, *_ = problem(200, seed=2)
-    plan = grouped.arrange(jnp.asarray(target), jnp.asarray(kept), num_experts, num_cells)
+    plan = arrange(target, kept, num_experts, num_cells)
     expert_of = target.reshape(-1)
     members = [np.flatnonzero(kept & (target == e)) for e in range(num_experts)]
     cell, slot = np.asarray(plan.cell), np.asarray(plan.slot)
@@ -120,9 +134,10 @@ def test_every_kept_choice_has_one_place_and_no_other_has_any(num_cells):
     in_blocks, num_blocks = [], int(plan.block_end[-1])
     rows = grouped.block_rows(target.size, num_experts, num_cells)
     assert num_blocks == sum(-(-max(0, len(m) - num_cells) // rows) for m in members)
+    block = jax.jit(grouped.Plan.block)
     for i in range(num_blocks):
-        expert, choice = plan.block(jnp.int32(i))
-        own = np.asarray(choice)[np.asarray(choice) < target.size]
+        expert, choice = map(np.asarray, block(plan, jnp.int32(i)))
+        own = choice[choice < target.size]
         assert choice.shape == (rows,)
         assert (expert_of[own] == int(expert)).all()
         in_blocks.extend(own)
@@ -131,10 +146,10 @@ def test_every_kept_choice_has_one_place_and_no_other_has_any(num_cells):
 
 
 def test_a_table_has_no_more_cells_than_there_are_choices():
-    plan = grouped.arrange(jnp.zeros((10, 3), jnp.int32), jnp.ones((10, 3), bool), 4, 1000)
+    plan = jax.device_get(arrange(np.zeros((10, 3), np.int32), np.ones((10, 3), bool), 4, 1000))
     assert plan.cell.shape == (4, 30)
     np.testing.assert_array_equal(plan.cell[0], np.arange(30))
-    assert (np.asarray(plan.cell[1:]) == 30).all()
+    assert (plan.cell[1:] == 30).all()
     assert int(plan.block_end[-1]) == 0
 
 
@@ -155,7 +170,9 @@ def test_a_token_of_zero_choices_gets_its_gates_times_itself_and_touches_no_weig
     u = jnp.asarray(random.normal(size=(2, 3, config.hidden_size)), jnp.float32)
     gate = jnp.asarray(random.uniform(size=(2, 3, 2)), jnp.float32)
     target = jnp.asarray(random.integers(4, 7, size=(2, 3, 2)), jnp.int32)
-    mixed = nnx.merge(graph, poisoned)(u, Routing(target, gate), jnp.ones((2, 3), bool))
+    mixed = jax.jit(lambda *a: nnx.merge(graph, poisoned)(*a))(
+        u, Routing(target, gate), jnp.ones((2, 3), bool)
+    )
     np.testing.assert_allclose(mixed, np.sum(gate, -1, keepdims=True) * u, rtol=1e-6)
 
 
@@ -163,14 +180,15 @@ def test_padding_takes_nothing_from_experts_that_nobody_chose():
     """Weights that are not finite must not reach tokens, or their gradients, through padding."""
     target, kept, *floats = problem(50)
     kept &= target != 3
-    x, gate, gate_up, down = map(jnp.asarray, floats)
-    gate_up, down = (a.at[3].set(jnp.nan) for a in (gate_up, down))
-    plan = grouped.arrange(jnp.asarray(target), jnp.asarray(kept), 4, 24)
+    x, gate, gate_up, down = floats
+    gate_up[3] = down[3] = np.nan
+    plan = arrange(target, kept, 4, 24)
 
-    def summed(x, gate):
+    def summed(x, gate, gate_up, down):
         return jnp.sum(grouped.expert_ffn(x, gate, plan, gate_up, down))
 
-    assert all(jnp.all(jnp.isfinite(a)) for a in jax.grad(summed, argnums=(0, 1))(x, gate))
+    gradient = jax.jit(jax.grad(summed, argnums=(0, 1)))(x, gate, gate_up, down)
+    assert all(np.isfinite(a).all() for a in gradient)
 
 
 def test_blocks_grow_with_the_share_of_an_expert():

@@ -25,7 +25,7 @@ def test_memory_exchange_and_cache_of_the_compiled_programs():
     facts = json.loads(done.stdout.splitlines()[-1])
     for name, kernels in (("forward", 1), ("backward", 3)):
         assert facts[f"{name}_kernels"] == kernels  # splash attention: the value, dq, dk and dv
-        growth = np.diff(facts[name]) / [1024, 2048, 4096]
+        growth = np.diff(facts[name]) / [1024, 2048]
         assert growth.max() < 1.5 * growth.min(), facts[name]
     latents = "bf16[1,{},576]"
     assert sorted(map(tuple, facts["exchanged"])) == [

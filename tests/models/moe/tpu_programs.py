@@ -17,7 +17,7 @@ from loong_jax.models.moe import core_attention
 from loong_jax.models.moe.mask import AttentionMask, Operands
 from loong_jax.sharding import ShardingRules, make_mesh
 
-LENGTHS = (1024, 2048, 4096, 8192)
+LENGTHS = (1024, 2048, 4096)
 WIDTHS = dict(nope=128, rope=64, rank=512, value=128)
 
 

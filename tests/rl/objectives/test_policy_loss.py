@@ -51,9 +51,13 @@ def grpo():
     return objectives.grpo_objective(group_size=GROUP_SIZE, beta=0.05)
 
 
+policy_loss = jax.jit(
+    objectives.policy_loss, static_argnames=("objective", "num_groups", "num_lags")
+)
+
+
 def loss_of(objective, case, num_groups=GROUPS, num_lags=3):
-    arrays = {name: None if value is None else jnp.asarray(value) for name, value in case.items()}
-    return objectives.policy_loss(objective, num_groups=num_groups, num_lags=num_lags, **arrays)
+    return policy_loss(objective, num_groups=num_groups, num_lags=num_lags, **case)
 
 
 def gradient_of(objective, case, **kwargs):

@@ -94,9 +94,19 @@ def test_no_planted_loophole_is_kept(finished):
     assert resyn_caught.admitted_loopholes(resyn_caught.table(finished)) == []
 
 
-def test_a_killed_run_goes_on_and_ends_alike(finished, words, tmp_path):
+def test_a_run_of_little_budget_that_is_then_killed_goes_on_and_ends_alike(
+    finished, words, tmp_path
+):
     """Killed with -9 amid the calls: none that was kept is made again; equal bytes at the end."""
     out = tmp_path / "run"
+    assert command.main(options(out, words, max_calls=20)) == command.BUDGET_SPENT
+    report = json_files.read_json(out / "report.json")
+    assert not report["is_complete"]
+    assert report["funnel"]["kept"] == 0
+    packages.write(out / "packages", packages.read_all(finished / "packages")[0], [])
+    (kept,) = (out / "packages").iterdir()
+    kept.rename(kept.with_name("left_by_an_earlier_start-0123456789abcdef"))
+    num_calls = (out / "calls.jsonl").read_bytes().count(b"\n")
     arguments = [sys.executable, "-m", "tests.synth.scripted.played", "synth", "resyn"]
     arguments += ["--out", str(out), "--keywords", str(words), *played.AT, "--ideas", "3"]
     root = Path(__file__).parents[3]
@@ -106,13 +116,12 @@ def test_a_killed_run_goes_on_and_ends_alike(finished, words, tmp_path):
     )  # fmt: skip
     calls, deadline = out / "calls.jsonl", time.monotonic() + KILL_S
     while time.monotonic() < deadline and process.poll() is None:
-        if calls.exists() and calls.read_bytes().count(b"\n") >= 30:
+        if calls.read_bytes().count(b"\n") >= num_calls + 20:
             break
         time.sleep(0.02)
     assert process.poll() is None, "it ended before it could be killed"
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    assert not (out / "report.json").exists()
     with CallStore(calls) as store:
         kept = {ledger.digest(call["messages"], call["seed"]) for call in store.records()}
     num_said = len((out / played.LEDGER).read_text().splitlines())
@@ -131,16 +140,3 @@ def test_a_directory_holds_one_run(finished, words):
 def test_an_endpoint_needs_a_model(words, tmp_path):
     with pytest.raises(ConfigError, match="--model"):
         command.main(options(tmp_path, words, endpoint="http://127.0.0.1:1/v1", model=""))
-
-
-def test_a_run_ends_with_its_budget_and_goes_on_with_a_larger_one(finished, words, tmp_path):
-    out = tmp_path / "run"
-    assert command.main(options(out, words, max_calls=20)) == command.BUDGET_SPENT
-    report = json_files.read_json(out / "report.json")
-    assert not report["is_complete"]
-    assert report["funnel"]["kept"] == 0
-    packages.write(out / "packages", packages.read_all(finished / "packages")[0], [])
-    (kept,) = (out / "packages").iterdir()
-    kept.rename(kept.with_name("left_by_an_earlier_start-0123456789abcdef"))
-    made(out, words)
-    assert tree(out) == tree(finished)

@@ -26,6 +26,10 @@ _TEXT = re.compile(r"\\text\w*\s*\{([^{}]*)\}")
 _HAS_DIGITS = re.compile(r"[\d$\\=]")
 _SAYS_NO_MORE = re.compile(r"\W*(?:this|these|those|note|check|here|both|indeed)\b", re.IGNORECASE)
 _APPOSED = re.compile(r"(\$[^$]+\$),\s+(?:an?|the|whose)\s+[a-z]")  # $x^2 - 5$, a quadratic with
+_EXPLAINED = re.compile(  # an answer first: "**D**\n\nExplanation: ..."
+    r"(?<=\A)([^\n]{1,60})\n+\W*(?:explanation|reasoning|justification|解析|解释|理由)\W*[:\n].*",
+    re.DOTALL | re.IGNORECASE,
+)
 _POLITENESS = re.compile(r"I hope (?:it|this) is correct\.?|\[Note.*", re.DOTALL)
 
 
@@ -99,7 +103,7 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
     """Candidates of a response without boxes; `line` is the last one where it stands apart."""
     if "hope" in body or "[Note" in body:
         body = _POLITENESS.sub("", body)
-    body = closing.without_comments(body)
+    body = closing.without_comments(_EXPLAINED.sub(r"\1", body))
     found = list(closing.spans(body))
     if not found and any(closing.is_derived(body, match) for match in closing.phrases_of(body)):
         return  # twice the answer is 48
@@ -152,9 +156,10 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
             yield Span(items, "listed")
         if len(body) <= MAX_WHOLE and not statements.ends_on_bullet(body):
             derived = closing.DERIVED.fullmatch(body) if "=" in body else None
-            is_one = derived is not None and len(prose.sentences(derived[1])) == 1
-            if derived is not None and is_one and _HAS_DIGITS.search(derived[1]):
-                yield from _with_shorter(Span(derived[1], "stated"))
+            said = "" if derived is None else derived[1]
+            is_value = _HAS_DIGITS.search(said) and not last_maths.IS_SUBJECT.search(said)
+            if is_value and len(prose.sentences(said)) == 1:
+                yield from _with_shorter(Span(said, "stated"))
             is_bold = body.count("**") == 2 and " **" in f" {body}"
             yield from _with_shorter(Span(body.replace("**", " ") if is_bold else body, "whole"))
         if (bold := statements.last_bold(body)) is not None:

@@ -20,7 +20,9 @@ _PIECE = re.compile(
 )
 _NUMBER_ONLY = re.compile(_NUMBER)
 _ANY = re.compile(r"\bfor (?:all|every|any|each)(?: (?:real|integers?|reals?|numbers?))*\s*\Z")
-_IS_SUBJECT = re.compile(r" (?:is|are|has|have|was|must|can|itself|from|lies)\b(?! \$?[-\d])")
+IS_SUBJECT = re.compile(
+    r"(?:\A\W*[a-zA-Z]\$)?(?<=\$) (?:is|are|has|have|was|must|can|itself|from|lies)\b(?! \$?[-\d])"
+)
 _LETTER = re.compile(r"[a-zA-Z](?:\s*\\in\s*\\(?:mathbb|Bbb)\s*\{?[RZNQC]\}?(?:\^?\+)?)?")
 _DEFINES = re.compile(r"([fghFG])(?:\([a-z]\))?\s*(?:=|\\equiv)")
 _APART = (".", ":")  # what a colon follows is explained by what comes next
@@ -65,6 +67,11 @@ _OPERATED_AFTER = re.compile(
     r"[,;]?\s*(?:是?增根|不符?合题意|应?舍去)|\?\s*(?:no\b|nope|wrong|not\b|impossible))",
     re.IGNORECASE,
 )
+_TAKEN_BACK = re.compile(
+    r"\b(?:unfortunately|contradict\w*|violat\w+|absurd|fails?\s+(?:the|to|for|because|since)|"
+    r"(?:does\s*n[o']t|doesn't)\s+(?:work|satisfy|fit|hold))\b",
+    re.IGNORECASE,
+)
 _CITED = re.compile(r"\b(?!(?:is|are|be|equals?|gets?|gives?|obtain)\b)[A-Za-z]{2,}\s+\[\Z")
 _A_NUMBERED_LINE = re.compile(r"^\s*\(?\d{1,2}[.)]\s+[A-Za-z]", re.MULTILINE)
 _RELATIVE = re.compile(r"\$?\s*(?:more|less|fewer|greater|larger|smaller)\s+than\b", re.IGNORECASE)
@@ -85,6 +92,8 @@ def spans(body: str) -> Iterator[Span]:
         return
     if _OPERATED.search(_words_before(body, matches[-1].start())):
         return  # half of 24
+    if _TAKEN_BACK.search(body, matches[-1].end()):
+        return
     if _OPERATED_AFTER.match(body[matches[-1].end() :][:60]):
         return  # 24 factorial
     start, end = matches[-1].span()
@@ -184,7 +193,8 @@ def _is_any(body: str, match: re.Match[str]) -> bool:
     if match[5] or _LETTER.fullmatch(_content(match)) is None:
         return False
     before = body[max(0, match.start() - 24) : match.start()]
-    return _ANY.search(before) is not None or _IS_SUBJECT.match(body, match.end()) is not None
+    is_of_it = _ANY.search(before) is not None or before.endswith((" of ", " from ", " about "))
+    return is_of_it or IS_SUBJECT.match(body, match.end()) is not None
 
 
 def _content(match: re.Match[str]) -> str:

@@ -4,7 +4,7 @@ import functools
 import re
 from collections.abc import Iterator
 
-from loong_jax.verifiers.maths import names
+from loong_jax.verifiers.maths import names, wording
 from loong_jax.verifiers.maths.reading import numerals
 from loong_jax.verifiers.maths.units import POWER_WORDS, UNITS
 
@@ -231,7 +231,7 @@ def without_remarks(body: str) -> str:
             and SAID.SENTENCE.match(last)
             and (last[0] == "(" or _OTHER_CASE.match(last) or not _AMENDS.search(last))
         )
-        if breaks and (is_remark or _states_nothing(last)):
+        if breaks and (is_remark or _states_nothing(last) or _is_settled(body, breaks)):
             before = body[: breaks[-1].start()]
             said = before[-MAX_CHARS:].rstrip(" .!*")
             if _LINE_NUMBER.search(said):
@@ -294,11 +294,26 @@ def bold_inside(sentence: str) -> str | None:
 
 def _ends_on_value(said: str) -> bool:
     """Whether a text ends on a value, but for what its last sentence adds to it."""
-    if _ENDS_ON_VALUE.search(said) is not None:
+    if _ENDS_ON_VALUE.search(said) is not None or wording.is_known(said[said.rfind(" ") + 1 :]):
         return True
     last = _BREAK.split(said)[-1]
     cut = _cut(last)
     return cut is not None and _ENDS_ON_VALUE.search(last[:cut]) is not None
+
+
+_IN_BOLD = re.compile(
+    r"\W*(?:(?:so|thus|hence|therefore|finally|in total|altogether)\b|所以|因此|故|综上|答)[^\n]*"
+    r"\*\*[^*\n]*\d[^*\n]*\*\*[^*\n]*\Z",
+    re.IGNORECASE,
+)
+
+
+def _is_settled(body: str, breaks: list[re.Match[str]]) -> bool:
+    """Whether the sentence before the last concludes with a value in bold type."""
+    last, end = body[breaks[-1].end() :], breaks[-1].start()
+    start = breaks[-2].end() if len(breaks) > 1 else 0
+    is_plain = len(last) <= MAX_CHARS and "**" not in last and not _AMENDS.search(last)
+    return is_plain and not last.endswith(":") and bool(_IN_BOLD.match(body[start:end]))
 
 
 _ISOLATED = re.compile(

@@ -300,6 +300,10 @@ def _differential(token: Token, following: Token) -> tuple[str, str, int] | None
     """What stands before dx in its word, the variable, and how many tokens dx takes."""
     if token.kind not in ("word", "text"):
         return None
+    if token.text == "d":
+        name = following.text.removeprefix("\\")
+        is_name = name in names.GREEK or (len(name) == 1 and name.isalpha())
+        return ("", name, 2) if is_name else None
     found = _DIFFERENTIAL.fullmatch(token.text)
     return (found[1], found[2], 1) if found else None
 

@@ -196,6 +196,13 @@ SYNONYMS = {  # normal forms that say the same as one, itself among them
     for group in names.TABLES["synonyms"].split(";")
     for word in group.split("|")
 }
+
+
+def is_known(word: str) -> bool:
+    """Whether a word is a whole answer, as odd and Tuesday are."""
+    return word in SYNONYMS or word.lower() in _ROWS
+
+
 _IT_IS = re.compile(r"\b(?:is|was|be|been) \**([A-Z][a-z]{1,14})\**(?: (?:who|that)\b.*)?\Z")
 _NAME = re.compile(r"[A-Z][a-z]{1,14}")
 
