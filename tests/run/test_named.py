@@ -1,5 +1,6 @@
 """Parts of a stage by name on the command line; sizes that two parts share are said once."""
 
+import dataclasses
 import inspect
 import json
 import re
@@ -126,6 +127,9 @@ def test_a_signal_and_a_clip_of_your_own_compute_and_are_read_again(recipe, tmp_
     np.testing.assert_allclose(found, [2, -2 / 3, 0, -2 / 3, -2 / 3], rtol=1e-6)
     gain, is_clipped = clipped_gain(jnp.array([9.0]), jnp.array([-1.0]), objective.clip)
     assert (gain.tolist(), is_clipped.tolist()) == ([-9.0], [False])
+    (tmp_path / "own.py").write_text(OWN_PARTS.replace("scale", "factor"))
+    with pytest.raises(ConfigError, match=r"LeaveOneOut raised TypeError.*'scale'"):
+        _ = dataclasses.replace(objective.signal).part
 
 
 @pytest.mark.parametrize(
