@@ -205,9 +205,9 @@ def verify(arguments: Arguments) -> int:
 
     chosen = options.parse(options.VerifyOptions, f"loong verify {name}", rest)
     if ".py:" in name:
-        from loong_jax import recipes
+        from loong_jax import own
 
-        verifier = recipes.own_function(name)()
+        verifier = own.built(name)
     else:
         verifier = verifiers.get_verifier(name)
     counts = command.verify_file(verifier, chosen.input, chosen.output)

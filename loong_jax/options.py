@@ -83,8 +83,10 @@ class ExportHfOptions:
 class VerifyOptions:
     """Judges every line of a JSON-lines file; the output has one verdict a line, in order.
 
-    Records for math: `gold` and `answer` (a whole response or the answer alone), perhaps `type`,
-    `tolerance` and `question`. A line that is no record is ungradable.
+    Most records have `answer` (a whole response or the answer alone) and `gold`;
+    docs/reference/verifiers.md says what each verifier reads. A line that is no record is
+    ungradable.
+
     Example: loong verify math --input cases.jsonl --output verdicts.jsonl
     """
 
@@ -189,7 +191,10 @@ def with_defaults(config_type: type, **defaults: Any) -> type:
     chosen = dataclasses.make_dataclass(
         config_type.__name__, fields, bases=(config_type,), frozen=True, kw_only=True
     )
-    chosen.__doc__ = config_type.__doc__
+    # its source, where help texts are read from
+    for name in ("__doc__", "__module__", "__qualname__", "__firstlineno__"):
+        if name in vars(config_type):
+            setattr(chosen, name, vars(config_type)[name])
     return chosen
 
 

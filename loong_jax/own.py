@@ -49,6 +49,11 @@ def own_function(name: str) -> Callable[..., Any]:
     return called
 
 
+def built(name: str, **settings: Any) -> Any:
+    """What the class that `FILE.py:CLASS` names makes of `settings`."""
+    return _within(name, own_function(name), **settings)
+
+
 def _within(name: str, function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
     try:
         return function(*arguments, **settings)
@@ -76,7 +81,7 @@ class OwnPart:
 
     @functools.cached_property
     def part(self) -> Any:
-        return own_function(self.kind)(**self.settings)
+        return built(self.kind, **self.settings)
 
 
 def as_own(part: Any, method: str, what: str) -> Any:

@@ -121,6 +121,14 @@ def test_help_of_a_recipe_of_ones_own_without_words_names_its_directory(tmp_path
     assert first.startswith("  --run-dir runs/short ")
 
 
+def test_help_of_a_merge_has_words_for_its_options(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["merge", "ties", "--help"])
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for words in ("common ancestor", "equal unless given", "float32 masters", "experts' average"):
+        assert words in shown
+
+
 @pytest.mark.parametrize("name", ["quickstart", "rl", "sft", "distill", "environments"])
 def test_help_has_the_settings_that_matter_and_help_all_every_one(name, capsys):
     from loong_jax.run import named

@@ -39,26 +39,26 @@ class EvalOptions:
     merge` made, or a directory or URL in the layout of Hugging Face. Without --problems the
     held-out test problems of the run's own recipe are posed, the same as after its stages; of a
     file that it was trained on, those that it held out. What such a file holds:
-    docs/how-to/evaluation.md. Examples:
-    loong eval runs/quickstart --num-problems 64
-    loong eval checkpoints/chat --problems mine.jsonl --samples 8 --k 1 4 8 --json eval.json
+    docs/how-to/evaluation.md.
+
+    Example: loong eval runs/quickstart --num-problems 64
+
+    Example: loong eval checkpoints/chat --problems mine.jsonl --samples 8 --k 1 4 8
     """
 
     run_dir: tyro.conf.Positional[AnyPath]
     problems: Path | None = None  # JSON lines of problems of your own
     all_problems: bool = False  # those of a run's own file too that it was trained on
-    num_problems: int | None = (
-        None  # of each domain, the first ones; 128 of a recipe's, all of a file
-    )
+    # of each domain, the first ones; 128 of a recipe's, all of a file unless given
+    num_problems: int | None = None
     samples: int = 4  # n, of each problem
     k: tuple[int, ...] = (1, 4)  # of pass@k, each at most `samples`
     greedy: bool = False  # one greedy answer to each problem besides
-    temperature: float = 1.0
+    temperature: float = 1.0  # of samples; lower keeps closer to the likeliest answer
     max_new_tokens: int | None = None  # of an answer; the recipe's, or 256
     seed: int = 0  # of samples and of the bootstrap
-    slots_per_replica: Annotated[int, tyro.conf.arg(aliases=["--num-slots"])] = (
-        32  # samples that are written at the same time
-    )
+    # samples that are written at the same time
+    slots_per_replica: Annotated[int, tyro.conf.arg(aliases=["--num-slots"])] = 32
     num_verifiers: int = 2  # processes that judge
     mesh: MeshSettings = MeshSettings()  # that the model is cut over; one device unless given
     tokenizer: AnyPath | None = None  # as of `loong serve`

@@ -6,6 +6,7 @@ takes the stage and returns its part, or a class of schedulers.
 """
 
 import dataclasses
+import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
@@ -48,6 +49,7 @@ def choose(recipe: Recipe, arguments: Sequence[str]) -> tuple[Recipe, list[str]]
             if name is not None and hasattr(stage, field):
                 left = _without(option, left)
                 stage = dataclasses.replace(stage, **{field: _part(field, option, name, stage)})
+        _refuse_misspelt(prefix, left)
         stages[stage_name] = stage
     return dataclasses.replace(recipe, stages=stages), left
 
@@ -99,6 +101,14 @@ def _sized(stage: RlStage, prefix: str, arguments: Sequence[str]) -> RlStage:
             stage.objective, reduction=dataclasses.replace(reduction, **known)
         ),
     )
+
+
+def _refuse_misspelt(prefix: str, arguments: Sequence[str]) -> None:
+    """Of an option whose value is a name, which the parser of the others does not know."""
+    for word in arguments:
+        stage, _, name = word.partition("=")[0].rpartition(".")
+        if stage == prefix and (meant := difflib.get_close_matches(name, NAMES, 1, 0.8)):
+            raise ConfigError(f"{word} is no option. Write {prefix}.{meant[0]}.")
 
 
 def _refuse_unknown(option: str, name: str, names: Mapping[str, Any]) -> None:

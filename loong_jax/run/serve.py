@@ -47,16 +47,14 @@ class ServeOptions:
     chat_style: prompts.ChatStyle | None = None  # the chat template of the weights, if any
     api_key_file: Path | None = None  # holds the key; the variable LOONG_API_KEY does as well
     allow_anyone: bool = False  # serve other hosts without an API key
-    slots_per_replica: Annotated[int, tyro.conf.arg(aliases=["--num-slots"])] = (
-        16  # samples that are written at the same time
-    )
+    # samples that are written at the same time
+    slots_per_replica: Annotated[int, tyro.conf.arg(aliases=["--num-slots"])] = 16
     context_tokens: int = 1024  # of prompt and answer together
     num_pages: int | None = None  # of the cache; for half of the slots at full length unless given
     page_size: int = 16  # tokens
     prefill_lengths: tuple[int, ...] = (64, 256)  # buckets; longer prompts are read in pieces
-    decode_steps: Annotated[int, tyro.conf.arg(aliases=["--block-steps"])] = (
-        8  # tokens per sample between two looks at the queue
-    )
+    # tokens per sample between two looks at the queue
+    decode_steps: Annotated[int, tyro.conf.arg(aliases=["--block-steps"])] = 8
     mesh: MeshSettings = MeshSettings()  # that the model is cut over; one device unless given
     limits: ServingLimits = ServingLimits()
 

@@ -1,5 +1,6 @@
 """Parts of a stage by name on the command line; sizes that two parts share are said once."""
 
+import dataclasses
 import inspect
 import json
 import re
@@ -126,6 +127,9 @@ def test_a_signal_and_a_clip_of_your_own_compute_and_are_read_again(recipe, tmp_
     np.testing.assert_allclose(found, [2, -2 / 3, 0, -2 / 3, -2 / 3], rtol=1e-6)
     gain, is_clipped = clipped_gain(jnp.array([9.0]), jnp.array([-1.0]), objective.clip)
     assert (gain.tolist(), is_clipped.tolist()) == ([-9.0], [False])
+    (tmp_path / "own.py").write_text(OWN_PARTS.replace("scale", "factor"))
+    with pytest.raises(ConfigError, match=r"LeaveOneOut raised TypeError.*'scale'"):
+        _ = dataclasses.replace(objective.signal).part
 
 
 @pytest.mark.parametrize(
@@ -174,10 +178,10 @@ Nothing = dataclasses.dataclass(Empty)
 """
 
 
-def test_a_scheduler_of_your_own_is_one_module(recipe, tmp_path, monkeypatch):
+def test_a_scheduler_of_your_own_is_one_module(recipe, tmp_path, monkeypatch, capsys):
     """As docs/how-to/add_scheduler.md has it: its class is named, and its fields are options."""
     page = (Path(__file__).parents[2] / "docs/how-to/add_scheduler.md").read_text()
-    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    code, look = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     (command,) = re.findall(r"^loong train rl (.*)$", page, re.MULTILINE)
     monkeypatch.chdir(tmp_path)
     Path("gentle.py").write_text(code)
@@ -194,6 +198,10 @@ def test_a_scheduler_of_your_own_is_one_module(recipe, tmp_path, monkeypatch):
     ledger.groups_per_replica = 4
     assert decide(ledger, policy) == [Assign(0, 0)]
     assert (policy.mixes_versions, policy.needs) == (False, ())
+    monkeypatch.syspath_prepend(tmp_path)
+    exec(look, {})
+    dora, gentle = capsys.readouterr().out.splitlines()
+    assert (dora.split(":")[0], gentle.split(":")[0]) == ("DoraPolicy", "GentlePolicy")
 
 
 def test_one_without_settings_and_one_that_is_no_scheduler(recipe, tmp_path):
@@ -212,6 +220,11 @@ def test_one_without_settings_and_one_that_is_no_scheduler(recipe, tmp_path):
 def test_a_name_that_is_none_lists_those_that_are(recipe, words):
     with pytest.raises(ConfigError, match=r"names nothing\. Choose one of: [a-z-]+, [a-z-]+"):
         chosen(recipe, words)
+
+
+def test_a_name_that_is_misspelt_is_suggested(recipe):
+    with pytest.raises(ConfigError, match=r"Write --rl\.scheduler\.$"):
+        chosen(recipe, "--rl.schedular dora")
 
 
 def test_what_the_tutorial_makes_is_taken(recipe, tmp_path, monkeypatch):
