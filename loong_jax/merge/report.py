@@ -37,7 +37,7 @@ class Sums(NamedTuple):
 
 
 def fuse_with_report(
-    base: Weights, experts: Experts, **settings: Any
+    base: Weights | None, experts: Experts, **settings: Any
 ) -> tuple[Weights, dict[str, Any]]:
     """What `fuse` returns, with the same settings, and a report on it as JSON values.
 
