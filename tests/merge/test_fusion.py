@@ -208,7 +208,7 @@ def refusals():
     yield "weights for", {"a": one}, {"weights": {"b": 1.0}}
     yield "non-negative", [one], {"weights": [-1.0]}
     yield "sum to 0", [one, one], {"weights": [1.0, -1.0], "method": merge.Linear()}
-    yield "calculates", [one, one], {"weights": [1.0, 2.0], "method": merge.Sce()}
+    yield "takes no weights", [one, one], {"weights": [1.0, 2.0], "method": merge.Sce()}
     yield "batch_axes", [one], {"batch_axes": 3}
     yield "mask", [one], {"masks": [{"w": np.ones(3, bool)}]}
     yield "same leaves", [one, one], {"masks": [{"w": np.ones((2, 3), bool)}, {}]}

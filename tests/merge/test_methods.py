@@ -409,7 +409,7 @@ def refusals():
     yield "cancel", [one, turned], {"method": merge.Karcher()}
     yield "zero in some", [one, zero], {"method": merge.Slerp()}
     yield "non-negative", [one, two], {"method": merge.Slerp(), "weights": [1.0, -0.5]}
-    yield "calculates", [one, two], {"method": merge.Ram(), "weights": [1.0, 2.0]}
+    yield "takes no weights", [one, two], {"method": merge.Ram(), "weights": [1.0, 2.0]}
     yield "no importances", [one, two], {"method": merge.Fisher()}
     yield "takes no importances", [one], {"method": merge.Ties(), "importances": [one]}
     yield "lack", [one], {"method": merge.Fisher(), "importances": [{"v": one["w"]}]}
