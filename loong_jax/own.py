@@ -30,7 +30,8 @@ def own_function(name: str) -> Callable[..., Any]:
     found = _within(file, runpy.run_path, place, run_name=place).get(function)
     if not callable(found):
         raise ConfigError(
-            f"{file} has no function {function!r}. Write `def {function}(...):` there."
+            f"{file} has no function {function!r}, and no class. Write `def {function}(...):` or "
+            f"`class {function}:` there."
         )
     if isinstance(found, type):
         return found
@@ -78,6 +79,9 @@ class OwnPart:
 
     kind: str  # FILE.py:CLASS
     settings: Annotated[Mapping[str, Any], tyro.conf.arg(name="")]  # its fields
+
+    def __hash__(self) -> int:  # programs are shared by equal objectives
+        return hash((self.kind, repr(sorted(self.settings.items()))))
 
     @functools.cached_property
     def part(self) -> Any:

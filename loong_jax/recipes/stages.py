@@ -25,7 +25,7 @@ from loong_jax.orchestrator.curriculum import Curriculum
 from loong_jax.orchestrator.dora import DoraPolicy, algorithm_1
 from loong_jax.orchestrator.ledger import Ledger
 from loong_jax.orchestrator.policy import Policy
-from loong_jax.own import own_function
+from loong_jax.own import built, own_function
 from loong_jax.rl.collapse import CollapseRules
 from loong_jax.rl.lora import LoraConfig
 from loong_jax.rl.objectives import Objective
@@ -123,7 +123,7 @@ class OwnPolicy:
 def _policy_of(name: str, known: Mapping[str, Any]) -> Any:
     kind = own_function(name)
     fields = inspect.signature(kind).parameters
-    return kind(**{field: value for field, value in known.items() if field in fields})
+    return built(name, **{field: value for field, value in known.items() if field in fields})
 
 
 Scheduler = (

@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 from loong_jax import recipes
 from loong_jax.errors import ConfigError
+from loong_jax.own import OwnPart
 from loong_jax.recipes import SCHEDULERS, Recipe, RlStage, Scheduler
 from loong_jax.recipes.stages import OwnPolicy
 from loong_jax.rl.objectives import OBJECTIVES, Objective
@@ -52,6 +53,16 @@ def choose(recipe: Recipe, arguments: Sequence[str]) -> tuple[Recipe, list[str]]
         _refuse_misspelt(prefix, left)
         stages[stage_name] = stage
     return dataclasses.replace(recipe, stages=stages), left
+
+
+def build_own_parts(recipe: Any) -> None:
+    """Reads the files of a recipe's own parts, which refuse their settings before anything runs."""
+    for stage in getattr(recipe, "stages", {}).values():
+        if isinstance(getattr(stage, "scheduler", None), OwnPolicy):
+            assert stage.scheduler.policy is not None
+        for part in vars(getattr(stage, "objective", None) or object).values():
+            if isinstance(part, OwnPart):
+                assert part.part is not None
 
 
 def _part(field: str, option: str, name: str, stage: Any) -> Any:

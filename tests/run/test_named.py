@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from loong_jax import configs, options, recipes
+from loong_jax import configs, options, own, recipes
 from loong_jax.data.response import FORMS
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator.changes import Assign
@@ -240,3 +240,25 @@ def test_what_the_tutorial_makes_is_taken(recipe, tmp_path, monkeypatch):
     assert (own.name, own.max_new_tokens) == ("short", 32)
     table = page.split("| form |")[1].split("\n\n")[0]
     assert set(re.findall(r"^\| `([\w-]+)`", table, re.MULTILINE)) == set(FORMS)
+
+
+def test_own_parts_are_one_key_of_programs_and_refuse_their_settings_before_anything_runs(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(
+        "import dataclasses\n\n\n@dataclasses.dataclass(frozen=True)\nclass Halved:\n"
+        "    scale: float = 0.5\n\n    def __post_init__(self):\n        assert self.scale > 0\n\n"
+        "    def advantages(self, rewards):\n        return self.scale * rewards\n"
+    )
+    parts = [own.OwnPart(kind=f"{file}:Halved", settings={"scale": scale}) for scale in (1, 1, -1)]
+    assert hash(parts[0]) == hash(parts[1])
+    assert len(set(parts)) == 2
+    recipe = recipes.get_recipe("rl")()
+    for part in parts[::2]:
+        objective = dataclasses.replace(recipe.stages["rl"].objective, signal=part)
+        stage = dataclasses.replace(recipe.stages["rl"], objective=objective)
+        changed = dataclasses.replace(recipe, stages=recipe.stages | {"rl": stage})
+        if part.settings["scale"] > 0:
+            named.build_own_parts(changed)
+        else:
+            with pytest.raises(ConfigError, match=r"own\.py:Halved, line 9, raised Asse"):
+                named.build_own_parts(changed)
