@@ -48,7 +48,7 @@ def train(arguments: Arguments) -> int:
     config = chosen.config
     if found.is_new:
         config = choosing.finished(config, found.config, rest)
-    named.build_own_parts(config)
+    named.own_parts(config)
     if is_dry:
         run.show_memory(config, chosen.only)
         return 0

@@ -55,14 +55,17 @@ def choose(recipe: Recipe, arguments: Sequence[str]) -> tuple[Recipe, list[str]]
     return dataclasses.replace(recipe, stages=stages), left
 
 
-def build_own_parts(recipe: Any) -> None:
-    """Reads the files of a recipe's own parts, which refuse their settings before anything runs."""
-    for stage in getattr(recipe, "stages", {}).values():
-        if isinstance(getattr(stage, "scheduler", None), OwnPolicy):
-            assert stage.scheduler.policy is not None
-        for part in vars(getattr(stage, "objective", None) or object).values():
-            if isinstance(part, OwnPart):
-                assert part.part is not None
+def own_parts(recipe: Recipe) -> list[Any]:
+    """The schedulers, signals and clips of one's own in a recipe, made of their settings.
+
+    ConfigError for what their files raise: to be called before anything runs.
+    """
+    stages = [stage for stage in recipe.stages.values() if isinstance(stage, RlStage)]
+    policies = [
+        stage.scheduler.policy for stage in stages if isinstance(stage.scheduler, OwnPolicy)
+    ]
+    named = [part for stage in stages for part in (stage.objective.signal, stage.objective.clip)]
+    return policies + [part.part for part in named if isinstance(part, OwnPart)]
 
 
 def _part(field: str, option: str, name: str, stage: Any) -> Any:

@@ -258,7 +258,8 @@ def test_own_parts_are_one_key_of_programs_and_refuse_their_settings_before_anyt
         stage = dataclasses.replace(recipe.stages["rl"], objective=objective)
         changed = dataclasses.replace(recipe, stages=recipe.stages | {"rl": stage})
         if part.settings["scale"] > 0:
-            named.build_own_parts(changed)
+            (found,) = named.own_parts(changed)
+            assert found.advantages(2) == 2
         else:
             with pytest.raises(ConfigError, match=r"own\.py:Halved, line 9, raised Asse"):
-                named.build_own_parts(changed)
+                named.own_parts(changed)

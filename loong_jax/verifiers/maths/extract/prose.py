@@ -253,7 +253,7 @@ _AMOUNT_ALONE = re.compile(
     rf"\$[^$=]+\$|{_WORD}",
     re.IGNORECASE,
 )
-_NO_SUBJECT = re.compile(r"\w+\W+(?:\w+\W+)*\Z")
+_WORD_BEFORE = re.compile(r"\w\W{1,20}\Z")  # else the value is the subject of its sentence
 _MENTIONS = re.compile(
     r"(?i)\b(?:the|these|those|of|for|with|from|than|by|at|in|to|per|every|each|after|before|step|case|"
     r"part|if|since|because|when|not|n't)\s+\W*\Z"
@@ -282,7 +282,7 @@ def bold_inside(sentence: str) -> str | None:
         return said if is_name and not re.search(r"\bnot\b|不", after) else None
     stated = _CONCLUDING.sub("", before)
     if (
-        _NO_SUBJECT.search(stated) is None
+        _WORD_BEFORE.search(stated) is None
         or _DENIES.search(before)
         or _MENTIONS.search(before)
         or _STATES_AFTER.search(after)
@@ -317,7 +317,7 @@ def _is_settled(body: str, breaks: list[re.Match[str]]) -> bool:
 
 
 _ISOLATED = re.compile(
-    r"[\s$]*[a-z]\s*(?:[<>≤≥]=?|\\[gl]eq?(?:slant)?\b)\s*-?[\d.\\{}/a-z]+[\s$.]*"
+    r"[\s$]*[a-z]\s*(?:[<>≤≥]=?|\\[gl]eq?(?:slant)?\b)\s*-?[\d.\\{}/a-z]{1,60}[\s$.]{0,9}"
 )
 
 
