@@ -48,7 +48,8 @@ def train(arguments: Arguments) -> int:
     config = chosen.config
     if found.is_new:
         config = choosing.finished(config, found.config, rest)
-    named.own_parts(config)
+    if isinstance(config, Recipe):
+        named.own_parts(config)
     if is_dry:
         run.show_memory(config, chosen.only)
         return 0
