@@ -1,9 +1,9 @@
 """`loong bench device`: training and decoding a LongCat of two billion parameters on one device.
 
 Peaks of a data sheet stand beside what the device does at best, measured in the same run: one large
-product and one large copy. Training is the step that `loong plan` describes: forward, backward,
-clipping and Adam over float32 masters. Decoding is greedy, all sequences at one place of a full
-cache, many steps in one call as in the engine.
+product and one large copy. Training is a step of the trainer of `loong train`: gradients of one
+micro-batch and the update of float32 masters. Decoding is greedy, all sequences at one place of a
+full cache, many steps in one call as in the engine.
 """
 
 import dataclasses
@@ -20,12 +20,15 @@ from flax import nnx
 
 from loong_jax import options
 from loong_jax.bench import record
+from loong_jax.data import packing
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.plan import counts, programs
 from loong_jax.plan.chips import CHIPS
 from loong_jax.plan.counts import attention_flops
+from loong_jax.rl import batching, trainer
+from loong_jax.rl.batching import Layout, TrajectoryBatch
 from loong_jax.run import places
 from loong_jax.sharding import ShardingRules
 
@@ -188,22 +191,21 @@ class _Bench:
         """A step in which every layer stands on its own, each on other tokens."""
         chosen = self.chosen
         config = dataclasses.replace(self.config, unroll_layers=True, remat=_KEPT)
-        rules = ShardingRules()
-        graphdef, weights = moe.abstract_weights(config, rules)
-        shape = chosen.batch, chosen.length
-        program = programs.train_program(config, rules, graphdef, weights, shape)
-        wide = dataclasses.replace(config, param_dtype=jnp.float32)
-        masters = jax.jit(lambda key: moe.init_weights(wide, key)[1])(jax.random.key(0))
-        moments = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), program.arguments[0].moments)
-        state = programs.State(masters, moments, jnp.int32(0))
-        batches = [self._tokens(seed, (1, *shape)) for seed in range(2 + chosen.rounds)]
-        step, compile_s = _compiled(program.function, (state, batches[0]), donated=program.donated)
-        times, losses = [], []
-        for batch in batches:  # tokens met again are learned by heart, and crowd into few experts
+        graphdef, _ = moe.abstract_weights(config)
+        policy, made = programs.trainer_of(config, ShardingRules(), graphdef, chosen.length)
+        state = jax.jit(
+            lambda key: trainer.initial_state(
+                policy, programs.OPTIMIZER, moe.init_weights(config, key)[1]
+            )
+        )(jax.random.key(0))
+        times, entropies = [], []
+        for seed in range(2 + chosen.rounds):  # tokens met again are learned by heart
+            batch = self._batch(seed, made.layout)
             start_s = time.perf_counter()
-            state, (loss, _) = step(state, batch)
-            losses.append(float(loss))
+            state, numbers = trainer.train_step(made, policy, state, [batch], 1, 1.0)
+            entropies.append(numbers["entropy"])
             times.append(time.perf_counter() - start_s)
+        compile_s = times[0] - statistics.median(times[2:])
         flops = self._useful_flops(result)
         found = {
             "batch": chosen.batch,
@@ -211,7 +213,7 @@ class _Bench:
             "compile_s": compile_s,
             "step_s": statistics.median(times[2:]),
             "steps_s": times,
-            "loss": losses,
+            "entropy": entropies,
             "useful_flops": flops,
             **self._share_of_flops(result, flops, statistics.median(times[2:])),
         }
@@ -297,11 +299,21 @@ class _Bench:
             found["share_of_product"] = found["flops"] / result["ceilings"]["flops"]
         return found
 
-    def _tokens(self, seed: int, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-        """Random tokens, and those that follow them."""
+    def _batch(self, seed: int, layout: Layout) -> TrajectoryBatch:
+        """Rows of random tokens that all train, with the advantage 1."""
+        rows, length = self.chosen.batch, self.chosen.length
+        like = batching.shapes(layout, ShardingRules(), rows, length, has_behavior=False)
+        zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), like)
+        mask = np.ones((rows, length), bool)
         random = np.random.default_rng(seed)
-        tokens = random.integers(0, self.config.vocab_size, (*shape[:-1], shape[-1] + 1), np.int32)
-        return jnp.asarray(tokens[..., :-1]), jnp.asarray(tokens[..., 1:])
+        return zeros._replace(
+            tokens=random.integers(0, self.config.vocab_size, mask.shape, np.int32),
+            segment_ids=mask.astype(np.int32),
+            positions=np.broadcast_to(np.arange(length, dtype=np.int32), mask.shape),
+            loss_mask=mask & (np.arange(length) > 0),
+            advantage=mask.astype(np.float32),
+            predicted=packing.predicted({}, mask) if layout.lists else None,
+        )
 
     def _random(self, key: int, shape: tuple[int, ...]) -> jax.Array:
         return jax.jit(lambda k: jax.random.normal(k, shape, jnp.bfloat16))(jax.random.key(key))

@@ -32,17 +32,15 @@ class Predicted(NamedTuple):
     source: Int[Array, "F N"]  # of the position whose state predicts it
 
 
-def predicted(
-    packed: Fields, mask: Bool[np.ndarray, "B T"], parts: int = 1, *, fits: bool = True
-) -> Predicted:
+def predicted(packed: Fields, mask: Bool[np.ndarray, "B T"], parts: int = 1) -> Predicted:
     """The tokens under `mask`; lists are filled up to 1, 1/2, 1/4 or 1/8 of all places, so that
-    few programs are compiled, or without `fits` to all. `parts` divides the number of rows.
+    few programs are compiled. `parts` divides the number of rows.
     """
     length = mask.shape[1]
     found_F = [np.flatnonzero(part).astype(np.int32) for part in np.split(mask, parts)]
     whole = mask.size // parts
     most = max(1, *map(len, found_F))
-    num_listed = next(whole >> k for k in (3, 2, 1, 0) if whole >> k >= most) if fits else whole
+    num_listed = next(whole >> k for k in (3, 2, 1, 0) if whole >> k >= most)
     place: Any = np.full((parts, num_listed), whole, np.int32)
     source: Any = np.zeros((parts, num_listed), np.int32)
     for part, found in enumerate(found_F):

@@ -7,7 +7,7 @@ from loong_jax.plan import units
 if TYPE_CHECKING:
     from loong_jax.plan.plan import Plan
 
-_STATE = ("masters", "optimizer", "weights")
+_STATE = ("masters", "optimizer", "gradients", "weights")
 
 
 def advise(plan: "Plan") -> tuple[str, ...]:

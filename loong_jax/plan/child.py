@@ -1,8 +1,8 @@
-"""Compiles one program for a TPU topology, in a process of its own without any TPU.
+"""Compiles the programs of a mode for a TPU topology, in a process of its own without any TPU.
 
     python -m loong_jax.plan.child PARENT REQUEST.json DIRECTORY
 
-Writes DIRECTORY/program.hlo and DIRECTORY/compiled.json. `compiled.py` starts it with the
+Writes DIRECTORY/PROGRAM.hlo for each and DIRECTORY/compiled.json. `compiled.py` starts it with the
 environment that libtpu needs to load beside no device. It ends when the process PARENT does.
 """
 
@@ -21,6 +21,7 @@ import jax
 from jax.experimental import topologies
 
 from loong_jax.plan import counts, programs
+from loong_jax.plan.programs import Program
 from loong_jax.plan.request import Request
 from loong_jax.sharding import make_mesh
 
@@ -33,7 +34,7 @@ _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
 def compile_request(request: Request, directory: Path) -> dict[str, Any]:
-    """What `compiled.json` holds; the program's text goes to a file of its own."""
+    """What `compiled.json` holds; the text of a program goes to a file of its own."""
     topology = request.topology
     of_one_chip = {"chips_per_host_bounds": (1, 1, 1)} if math.prod(topology.shape) == 1 else {}
     description = topologies.get_topology_desc(
@@ -49,22 +50,33 @@ def compile_request(request: Request, directory: Path) -> dict[str, Any]:
         "weights": counts.of(programs.config_of(request), drafts=request.num_drafts > 0).named(),
     }
     with jax.set_mesh(mesh):
-        program = programs.build(request, rules)
-        result["arguments"] = programs.bytes_by_kind(program)
-        result["shardings"] = programs.shardings(program)
-        start = time.perf_counter()
-        lowered = program.lower()
-        result["lower_s"] = time.perf_counter() - start
-        start = time.perf_counter()
-        try:
-            compiled = lowered.compile(compiler_options=dict(request.compiler_options) or None)
-        except jax.errors.JaxRuntimeError as error:
-            needed = out_of_memory(str(error))
-            if needed is None:
-                raise
-            return result | {"out_of_memory": needed}
+        result["programs"] = {
+            name: _compile(program, request, directory / f"{name}.hlo")
+            for name, program in programs.build(request, rules).items()
+        }
+    return result
+
+
+def _compile(program: Program, request: Request, text: Path) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "runs": program.runs,
+        "resident": dict(program.resident),
+        "arguments": programs.bytes_by_kind(program),
+        "shardings": programs.shardings(program),
+    }
+    start = time.perf_counter()
+    lowered = program.lower()
+    result["lower_s"] = time.perf_counter() - start
+    start = time.perf_counter()
+    try:
+        compiled = lowered.compile(compiler_options=dict(request.compiler_options) or None)
+    except jax.errors.JaxRuntimeError as error:
+        needed = out_of_memory(str(error))
+        if needed is None:
+            raise
+        return result | {"out_of_memory": needed}
     result["compile_s"] = time.perf_counter() - start
-    (directory / "program.hlo").write_text(compiled.as_text() or "", encoding="utf-8")
+    text.write_text(compiled.as_text() or "", encoding="utf-8")
     memory = compiled.memory_analysis()
     names = ("argument", "output", "alias", "temp", "generated_code")
     result["memory"] = {name: getattr(memory, f"{name}_size_in_bytes") for name in names}

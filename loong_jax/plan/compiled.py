@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 
 from loong_jax import configs
 from loong_jax.errors import ConfigError, LoongError
@@ -33,7 +34,11 @@ class CompilerError(LoongError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Compiled:
-    """A compiled program and its account; `text` is None where it does not fit the memory."""
+    """A compiled program and its account; `text` is None where it does not fit the memory.
+
+    `resident` are bytes by kind that lie on a device beside it; a step calls it `runs` times, not
+    at all what is compiled for its memory alone.
+    """
 
     text: str | None
     memory: Mapping[str, float]  # bytes: argument, output, alias, temp, generated_code
@@ -43,10 +48,15 @@ class Compiled:
     weights: Mapping[str, float]  # numbers of weights: total, experts, embedding, active
     out_of_memory: Mapping[str, float] | None  # bytes: used, limit
     compile_s: float | None
+    resident: Mapping[str, float] = MappingProxyType({})
+    runs: float = 1
+    name: str = "step"
 
 
-def compile_ahead(request: Request, *, timeout_s: float, keep: Path | None = None) -> Compiled:
-    """Compiles the request's program; the files of the child stay in `keep` if given.
+def compile_ahead(
+    request: Request, *, timeout_s: float, keep: Path | None = None
+) -> list[Compiled]:
+    """Compiles the request's programs; the files of the child stay in `keep` if given.
 
     Raises ConfigError where libtpu is missing or not this jaxlib's, CompilerError where the
     compiler fails or does not end in time.
@@ -82,22 +92,25 @@ def compile_ahead(request: Request, *, timeout_s: float, keep: Path | None = Non
         return load(directory)
 
 
-def load(directory: Path) -> Compiled:
+def load(directory: Path) -> list[Compiled]:
     """What the child left in its directory."""
     result = json.loads((directory / "compiled.json").read_text(encoding="utf-8"))
-    text = None
-    if "memory" in result:
-        text = (directory / "program.hlo").read_text(encoding="utf-8")
-    return Compiled(
-        text=text,
-        memory=result.get("memory", {}),
-        arguments=result["arguments"],
-        coordinates=tuple(map(tuple, result["coordinates"])),
-        shardings=result["shardings"],
-        weights=result["weights"],
-        out_of_memory=result.get("out_of_memory"),
-        compile_s=result.get("compile_s"),
-    )
+    return [
+        Compiled(
+            text=(directory / f"{name}.hlo").read_text("utf-8") if "memory" in found else None,
+            memory=found.get("memory", {}),
+            arguments=found["arguments"],
+            coordinates=tuple(map(tuple, result["coordinates"])),
+            shardings=found["shardings"],
+            weights=result["weights"],
+            out_of_memory=found.get("out_of_memory"),
+            compile_s=found.get("compile_s"),
+            resident=found["resident"],
+            runs=found["runs"],
+            name=name,
+        )
+        for name, found in result["programs"].items()
+    ]
 
 
 def check_versions() -> None:

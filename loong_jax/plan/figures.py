@@ -9,7 +9,8 @@ from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.plan import times
 from loong_jax.plan.analytic import Estimate
-from loong_jax.plan.plan import GB, REFERENCE_BANDWIDTH, Plan, Timing
+from loong_jax.plan.compiled import Compiled
+from loong_jax.plan.plan import GB, REFERENCE_BANDWIDTH, Plan, Timing, bytes_by_kind
 from loong_jax.plan.request import show_mesh
 from loong_jax.plan.times import Row
 from loong_jax.plan.topology import Topology
@@ -30,6 +31,11 @@ _EXPERT_SCOPE = (
     "expert traffic: every collective of the experts' scope, and over other axes than expert "
     "every one of arrays with the dimensions of their weights, whole or cut, which lose that "
     "scope in XLA"
+)
+_OF_A_TRAINER = (
+    "a step is {runs} x accumulate and one update, the programs of the trainer of `loong train`; "
+    "memory is that of the fullest moment of these and of scoring, on devices that no replica "
+    "shares and that keep no older version of the policy"
 )
 _NO_LATER_ROUNDS = (
     "every expert receives no more rows than the exchange's buffers hold, so later rounds of "
@@ -68,6 +74,8 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         + "recomputation is not counted",
         (_NO_LATER_ROUNDS if routes else "") + "of a branch the cheapest side counts",
     ]
+    if request.mode == "train":
+        stated.append(_OF_A_TRAINER.format(runs=request.num_microbatches))
     if request.topology.num_slices > 1:
         stated.append(
             f"between slices {chip.dcn_bandwidth / GB:g} GB/s per chip over the data-centre network"
@@ -119,12 +127,13 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "hbm_per_device_gb": plan.hbm_bytes / GB,
         "hbm_limit_gb": plan.hbm_limit / GB,
         "hbm_by_kind_gb": {kind: size / GB for kind, size in plan.hbm_by_kind.items()},
-        "shardings": dict(plan.compiled.shardings),
+        "programs": {program.name: _program(plan, program) for program in plan.programs},
+        "shardings": {k: v for program in plan.programs for k, v in program.shardings.items()},
         "num_weights": dict(plan.compiled.weights),
         "roofline_mfu": None,
         "roofline_step_s": None,
         "expert_traffic_hidden_share": None,
-        "compile_s": plan.compiled.compile_s,
+        "compile_s": sum(program.compile_s or 0.0 for program in plan.programs),
         "assumptions": list(assumptions(plan)),
         "versions": plan.versions,
         "advice": list(plan.advice),
@@ -149,6 +158,16 @@ def to_json(plan: Plan) -> dict[str, Any]:
             "collectives": [row_to_json(row) for row in step.rows],
         }
     return result
+
+
+def _program(plan: Plan, program: Compiled) -> dict[str, float | None]:
+    """One call of it; of what runs in no step the memory alone."""
+    timing = plan.reference
+    return {
+        "runs": program.runs,
+        "hbm_per_device_gb": sum(bytes_by_kind(program).values()) / GB,
+        "roofline_s": timing and timing.program_s.get(program.name),
+    }
 
 
 def _exchange(config: ModelConfig) -> dict[str, Any] | None:

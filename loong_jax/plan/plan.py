@@ -1,16 +1,17 @@
-"""A plan: what one program needs of one slice, and how long it takes at best.
+"""A plan: what the programs of a step need of one slice, and how long it takes at best.
 
-`make` compiles the program and reads it. Everything here follows from the compiled text, the
+`make` compiles the programs and reads them. Everything here follows from the compiled text, the
 compiler's account of memory, and the models of chip and torus that
 `figures.assumptions` states.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from loong_jax.models import families
-from loong_jax.plan import advice, collectives, compiled, counts, hlo
+from loong_jax.plan import advice, collectives, compiled, counts, hlo, times
 from loong_jax.plan.collectives import Collective
 from loong_jax.plan.compiled import Compiled
 from loong_jax.plan.hlo import Instruction
@@ -31,6 +32,7 @@ class Timing:
 
     exchange_bandwidth: float
     step: Segment
+    program_s: dict[str, float]  # of one call of each program
     useful_flops: float  # of the whole step, over all devices
     peak_flops: float  # of all chips, per second
 
@@ -61,10 +63,10 @@ class Timing:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What was asked and what came out; `timings` is empty where the program does not fit."""
+    """What was asked and what came out; `timings` is empty where a program does not fit."""
 
     request: Request
-    compiled: Compiled
+    programs: tuple[Compiled, ...]
     timings: tuple[Timing, ...]
     torus_all_to_all: float | None  # bytes per second and chip that the torus model gives
     warnings: tuple[str, ...]
@@ -77,22 +79,16 @@ class Plan:
         return chip.hbm_bytes / chip.num_devices
 
     @property
+    def compiled(self) -> Compiled:
+        """The program that needs most memory."""
+        return max(self.programs, key=lambda program: sum(bytes_by_kind(program).values()))
+
+    @property
     def hbm_by_kind(self) -> dict[str, float]:
-        """Bytes on one device; arguments by kind, and what only this program needs."""
-        if self.compiled.out_of_memory is not None:
-            known = dict(self.compiled.arguments)
-            rest = self.compiled.out_of_memory["used"] - sum(known.values())
-            return known | {"temporary and padding": rest}
-        memory = self.compiled.memory
-        known = dict(self.compiled.arguments)
-        padding = memory["argument"] - sum(known.values())
-        parts = known | {
-            "padding": padding,
-            "new outputs": memory["output"] - memory["alias"],
-            "temporary": memory["temp"],
-            "program": memory["generated_code"],
-        }
-        return {kind: size for kind, size in parts.items() if size > 0}
+        """Bytes on one device when it needs most: by kind what lies there, and what only the
+        program that then runs needs.
+        """
+        return bytes_by_kind(self.compiled)
 
     @property
     def hbm_bytes(self) -> float:
@@ -101,7 +97,8 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        return self.compiled.out_of_memory is None and self.hbm_bytes <= self.hbm_limit
+        refused = any(program.out_of_memory is not None for program in self.programs)
+        return not refused and self.hbm_bytes <= self.hbm_limit
 
     @property
     def reference(self) -> Timing | None:
@@ -114,34 +111,55 @@ class Plan:
         return advice.advise(self)
 
 
+def bytes_by_kind(program: Compiled) -> dict[str, float]:
+    """On one device while the program runs."""
+    known = {**program.resident, **program.arguments}
+    if program.out_of_memory is not None:
+        rest = program.out_of_memory["used"] - sum(program.arguments.values())
+        return known | {"temporary and padding": rest}
+    memory = program.memory
+    parts = known | {
+        "padding": memory["argument"] - sum(program.arguments.values()),
+        "new outputs": memory["output"] - memory["alias"],
+        "temporary": memory["temp"],
+        "program": memory["generated_code"],
+    }
+    return {kind: size for kind, size in parts.items() if size > 0}
+
+
 def make(request: Request, *, timeout_s: float, keep: Path | None = None) -> Plan:
-    """Compiles the request's program in a child process and reads it."""
+    """Compiles the request's programs in a child process and reads them."""
     result = compiled.compile_ahead(request, timeout_s=timeout_s, keep=keep)
     return read(request, result, compiled.versions())
 
 
-def read(request: Request, result: Compiled, versions: dict[str, str]) -> Plan:
-    """The plan of a program that is compiled already."""
+def read(request: Request, programs: Sequence[Compiled], versions: dict[str, str]) -> Plan:
+    """The plan of programs that are compiled already."""
     timings, warnings, all_to_all = [], [], None
-    if result.text is not None:
-        module = hlo.parse(result.text)
-        network = Network(request.topology, result.coordinates)
+    called = [program for program in programs if program.runs]
+    if all(program.text is not None for program in called):
+        modules = [hlo.parse(program.text or "") for program in called]
+        network = Network(request.topology, called[0].coordinates)
         routes = families.family_of(request.config).routes
         for bandwidth in EXCHANGE_BANDWIDTHS if routes else (REFERENCE_BANDWIDTH,):
-            walk = Walk(module, _model(request, network, bandwidth))
+            model = _model(request, network, bandwidth)
+            walks = [Walk(module, model) for module in modules]
+            segments = [walk.entry() for walk in walks]
+            runs = [program.runs for program in called]
             timings.append(
                 Timing(
                     exchange_bandwidth=bandwidth,
-                    step=walk.entry(),
-                    useful_flops=useful_flops(request, result.weights),
+                    step=times.one_after_the_other(zip(runs, segments, strict=True)),
+                    program_s={p.name: s.seconds for p, s in zip(called, segments, strict=True)},
+                    useful_flops=useful_flops(request, called[0].weights),
                     peak_flops=request.topology.num_chips * request.topology.chip.bf16_flops,
                 )
             )
-            warnings = walk.warnings
+            warnings = list(dict.fromkeys(said for walk in walks for said in walk.warnings))
         all_to_all = _torus_all_to_all(timings[0].step.rows, network)
     return Plan(
         request=request,
-        compiled=result,
+        programs=tuple(programs),
         timings=tuple(timings),
         torus_all_to_all=all_to_all,
         warnings=tuple(warnings),

@@ -1,14 +1,13 @@
-"""The programs a pod runs, over abstract arrays: training step, prefill, decoding step.
+"""The programs a pod runs, over abstract arrays: those of a trainer, prefill, a decoding step.
 
-They are built from the model itself. Training keeps float32 masters and both Adam moments, casts
-the matrices to the model's dtype for the forward and backward pass, adds up micro-batches where
-there are several, clips by the global norm and lets the controller move the biases of routers.
+Training is what `rl.trainer` compiles for a run: scoring, the gradients of a micro-batch added to
+those before it, and the update, each a program of its own.
 """
 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -19,36 +18,36 @@ from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh
 from jaxtyping import Array
 
-from loong_jax.models import families, parameters
+from loong_jax.models import families
 from loong_jax.models.families import ModelConfig
-from loong_jax.models.moe import router
 from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.parameters import Weights
 from loong_jax.plan.request import Request
-from loong_jax.rl import optimizers
+from loong_jax.rl import batching, objectives, optimizers, policy_model, trainer
+from loong_jax.rl.policy_model import PolicyModel
+from loong_jax.rl.trainer import TrainerPrograms, TrainState
 from loong_jax.sharding import ShardingRules, decoding_rules
 
 _RANKS = ("q_lora_rank", "kv_lora_rank")  # of a model that has them
 
 
 class Program(NamedTuple):
-    """A function to compile; `kinds` names each argument for the account of memory.
+    """A compiled function and the shapes of its arguments, each of a kind for the account of
+    memory.
 
-    What `layouts` holds are further arguments of `jax.jit`: shardings with a layout that the
-    compiler may choose, for what stays on the devices from step to step.
+    `resident` are bytes by kind that lie on a device beside it, `runs` how often a step calls it.
     """
 
-    function: Callable[..., Any]
+    function: Any
     arguments: tuple[Any, ...]
-    donated: tuple[int, ...]
     kinds: tuple[str, ...]
-    layouts: Mapping[str, Any] = MappingProxyType({})
+    resident: Mapping[str, int] = MappingProxyType({})
+    runs: int = 1
 
     def lower(self) -> jax.stages.Lowered:
-        jitted = jax.jit(self.function, donate_argnums=self.donated, **self.layouts)
-        return jitted.lower(*self.arguments)
+        return self.function.lower(*self.arguments)
 
 
 def sharding_rules(request: Request, mesh: Mesh) -> ShardingRules:
@@ -96,15 +95,17 @@ def _dividing(axes: tuple[str, ...], mesh: Mesh, *widths: int) -> tuple[str, ...
     return axes
 
 
-def build(request: Request, rules: ShardingRules) -> Program:
-    """The program of the request's mode, its arguments sharded by `rules`."""
+def build(request: Request, rules: ShardingRules) -> dict[str, Program]:
+    """The programs of the request's mode by name, their arguments sharded by `rules`."""
     config = config_of(request)
     graphdef, weights = families.family_of(config).abstract_weights(config, rules)
     if request.mode == "train":
-        return _train(request, rules, graphdef, weights)
-    if request.mode == "prefill":
-        return _prefill(request, rules, graphdef, weights)
-    return _decode(request, rules, graphdef, weights)
+        shape = request.batch // request.num_microbatches, request.length
+        return train_programs(
+            config, rules, graphdef, weights, shape, num_microbatches=request.num_microbatches
+        )
+    made = (_prefill if request.mode == "prefill" else _decode)(request, rules, graphdef, weights)
+    return {request.mode: made}
 
 
 def config_of(request: Request) -> ModelConfig:
@@ -121,22 +122,20 @@ def _array(rules: ShardingRules, shape: tuple[int, ...], dtype: Any, *names: str
 # ---- training
 
 
-class State(NamedTuple):
-    """What a training step takes and returns."""
-
-    masters: Weights  # float32
-    moments: Any  # of Adam, float32
-    step: Any
+OPTIMIZER = optimizers.AdamW(schedule=optimizers.WarmupConstant(peak=3e-4), eps=1e-16)
+_KINDS = ("weights", "masters", "gradients", "state")  # of arguments; all others are a batch's
 
 
-def _train(request: Request, rules: ShardingRules, graphdef, weights: Weights) -> Program:
-    shape = request.batch, request.length
-    return train_program(
-        request.config, rules, graphdef, weights, shape, num_microbatches=request.num_microbatches
-    )
+def trainer_of(
+    config: ModelConfig, rules: ShardingRules, graphdef: nnx.GraphDef, length: int
+) -> tuple[PolicyModel, TrainerPrograms]:
+    """The policy and the programs that a run would have for it, with LongCat's objective."""
+    policy = policy_model.policy_of(graphdef, config, 1e-4, rules=rules)
+    objective = objectives.longcat_objective(group_size=8, max_response_tokens=length)
+    return policy, trainer.make_programs(policy, objective, OPTIMIZER, 0)
 
 
-def train_program(
+def train_programs(
     config: ModelConfig,
     rules: ShardingRules,
     graphdef: nnx.GraphDef,
@@ -144,69 +143,28 @@ def train_program(
     shape: tuple[int, int],
     *,
     num_microbatches: int = 1,
-) -> Program:
-    """A training step of `shape[0]` sequences of `shape[1]` tokens, over abstract arrays."""
-    optimizer = optimizers.AdamW(schedule=optimizers.WarmupConstant(peak=3e-4), eps=1e-16)
-    dtypes = jax.tree.map(lambda w: w.dtype, weights)
-    masters = jax.tree.map(
-        lambda w: jax.ShapeDtypeStruct(w.shape, jnp.float32, sharding=w.sharding), weights
-    )
-    transformation = optimizers.transformation(
-        optimizer, masters, parameters.is_controller_state, lambda _: None
-    )
-    moments = jax.eval_shape(transformation.init, masters)
-    step = _array(rules, (), jnp.int32)
-    num_rows, length = shape[0] // num_microbatches, shape[1]
-    tokens = _array(
-        rules, (num_microbatches, num_rows, length), jnp.int32, None, "act_batch", "act_length"
-    )
-    batch = (tokens, tokens)  # what is read, and what follows each token
-    routed = config if isinstance(config, MoEConfig) else None
-
-    def loss(weights, tokens, targets):
-        output = nnx.merge(graphdef, nnx.State(weights))(tokens)
-        return next_token_loss(output.logits, targets), output.load if routed else ()
-
-    def train_step(state: State, batch):
-        compute = jax.tree.map(lambda w, dtype: w.astype(dtype), state.masters, dtypes)
-        gradient_of = jax.value_and_grad(loss, has_aux=True)
-
-        def add(total, microbatch):
-            (value, load), gradient = gradient_of(compute, *microbatch)
-            return jax.tree.map(lambda t, g: t + g.astype(t.dtype), total, (gradient, value, load))
-
-        if num_microbatches == 1:
-            (value, load), gradient = gradient_of(compute, *(part[0] for part in batch))
-        else:
-            zeros = (
-                jax.tree.map(jnp.zeros_like, state.masters),
-                jnp.zeros((), jnp.float32),
-                jnp.zeros((routed.num_layers, routed.num_targets), jnp.int32) if routed else (),
-            )
-            (gradient, value, load), _ = jax.lax.scan(
-                lambda total, part: (add(total, part), None), zeros, batch
-            )
-        gradient = jax.tree.map(lambda g: g.astype(jnp.float32), gradient)
-        gradient, norm = optimizers.clip_by_norm(gradient, optimizer.max_grad_norm)
-        direction, moments = transformation.update(gradient, state.moments, state.masters)
-        rate = optimizers.learning_rate(optimizer.schedule, state.step)
-        masters = jax.tree.map(lambda w, d: w - rate * d, state.masters, direction)
-        if routed:
-            bias = masters["layers"]["router"]["bias"]
-            masters["layers"]["router"]["bias"] = router.update_bias(bias, load, routed, 1e-4)
-        return State(masters, moments, state.step + 1), (value, norm)
-
-    return Program(train_step, (State(masters, moments, step), batch), (0,), ("state", "batch"))
-
-
-def next_token_loss(logits: Array, targets: Array) -> Array:
-    """Mean negative log-likelihood of the targets, in nats."""
-    largest_BT1 = jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
-    shifted_BTV = logits - largest_BT1
-    normaliser_BT = jnp.log(jnp.sum(jnp.exp(shifted_BTV), axis=-1))
-    is_target_BTV = targets[..., None] == jnp.arange(logits.shape[-1])[None, None]
-    chosen_BT = jnp.sum(jnp.where(is_target_BTV, shifted_BTV, 0.0), axis=-1)
-    return jnp.mean(normaliser_BT - chosen_BT)
+) -> dict[str, Program]:
+    """What a trainer calls for micro-batches of `shape[0]` rows of `shape[1]` tokens: scoring, the
+    gradients of each, and an update.
+    """
+    policy, made = trainer_of(config, rules, graphdef, shape[1])
+    with rules.scope():
+        initial = functools.partial(trainer.initial_state, policy, OPTIMIZER)
+        state = trainer.on_mesh(rules, jax.eval_shape(initial, weights))
+    batch = batching.shapes(made.layout, rules, *shape)
+    calls = trainer.calls(made, policy, state, batch, trainer.on_mesh(rules, weights))
+    held = _bytes_of("state", state)
+    moments = {"optimizer": held["optimizer"]}
+    beside = {"logprobs": (held, 0), "accumulate": (moments, num_microbatches), "update": ({}, 1)}
+    return {
+        name: Program(
+            call.function,
+            tuple(call.arguments.values()),
+            tuple(kind if kind in _KINDS else "batch" for kind in call.arguments),
+            *beside[name],
+        )
+        for name, call in calls.items()
+    }
 
 
 # ---- inference
@@ -225,7 +183,7 @@ def _prefill(request: Request, rules: ShardingRules, graphdef, weights: Weights)
         last = jnp.sum(jnp.where(is_last[None, :, None], output.hidden, 0), axis=1, keepdims=True)
         return _best(model.logits_of(last))[:, 0], cache
 
-    return Program(prefill, (weights, tokens, mask), (), ("weights", "batch", "batch"))
+    return Program(jax.jit(prefill), (weights, tokens, mask), ("weights", "batch", "batch"))
 
 
 def _decode(request: Request, rules: ShardingRules, graphdef, weights: Weights) -> Program:
@@ -270,16 +228,14 @@ def _decode(request: Request, rules: ShardingRules, graphdef, weights: Weights) 
     free_weights, free_cache = (
         jax.tree.map(lambda a: Format(Layout.AUTO, a.sharding), tree) for tree in (weights, cache)
     )
-    return Program(
+    compiled = jax.jit(
         decode,
-        (weights, cache, tokens, positions, history),
-        (1,),
-        ("weights", "cache", "batch", "batch", "batch"),
-        {
-            "in_shardings": (free_weights, free_cache, None, None, None),
-            "out_shardings": (None, free_cache),
-        },
+        donate_argnums=1,
+        in_shardings=(free_weights, free_cache, None, None, None),
+        out_shardings=(None, free_cache),
     )
+    arguments = (weights, cache, tokens, positions, history)
+    return Program(compiled, arguments, ("weights", "cache", "batch", "batch", "batch"))
 
 
 def _draft(
@@ -317,12 +273,16 @@ def bytes_by_kind(program: Program) -> dict[str, int]:
     """Bytes on one device of the arguments, without padding; a train state splits in two."""
     total: dict[str, int] = {}
     for kind, argument in zip(program.kinds, program.arguments, strict=True):
-        parts = {kind: argument}
-        if isinstance(argument, State):
-            parts = {"masters": argument.masters, "optimizer": (argument.moments, argument.step)}
-        for name, part in parts.items():
-            total[name] = total.get(name, 0) + sum(map(_device_bytes, jax.tree.leaves(part)))
+        for name, size in _bytes_of(kind, argument).items():
+            total[name] = total.get(name, 0) + size
     return total
+
+
+def _bytes_of(kind: str, argument: Any) -> dict[str, int]:
+    parts = {kind: argument}
+    if isinstance(argument, TrainState):
+        parts = {"masters": argument.weights, "optimizer": argument._replace(weights=())}
+    return {name: sum(map(_device_bytes, jax.tree.leaves(part))) for name, part in parts.items()}
 
 
 def shardings(program: Program) -> dict[str, str]:

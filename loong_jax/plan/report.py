@@ -78,6 +78,8 @@ def _memory(plan: Plan) -> Table:
     needed = unit.number(plan.hbm_bytes, 2) + (f" {unit.name}" if unit.name != "GB" else "")
     table = Table(
         title=f"HBM per device: {needed} of {plan.hbm_limit / GB:.2f} GB, {verdict}",
+        caption=f"while {plan.compiled.name} runs" if len(plan.programs) > 1 else None,
+        caption_justify="left",
         title_justify="left",
     )
     table.add_column("kind")

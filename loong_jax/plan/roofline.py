@@ -273,13 +273,7 @@ class _Walker:
         self.repeat(instruction, cheapest, 1.0)
 
     def repeat(self, instruction: Instruction, segment: Segment, trips: float) -> None:
-        result = self.result
-        result.compute_s += trips * segment.compute_s
-        result.product_s += trips * segment.product_s
-        result.exposed_copy_s += trips * segment.exposed_copy_s
-        result.estimated_cycles += trips * segment.estimated_cycles
-        result.cost += Cost(*(trips * part for part in segment.cost))
-        result.rows += [dataclasses.replace(row, trips=row.trips * trips) for row in segment.rows]
+        self.result.add(segment, trips)
         work = Inside(
             instruction.name,
             instruction.op_name,

@@ -1,7 +1,7 @@
 """What the time of a program is made of: a model of the chip, and what a walk notes down."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from loong_jax.plan.chips import Chip
@@ -85,9 +85,28 @@ class Segment:
     events: list[Event] = dataclasses.field(default_factory=list)
     loops: list["Loop"] = dataclasses.field(default_factory=list)
 
+    def add(self, other: "Segment", trips: float) -> None:
+        """Adds what `trips` runs of another computation come to, but for their time."""
+        self.compute_s += trips * other.compute_s
+        self.product_s += trips * other.product_s
+        self.exposed_copy_s += trips * other.exposed_copy_s
+        self.estimated_cycles += trips * other.estimated_cycles
+        self.cost += Cost(*(trips * part for part in other.cost))
+        self.rows += [dataclasses.replace(row, trips=row.trips * trips) for row in other.rows]
+
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
     name: str
     trips: float
     segment: Segment  # one run of its body
+
+
+def one_after_the_other(parts: Iterable[tuple[float, Segment]]) -> Segment:
+    """Programs of a step, each with how often it runs."""
+    step = Segment()
+    for runs, segment in parts:
+        step.add(segment, runs)
+        step.seconds += runs * segment.seconds
+        step.loops += [Loop(loop.name, runs * loop.trips, loop.segment) for loop in segment.loops]
+    return step

@@ -120,7 +120,7 @@ def draft_loss(
         nll_Fn = jax.nn.logsumexp(logits_FnV, axis=-1) - logprobs.at(logits_FnV, token_Fn)
         return nll_Fn, jnp.argmax(logits_FnV, axis=-1) == jnp.argmax(own_FnV, axis=-1)
 
-    rows = logprobs.chunk_rows(model.logits_of, own_FND)
+    rows = logprobs.chunk_rows(model.logits_of, own_FND, tokens)
     nll_FN, is_same_FN = in_chunks(of_states, (own_FND, drafting_FND, token_FN), rows, axis=1)
     num_drafted = jnp.maximum(jnp.sum(counts_FN), 1)
     accepted = jnp.sum(counts_FN * is_same_FN) / num_drafted

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
@@ -12,6 +14,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.rl import advantages, routing_replay
 from loong_jax.rl.advantages import AdvantageEstimator
 from loong_jax.rollout.records import Group, Rollout
+from loong_jax.sharding import ShardingRules
 
 
 class Layout(NamedTuple):
@@ -44,6 +47,42 @@ class TrajectoryBatch(NamedTuple):
     routing: Int[Array, "B T L K"] | None = None  # choices to replay, see `routing_replay`
     parent_ids: Int[Array, "B T"] | None = None  # the segment of the prompt, see `packing.sharing`
     predicted: Predicted | None = None  # tokens that train; None: every token is predicted
+
+
+def shapes(
+    layout: Layout,
+    rules: ShardingRules,
+    rows: int,
+    row_length: int,
+    *,
+    has_behavior: bool = True,
+    has_reference: bool = False,
+    num_choices: tuple[int, int] | None = None,
+) -> TrajectoryBatch:
+    """Shapes of a micro-batch on the mesh, whose every token is predicted.
+
+    `num_choices` are L and K where routing is replayed.
+    """
+
+    def array(dtype: Any, *shape: int) -> Any:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=rules.spec("act_batch"))
+
+    integers, numbers = (array(dtype, rows, row_length) for dtype in (jnp.int32, jnp.float32))
+    places = array(jnp.int32, layout.parts, rows * row_length // layout.parts)
+    return TrajectoryBatch(
+        tokens=integers,
+        segment_ids=integers,
+        positions=integers,
+        loss_mask=array(bool, rows, row_length),
+        engine_logprob=numbers,
+        advantage=numbers,
+        version_lag=integers,
+        behavior_logprob=numbers if has_behavior else None,
+        reference_logprob=numbers if has_reference else None,
+        routing=array(jnp.int32, rows, row_length, *num_choices) if num_choices else None,
+        parent_ids=integers if layout.shares_prompts else None,
+        predicted=Predicted(places, places) if layout.lists else None,
+    )
 
 
 def whole(rollout: Rollout, values: np.ndarray | None, dtype: Any) -> np.ndarray:

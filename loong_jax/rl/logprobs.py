@@ -1,7 +1,7 @@
 """Log-probability and entropy of tokens under a policy, in nats.
 
 Logits are made for the tokens that are asked for, `CHUNK_LOGITS` at a time, and again on the way
-back: never float32 [B, T, V] of a large vocabulary.
+back. No chunk is of more than half of all tokens: nothing holds a whole float32 [B, T, V].
 """
 
 from collections.abc import Callable
@@ -14,7 +14,6 @@ from loong_jax.data.packing import Predicted
 from loong_jax.models.products import in_chunks
 from loong_jax.sharding import by_rows, place_like
 
-FEW_WORDS = 1024  # with a vocabulary up to here logits cost little beside the model
 CHUNK_LOGITS = 2**26  # so many are made at a time on a device, and again on the way back
 
 
@@ -22,12 +21,14 @@ def listed_logprobs(
     logits_of: Callable[[Array], Array],
     hidden: Float[Array, "B T D"],
     tokens: Int[Array, "B T"],
-    predicted: Predicted,
+    segment_ids: Int[Array, "B T"],
+    predicted: Predicted | None,
     temperature: Float[Array, ""] | float,
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
     """Log-probability and entropy of what is `predicted`, where it stands in the rows; else 0.
 
-    `logits_of(hidden_FND)` gives logits [F, N, V] of the states that predict.
+    Without a list that is each token but the first of a segment and padding. `logits_of(hidden)`
+    gives logits [F, N, V] of the states [F, N, D] that predict. Entropy carries no gradient.
     """
 
     def of_states(hidden_FnD, token_Fn):
@@ -37,21 +38,31 @@ def listed_logprobs(
         weighed_FnV = jnp.exp(fixed_FnV - fixed_Fn[..., None]) * fixed_FnV
         return at(logits_FnV, token_Fn) - total_Fn, fixed_Fn - jnp.sum(weighed_FnV, axis=-1)
 
-    hidden_FND, token_FN = by_rows(listed, hidden, tokens, *predicted)
-    found = in_chunks(of_states, (hidden_FND, token_FN), chunk_rows(logits_of, hidden_FND), axis=1)
-    logprob, entropy = (by_rows(_unlisted, tokens, predicted.place, a) for a in found)
-    return logprob, entropy
+    place, source = predicted or all_of(tokens)
+    hidden_FND, token_FN = by_rows(listed, hidden, tokens, place, source)
+    rows = chunk_rows(logits_of, hidden_FND, tokens)
+    found = in_chunks(of_states, (hidden_FND, token_FN), rows, axis=1)
+    logprob, entropy = (by_rows(_unlisted, tokens, place, a) for a in found)
+    if predicted is not None:
+        return logprob, entropy
+    follows = has_predecessor(segment_ids)
+    return jnp.where(follows, logprob, 0.0), jnp.where(follows, entropy, 0.0)
 
 
 def all_of(tokens: Int[Array, "B T"]) -> Predicted:
-    """A list of all tokens, each row of the batch a part of its own."""
-    place_BT = jax.lax.broadcasted_iota(jnp.int32, tokens.shape, 1)
-    return Predicted(*(place_like(a, tokens) for a in (place_BT, place_BT - 1)))
+    """A list of all tokens, the first of each part predicted by what stands before none."""
+    num_rows, length = jax.typeof(tokens).sharding.shard_shape(tokens.shape)
+    shape = tokens.shape[0] // num_rows, num_rows * length
+    place_FN = jax.lax.broadcasted_iota(jnp.int32, shape, 1)
+    return Predicted(*(place_like(a, tokens) for a in (place_FN, place_FN - 1)))
 
 
-def chunk_rows(logits_of: Callable[[Array], Array], hidden: Float[Array, "F N D"]) -> int:
-    """Rows of a list whose logits are made at a time."""
-    return max(1, CHUNK_LOGITS // jax.eval_shape(logits_of, hidden[:, :1]).shape[-1])
+def chunk_rows(
+    logits_of: Callable[[Array], Array], hidden: Float[Array, "F N D"], tokens: Int[Array, "B T"]
+) -> int:
+    """Rows of a list of some of `tokens` whose logits are made at a time."""
+    num_words = jax.eval_shape(logits_of, hidden[:, :1]).shape[-1]
+    return max(1, min(CHUNK_LOGITS // num_words, tokens.size // len(hidden) // 2))
 
 
 def listed(hidden_BTD, tokens_BT, place_FN, source_FN):
@@ -79,31 +90,6 @@ def at(logits: Float[Array, "*rows V"], token: Int[Array, "*rows"]) -> Float[Arr
     word = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
     is_token = word == token[..., None]
     return jnp.sum(jnp.where(is_token, logits, 0.0), axis=-1)
-
-
-def logprobs_of(
-    logits: Float[Array, "B T V"],
-    tokens: Int[Array, "B T"],
-    segment_ids: Int[Array, "B T"],
-    temperature: Float[Array, ""] | float,
-) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
-    """Log-probability of each token given those before it in its segment, and entropy.
-
-    In nats, under `temperature`. The first token of a segment and padding have 0 for both; entropy
-    carries no gradient. On a mesh every device must hold whole rows of the integer arrays, since
-    what stands at position t is moved to t + 1; logits may be cut along T as the model likes.
-    """
-    log_probability = jax.nn.log_softmax(logits.astype(jnp.float32) / temperature)
-    following = place_like(jnp.roll(tokens, -1, axis=1), logits)
-    chosen = at(log_probability, following)
-    fixed = jax.lax.stop_gradient(log_probability)
-    entropy = -jnp.sum(jnp.exp(fixed) * fixed, axis=-1)
-    is_predicted = has_predecessor(segment_ids)
-    logprob, entropy = (
-        jnp.where(is_predicted, jnp.roll(place_like(found, tokens), 1, axis=1), 0.0)
-        for found in (chosen, entropy)
-    )
-    return logprob, entropy
 
 
 def has_predecessor(segment_ids: Int[Array, "B T"]) -> Bool[Array, "B T"]:

@@ -30,7 +30,13 @@ from loong_jax.sharding import NO_MESH, ShardingRules
 class PolicyModel:
     """A policy as functions; `weights` are nested dicts of arrays.
 
-    forward(weights, tokens_BT, positions_BT, segment_ids_BT) -> logits_BTV float32, load_LA int32;
+    states(weights, tokens_BT, positions_BT, segment_ids_BT, parent_ids_BT, routing_BTLK) -> the
+    states hidden_BTD that predict the next token, load_LA int32, and what came of the replay, None
+    without routing (see `routing_replay`). Tokens see the segment `parent_ids` names beside their
+    own, where `sees_parents` says so; else it is None;
+    logits(weights, hidden_BND) -> logits_BNV float32;
+    lists: batches name what is predicted and are no larger than that needs, each size a program of
+    its own; else every token is predicted, and there is one size;
     is_controller(path) -> true for weights that a controller owns, not the optimizer;
     matrix_axes(path) -> input and output axes of a matrix of the layers, other axes are stacks of
     matrices; None for anything else (see `optimizers.Muon`);
@@ -38,42 +44,34 @@ class PolicyModel:
     update_controllers(weights, memory, load_LA) -> weights with the controllers' step taken, and
     their memory after it;
     load_metrics(load_LA) -> numbers for metrics.jsonl;
-    states(weights, tokens_BT, positions_BT, segment_ids_BT, parent_ids_BT, routing_BTLK) -> the
-    states hidden_BTD that predict the next token, load_LA, and what came of the replay, None
-    without routing; and logits(weights, hidden_BND) -> logits_BNV float32. With the two, logits are
-    made where a token is asked for and nowhere else; without, everywhere. Tokens see the segment
-    `parent_ids` names beside their own, where `sees_parents` says so; else it is None;
     join(weights, frozen) -> the whole weights, which all other functions take, from those that are
     trained and those that are not (see `lora`);
     published(weights) -> the weights in the dtypes that engines sample with: a matrix in that of
     the model's activations, which is what it is rounded to in training before it multiplies;
-    forward_replaying(weights, tokens_BT, positions_BT, segment_ids_BT, routing_BTLK) -> as forward,
-    and what came of the replay; None for a model without routers (see `routing_replay`);
     load_shape: L and A, 0 without routers;
     rules: where weights and rows of a batch lie.
 
     In supervised training, where there are such things:
-    forward_with_losses(weights, batch) -> the model's output (logits, hidden, load), a loss to add
+    forward_with_losses(weights, batch) -> the model's output (hidden, load), a loss to add
     to the model's own, metrics of its terms;
     routing_metrics(weights, batch, loss) -> metrics of the routers under
     `loss(weights, output, batch)`;
     rate_multiplier(path) -> what the learning rate of a weight is multiplied by.
     """
 
-    forward: Callable[..., tuple[Array, Array]]
+    states: Callable[..., tuple[Array, Array, ReplayCounts | None]]
+    logits: Callable[[Weights, Array], Array]
     is_controller: Callable[[tuple[Any, ...]], bool]
     matrix_axes: Callable[[tuple[Any, ...]], tuple[tuple[int, ...], tuple[int, ...]] | None]
     update_controllers: Callable[[Weights, Any, Array], tuple[Weights, Any]]
     load_metrics: Callable[[Array], dict[str, float]]
     load_shape: tuple[int, int] = (0, 0)
     rules: ShardingRules = NO_MESH
-    states: Callable[..., tuple[Array, Array, ReplayCounts | None]] | None = None
-    logits: Callable[[Weights, Array], Array] | None = None
+    lists: bool = False
     sees_parents: bool = False
     join: Callable[[Weights, Any], Weights] = lambda weights, frozen: weights
     published: Callable[[Weights], Weights] = lambda weights: weights
     initial_memory: Callable[[], Any] = lambda: ()
-    forward_replaying: Callable[..., tuple[Array, Array, ReplayCounts]] | None = None
     forward_with_losses: Callable[..., tuple[Any, Array, dict[str, Array]]] | None = None
     routing_metrics: Callable[..., dict[str, Array]] | None = None
     rate_multiplier: Callable[[tuple[Any, ...]], float] | None = None
@@ -87,10 +85,7 @@ def token_logprobs(
     positions: Int[Array, "B T"],
     temperature: Float[Array, ""] | float,
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Int[Array, "L A"]]:
-    """Log-probability of each token given those before it in its segment, entropy, and load.
-
-    See `logprobs.logprobs_of`.
-    """
+    """Log-probability of each token given those before it in its segment, entropy, and load."""
     return replayed_logprobs(model, weights, tokens, segment_ids, positions, temperature, None)[:3]
 
 
@@ -110,23 +105,11 @@ def replayed_logprobs(
     Without routing it is the same computation, and the counts are None. With a list of what is
     `predicted` all other tokens have 0, and no logits are made for them.
     """
-    if predicted is not None:
-        batch = (tokens, positions, segment_ids, parent_ids, routing)
-        assert model.states is not None
-        assert model.logits is not None
-        batch = (tokens, positions, segment_ids, parent_ids, routing)
-        hidden, load, counts = model.states(weights, *batch)
-        logits_of = functools.partial(model.logits, weights)
-        found = logprobs.listed_logprobs(logits_of, hidden, tokens, predicted, temperature)
-        return *found, load, counts
-    batch, counts = (weights, tokens, positions, segment_ids), None
-    if routing is None:
-        logits_BTV, load = model.forward(*batch)
-    elif model.forward_replaying is None:
-        raise ConfigError("replays_routing=True, and this model has no routers. Set it to False.")
-    else:
-        logits_BTV, load, counts = model.forward_replaying(*batch, routing)
-    return *logprobs.logprobs_of(logits_BTV, tokens, segment_ids, temperature), load, counts
+    batch = (tokens, positions, segment_ids, parent_ids, routing)
+    hidden, load, counts = model.states(weights, *batch)
+    logits_of = functools.partial(model.logits, weights)
+    found = logprobs.listed_logprobs(logits_of, hidden, tokens, segment_ids, predicted, temperature)
+    return *found, load, counts
 
 
 def in_dtypes_of(weights: Weights, like: Weights) -> Weights:
@@ -140,6 +123,8 @@ def published(weights: Weights, config: ModelConfig) -> Weights:
     return in_dtypes_of(weights, families.family_of(config).abstract_weights(sampled)[1])
 
 
+# With no more words than this a LongCat's logits cost less than programs of several sizes.
+_FEW_WORDS = 1024
 # Input and output axes of LongCat-Flash's matrices by the end of their path; axis 0 is the layer.
 MATRIX_AXES = {
     ("query_down",): ((1,), (2,)),
@@ -200,25 +185,17 @@ def dense_policy(
 ) -> PolicyModel:
     """A dense decoder as a policy: no routers, no controllers, an empty load."""
 
-    def run(weights, tokens, positions, segment_ids, parent_ids=None):
-        model = nnx.merge(graphdef, nnx.State(weights))
-        output = model(tokens, positions=positions, segment_ids=segment_ids, parent_ids=parent_ids)
-        return output, jnp.zeros((0, 0), jnp.int32)
-
-    def forward(*batch):
-        output, load = run(*batch)
-        return output.logits, load
-
     def states(weights, tokens, positions, segment_ids, parent_ids, routing):
         del routing
-        output, load = run(weights, tokens, positions, segment_ids, parent_ids)
-        return output.hidden, load, None
+        model = nnx.merge(graphdef, nnx.State(weights))
+        output = model(tokens, positions=positions, segment_ids=segment_ids, parent_ids=parent_ids)
+        return output.hidden, jnp.zeros((0, 0), jnp.int32), None
 
     return PolicyModel(
-        forward=forward,
         rules=rules,
         states=states,
         logits=lambda weights, hidden: nnx.merge(graphdef, nnx.State(weights)).logits_of(hidden),
+        lists=True,
         sees_parents=True,
         published=lambda weights: published(weights, config),
         is_controller=lambda path: False,
@@ -257,21 +234,17 @@ def longcat_policy(
         routers = dict(score_shift=score_shift, forced_target=forced_target)
         return model, model(batch["tokens"], **call, **routers)
 
-    def forward(weights, tokens, positions, segment_ids):
+    def states(weights, tokens, positions, segment_ids, parent_ids, routing):
+        del parent_ids
         batch = dict(tokens=tokens, positions=positions, segment_ids=segment_ids)
-        _, output = run(weights, batch)
-        return output.logits, output.load
-
-    def replaying(weights, tokens, positions, segment_ids, routing):
-        batch = dict(tokens=tokens, positions=positions, segment_ids=segment_ids)
+        if routing is None:
+            _, output = run(weights, batch)
+            return output.hidden, output.load, None
         recorded = jnp.moveaxis(routing.astype(jnp.int32), 2, 0)
         _, output = run(weights, batch, forced_target=recorded)
         mask = segment_ids > 0
-        return output, routing_replay.count(recorded, output.own_target, output.target, mask)
-
-    def forward_replaying(*batch):
-        output, counts = replaying(*batch)
-        return output.logits, output.load, counts
+        counts = routing_replay.count(recorded, output.own_target, output.target, mask)
+        return output.hidden, output.load, counts
 
     def forward_with_losses(weights, batch):
         model, output = run(weights, batch)
@@ -318,29 +291,19 @@ def longcat_policy(
             "load/max_over_mean": float(balance.mean()),
         }
 
-    def states(weights, tokens, positions, segment_ids, parent_ids, routing):
-        del parent_ids
-        if routing is not None:
-            output, counts = replaying(weights, tokens, positions, segment_ids, routing)
-            return output.hidden, output.load, counts
-        batch = dict(tokens=tokens, positions=positions, segment_ids=segment_ids)
-        _, output = run(weights, batch)
-        return output.hidden, output.load, None
-
     return PolicyModel(
-        forward=forward,
         is_controller=parameters.is_controller_state,
         matrix_axes=lambda path: (
             MATRIX_AXES.get(tuple(path[-2:])) or MATRIX_AXES.get(tuple(path[-1:]))
         ),
         update_controllers=update_controllers,
         load_metrics=load_metrics,
-        states=states if config.vocab_size > logprobs.FEW_WORDS else None,
+        states=states,
         logits=lambda weights, hidden: nnx.merge(graphdef, nnx.State(weights)).logits_of(hidden),
+        lists=config.vocab_size > _FEW_WORDS,
         load_shape=(config.num_layers, config.num_targets),
         rules=rules,
         published=lambda weights: published(weights, config),
-        forward_replaying=forward_replaying,
         initial_memory=lambda: ControllerMemory.zeros(config) if controller.remembers else (),
         forward_with_losses=forward_with_losses if losses.are_any or watches_exchange else None,
         routing_metrics=routing_metrics,

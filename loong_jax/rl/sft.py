@@ -15,7 +15,8 @@ from jaxtyping import Array
 from loong_jax.data import packing, tool_template
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.errors import ConfigError
-from loong_jax.rl import logprobs, policy_model, trainer
+from loong_jax.rl import batching, logprobs, policy_model, trainer
+from loong_jax.rl.batching import Layout
 from loong_jax.rl.optimizers import Optimizer
 from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rl.trainer import TrainState
@@ -98,6 +99,14 @@ def batches(
             stream = itertools.chain([left_over], stream)
 
 
+def batch_shapes(model: PolicyModel, rows: int, row_length: int) -> Batch:
+    """Shapes of a batch on the mesh, whose every token is under the loss."""
+    layout = Layout(lists=model.lists, parts=model.rules.parts("act_batch"))
+    found = batching.shapes(layout, model.rules, rows, row_length)._asdict()
+    names = ("tokens", "loss_mask", "segment_ids", "positions", "predicted")
+    return {name: found[name] for name in names if found[name] is not None}
+
+
 def sft_loss(
     weights: Any, batch: Batch, frozen: Any = (), *, model: PolicyModel
 ) -> tuple[Array, tuple[Array, dict[str, Array]]]:
@@ -125,20 +134,11 @@ def sft_loss(
     return loss, (load, {"loss": loss})
 
 
-def lists_tokens(model: PolicyModel) -> bool:
-    """Whether batches name the tokens under the loss, so that no whole logits are made."""
-    return model.states is not None
-
-
 def nll_of_output(weights: Any, output: Any, batch: Batch, *, model: PolicyModel) -> Array:
     """Mean negative log-likelihood of the tokens under `loss_mask`, given the model's output."""
-    tokens = batch["tokens"]
-    if (predicted := batch.get("predicted")) is None:
-        logprob, _ = logprobs.logprobs_of(output.logits, tokens, batch["segment_ids"], 1.0)
-    else:
-        assert model.logits is not None
-        logits_of = functools.partial(model.logits, weights)
-        logprob, _ = logprobs.listed_logprobs(logits_of, output.hidden, tokens, predicted, 1.0)
+    logits_of = functools.partial(model.logits, weights)
+    which = batch["tokens"], batch["segment_ids"], batch.get("predicted")
+    logprob, _ = logprobs.listed_logprobs(logits_of, output.hidden, *which, 1.0)
     return _mean_nll(logprob, batch)
 
 
@@ -200,11 +200,12 @@ def run(
     the state, which the next step consumes. Raises ValueError where the examples end too soon.
     """
     step = make_train_step(model, settings.optimizer)
-    lists = lists_tokens(model)
     if not callable(encode):
         encode = pair_encoder(encode)
     later = itertools.islice(iter(examples), cursor, None)
-    stream = batches(later, encode, settings, lists=lists, parts=model.rules.parts("act_batch"))
+    stream = batches(
+        later, encode, settings, lists=model.lists, parts=model.rules.parts("act_batch")
+    )
     while int(state.step) < settings.num_steps and keep_going():
         start = time.monotonic()
         batch, taken = next(stream, (None, 0))

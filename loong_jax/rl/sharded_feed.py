@@ -16,8 +16,6 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jaxtyping import Array, Int
 
-from loong_jax.data import packing
-from loong_jax.data.packing import Predicted
 from loong_jax.errors import ConfigError
 from loong_jax.rl import sft
 from loong_jax.sharding import ShardingRules
@@ -37,22 +35,14 @@ def first_cursors(rules: ShardingRules) -> Int[Array, "F"]:
     return jnp.zeros((num_parts(rules),), jnp.int32, out_sharding=rules.spec("act_batch"))
 
 
-def batch_template(
-    settings: sft.SftSettings, rules: ShardingRules, *, lists: bool = False
-) -> dict[str, Any]:
-    """Shapes, dtypes and shardings of a batch, as `jax.ShapeDtypeStruct`.
-
-    With `lists` they name the tokens under the loss, so that logits are made in chunks.
-    """
-    parts = num_parts(rules)
-    places = (parts, settings.rows // parts * settings.row_length)
-    listed: Any = jax.ShapeDtypeStruct(places, jnp.int32, sharding=_cut(rules, "act_batch"))
+def batch_template(settings: sft.SftSettings, rules: ShardingRules) -> dict[str, Any]:
+    """Shapes, dtypes and shardings of a batch, as `jax.ShapeDtypeStruct`."""
     shape, sharding = (settings.rows, settings.row_length), _cut(rules, "act_batch", "act_keys")
     dtypes = dict(tokens=jnp.int32, loss_mask=bool, segment_ids=jnp.int32, positions=jnp.int32)
     return {
         name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
         for name, dtype in dtypes.items()
-    } | ({"predicted": Predicted(listed, listed)} if lists else {})
+    }
 
 
 def _cut(rules: ShardingRules, *names: str) -> NamedSharding:
@@ -73,8 +63,6 @@ class ShardedFeed:
         settings: sft.SftSettings,
         rules: ShardingRules,
         cursors: Int[Array, "F"],
-        *,
-        lists: bool = False,
     ):
         parts = num_parts(rules)
         if settings.rows % parts:
@@ -84,7 +72,7 @@ class ShardedFeed:
             )
         self._num_parts = parts
         self._rows_per_part = settings.rows // parts
-        self._template = batch_template(settings, rules, lists=lists)
+        self._template = batch_template(settings, rules)
         self._cursor_sharding = _cut(rules, "act_batch")
         self._cursors = {  # of the parts that this process makes
             shard.index[0].start or 0: int(np.asarray(shard.data)[0])
@@ -105,22 +93,17 @@ class ShardedFeed:
         made: dict[int, Any] = {}
         for part, stream in self._streams.items():
             made[part], taken = next(stream)
-            made[part]["predicted"] = packing.predicted(
-                made[part], made[part]["loss_mask"], fits=False
-            )
             self._cursors[part] += taken
 
-        def rows_of(path: Any, like: Any, index: Any) -> np.ndarray:
-            part = (index[0].start or 0) * self._num_parts // like.shape[0]
-            found = made[part][path[0].key]
-            return getattr(found, path[1].name) if path[1:] else found
+        def rows_of(name: str, index: Any) -> np.ndarray:
+            return made[(index[0].start or 0) // self._rows_per_part][name]
 
-        return jax.tree_util.tree_map_with_path(
-            lambda path, like: jax.make_array_from_callback(
-                like.shape, like.sharding, functools.partial(rows_of, path, like)
-            ),
-            self._template,
-        )
+        return {
+            name: jax.make_array_from_callback(
+                like.shape, like.sharding, functools.partial(rows_of, name)
+            )
+            for name, like in self._template.items()
+        }
 
     def cursors(self) -> Int[Array, "F"]:
         """How many pairs each part has used."""

@@ -27,7 +27,7 @@ from loong_jax.rl.objectives import LossSums, Objective
 from loong_jax.rl.optimizers import Optimizer
 from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rl.routing_replay import ReplayCounts
-from loong_jax.sharding import partitioned_freely
+from loong_jax.sharding import ShardingRules, partitioned_freely
 
 
 class TrainState(NamedTuple):
@@ -218,10 +218,12 @@ def make_programs(
             "shares_prompts=True, and this model's tokens see their own segment only, or experts "
             "are replayed. Use None to share where the model can."
         )
-    lists, rules = model.states is not None, model.rules
-    sees_parents = lists and model.sees_parents and not replays_routing
+    if replays_routing and not any(model.load_shape):
+        raise ConfigError("replays_routing=True, and this model has no routers. Set it to False.")
+    rules = model.rules
+    sees_parents = model.lists and model.sees_parents and not replays_routing
     parts = rules.parts("act_batch")
-    layout = Layout(lists, sees_parents and shares_prompts is not False, parts)
+    layout = Layout(model.lists, sees_parents and shares_prompts is not False, parts)
     num_lags = max_staleness + 1
     gradient_of = jax.value_and_grad(
         functools.partial(microbatch_loss, model=model, objective=objective, num_lags=num_lags),
@@ -286,6 +288,59 @@ def make_programs(
         update=update,
         publish=publisher(model),
     )
+
+
+def on_mesh(rules: ShardingRules, tree: Any) -> Any:
+    """Shapes on the devices of the mesh that they were derived for."""
+    mesh = rules.mesh
+    if mesh is None:
+        return tree
+
+    def place(leaf: Any) -> jax.ShapeDtypeStruct:
+        spec = getattr(leaf.sharding, "spec", PartitionSpec())
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
+
+    return jax.tree.map(place, tree)
+
+
+class Call(NamedTuple):
+    """A compiled function of the trainer and the shapes of its arguments, by their names."""
+
+    function: Any
+    arguments: dict[str, Any]
+
+    def lower(self) -> jax.stages.Lowered:
+        return self.function.lower(*self.arguments.values())
+
+
+def calls(
+    programs: TrainerPrograms,
+    model: PolicyModel,
+    state: TrainState,
+    batch: TrajectoryBatch,
+    published: Weights,
+    frozen: Any = (),
+) -> dict[str, Call]:
+    """What a step calls, over shapes that lie where the arrays will: `logprobs` of what it trains
+    on, `accumulate` of a micro-batch, `update`.
+    """
+    rules = model.rules
+    with rules.scope():
+        begun = on_mesh(rules, jax.eval_shape(programs.begin, state.weights))
+    number, integer = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.float32, jnp.int32))
+    rows = {name: getattr(batch, name) for name in ("tokens", "segment_ids", "positions")}
+    how = {name: getattr(batch, name) for name in ("routing", "parent_ids", "predicted")}
+    scalars = dict(groups=integer, temperature=number, num_tokens=number, step=integer)
+    return {
+        "logprobs": Call(
+            programs.logprobs, dict(weights=published, **rows, temperature=number, **how)
+        ),
+        "accumulate": Call(
+            programs.accumulate,
+            dict(masters=state.weights, gradients=begun, batch=batch, **scalars, frozen=frozen),
+        ),
+        "update": Call(programs.update, dict(state=state, gradients=begun)),
+    }
 
 
 def train_step(

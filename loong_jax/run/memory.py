@@ -11,15 +11,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
 from rich.table import Table
 
-from loong_jax.data.packing import Predicted
 from loong_jax.errors import ConfigError
 from loong_jax.models.families import family_of
 from loong_jax.recipes import Recipe, RlStage, SftStage
-from loong_jax.rl import lora, sft, trainer
-from loong_jax.rl.batching import TrajectoryBatch
+from loong_jax.rl import batching, lora, sft, trainer
 from loong_jax.rl.logprobs import CHUNK_LOGITS
 from loong_jax.rl.policy_model import PolicyModel, policy_of
 from loong_jax.rollout.paged_engine import engine_for
@@ -151,8 +148,8 @@ def _compiled(recipe: Recipe, stage: SftStage | RlStage) -> Iterator[Need]:
     shares = devices.shares_of(recipe)
     rules = shares.trainer
     made = _trained(recipe, stage, rules)
-    state, frozen = _placed((made.state, made.frozen), rules)
-    batch = _batch(recipe, stage, made.policy)
+    state, frozen = trainer.on_mesh(rules, (made.state, made.frozen))
+    shape = stage.rows, stage.row_length
     if isinstance(stage, RlStage):
         programs = trainer.make_programs(
             made.policy,
@@ -162,16 +159,21 @@ def _compiled(recipe: Recipe, stage: SftStage | RlStage) -> Iterator[Need]:
             stage.replays_routing,
             stage.shares_prompts,
         )
-        with rules.scope():
-            begun = _placed(jax.eval_shape(programs.begin, state.weights), rules)
-            number, whole = jnp.float32(1), jnp.int32(1)
-            scalars = (whole, number, number, whole, frozen)
-            step = programs.accumulate.lower(state.weights, begun, batch, *scalars)
-            space = max(_space(step), _space(programs.update.lower(state, begun)))
+        model: Any = recipe.model
+        batch = batching.shapes(
+            programs.layout,
+            rules,
+            *shape,
+            has_behavior=not stage.scores_in_step,
+            has_reference=stage.objective.kl is not None,
+            num_choices=(model.num_layers, model.num_chosen) if stage.replays_routing else None,
+        )
+        published = trainer.on_mesh(rules, made.published)
+        called = trainer.calls(programs, made.policy, state, batch, published, frozen)
+        space = max(_space(called[name].lower()) for name in ("accumulate", "update"))
     else:
-        with rules.scope():
-            step = sft.make_train_step(made.policy, stage.optimizer).lower(state, batch, frozen)
-            space = _space(step)
+        step = sft.make_train_step(made.policy, stage.optimizer)
+        space = _space(step.lower(state, sft.batch_shapes(made.policy, *shape), frozen))
     less = "--STAGE.rows, --STAGE.row-length, --model.remat layer, --mesh.*"
     yield Need("working space of a step", space, 0, less)
     if not isinstance(stage, RlStage):
@@ -190,53 +192,6 @@ def _compiled(recipe: Recipe, stage: SftStage | RlStage) -> Iterator[Need]:
 
 def _space(lowered: Any) -> float:
     return float(lowered.compile().memory_analysis().temp_size_in_bytes)
-
-
-def _batch(recipe: Recipe, stage: SftStage | RlStage, policy: PolicyModel) -> Any:
-    """The shapes of a micro-batch."""
-    rules = policy.rules
-    parts, shape = rules.parts("act_batch"), (stage.rows, stage.row_length)
-
-    def rows(dtype: Any, *shape: int) -> Any:
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=rules.spec("act_batch"))
-
-    integers, numbers = rows(jnp.int32, *shape), rows(jnp.float32, *shape)
-    places = rows(jnp.int32, parts, math.prod(shape) // parts)
-    listed = Predicted(places, places) if policy.states is not None else None
-    mask = rows(bool, *shape)
-    if isinstance(stage, SftStage):
-        fields = dict(tokens=integers, loss_mask=mask, segment_ids=integers, positions=integers)
-        return fields | ({"predicted": listed} if sft.lists_tokens(policy) else {})
-    replays = stage.replays_routing
-    chosen = getattr(recipe.model, "num_chosen", 0)
-    shares = listed is not None and policy.sees_parents and stage.shares_prompts is not False
-    return TrajectoryBatch(
-        tokens=integers,
-        segment_ids=integers,
-        positions=integers,
-        loss_mask=mask,
-        engine_logprob=numbers,
-        behavior_logprob=None if stage.scores_in_step else numbers,
-        advantage=numbers,
-        version_lag=integers,
-        reference_logprob=None if stage.objective.kl is None else numbers,
-        routing=rows(jnp.int32, *shape, recipe.model.num_layers, chosen) if replays else None,
-        parent_ids=integers if shares and not replays else None,
-        predicted=listed,
-    )
-
-
-def _placed(tree: Any, rules: ShardingRules) -> Any:
-    """Shapes on the devices of the mesh that they were derived for."""
-    mesh = rules.mesh
-    if mesh is None:
-        return tree
-
-    def place(leaf: Any) -> jax.ShapeDtypeStruct:
-        spec = getattr(leaf.sharding, "spec", PartitionSpec())
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
-
-    return jax.tree.map(place, tree)
 
 
 def _estimated(recipe: Recipe, stage: SftStage | RlStage, rules: ShardingRules) -> Iterator[Need]:

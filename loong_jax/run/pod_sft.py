@@ -107,7 +107,7 @@ def _train(
         state, cursors = checkpoints.restore(last, programs.template)
         distributed.say(f"resumed at step {last} of {stage.num_steps}")
     pairs = demonstrations.pairs_of(recipe, stage, texts)
-    feed = ShardedFeed(pairs.pair_at, texts.example, settings, rules, cursors, lists=programs.lists)
+    feed = ShardedFeed(pairs.pair_at, texts.example, settings, rules, cursors)
     step, numbers = last or 0, {}
 
     def save() -> None:
@@ -177,7 +177,6 @@ class _Programs(NamedTuple):
     template: Any  # their shapes, dtypes and shardings
     train_step: Callable[..., Any]  # see sft.make_train_step
     routing_metrics: Callable[..., Any]  # see sft.make_routing_metrics; compiled at its first use
-    lists: bool = False  # see sft.lists_tokens
 
 
 def _compile(recipe: Recipe, settings: sft.SftSettings, rules: ShardingRules) -> _Programs:
@@ -207,15 +206,13 @@ def _compile(recipe: Recipe, settings: sft.SftSettings, rules: ShardingRules) ->
         make.output_shardings,
     )
     train_step = sft.make_train_step(policy, settings.optimizer)
-    lists = sft.lists_tokens(policy)
-    batch = batch_template(settings, rules, lists=lists)
+    batch = batch_template(settings, rules)
     return _Programs(
         policy=policy,
         fresh=make,
         template=template,
         train_step=train_step.lower(template[0], batch).compile(),
         routing_metrics=sft.make_routing_metrics(policy),
-        lists=lists,
     )
 
 

@@ -27,11 +27,6 @@ def toy_weights(seed: int = 0, width: int = 8):
     }
 
 
-def _forward(weights, tokens, positions, segment_ids):
-    hidden, load, _ = _states(weights, tokens, positions, segment_ids, None, None)
-    return jnp.einsum("BTD,DV->BTV", hidden, weights["head"]), load
-
-
 def _states(weights, tokens, positions, segment_ids, parent_ids, routing):
     del routing
     x_BTD = weights["embedding"][tokens]
@@ -61,7 +56,8 @@ def _update_controllers(weights, memory, load):
 @functools.lru_cache(maxsize=1)
 def toy_policy() -> PolicyModel:
     return PolicyModel(
-        forward=_forward,
+        states=_states,
+        logits=lambda weights, hidden: hidden @ weights["head"],
         is_controller=_is_controller,
         matrix_axes=lambda path: ((0,), (1,)) if path[-1] == "head" else None,
         update_controllers=_update_controllers,
@@ -72,13 +68,8 @@ def toy_policy() -> PolicyModel:
 
 @functools.lru_cache(maxsize=2)
 def listing_policy(*, sees_parents: bool = True) -> PolicyModel:
-    """The same policy, which makes logits where they are asked for, and may share prompts."""
-    return dataclasses.replace(
-        toy_policy(),
-        states=_states,
-        logits=lambda weights, hidden: hidden @ weights["head"],
-        sees_parents=sees_parents,
-    )
+    """The same policy, whose batches list what is predicted, and may share prompts."""
+    return dataclasses.replace(toy_policy(), lists=True, sees_parents=sees_parents)
 
 
 def group_of(number: int, rewards: tuple[float | None, ...], longer: int) -> Group:

@@ -31,20 +31,26 @@ def test_the_child_gets_what_libtpu_needs_and_its_files_are_read(monkeypatch, tm
         seen.update(env)
         request_path, directory = map(Path, command[-2:])
         asked = json.loads(request_path.read_text())
-        result = {
+        program = {
             "memory": {"argument": 1, "output": 1, "alias": 1, "temp": 1, "generated_code": 1},
             "arguments": {"weights": asked["batch"]},
-            "coordinates": [[0, 0, 0, 0]],
+            "resident": {"optimizer": 3},
+            "runs": 2,
             "shardings": {},
+        }
+        result = {
+            "coordinates": [[0, 0, 0, 0]],
             "weights": {"total": 1},
+            "programs": {"update": program},
         }
         (directory / "compiled.json").write_text(json.dumps(result))
-        (directory / "program.hlo").write_text("HloModule m")
+        (directory / "update.hlo").write_text("HloModule m")
         return subprocess.CompletedProcess(command, 0, "", "")
 
     answer(monkeypatch, run)
-    found = compiled.compile_ahead(test_plan.make_request(), timeout_s=5, keep=tmp_path / "kept")
+    (found,) = compiled.compile_ahead(test_plan.make_request(), timeout_s=5, keep=tmp_path / "kept")
     assert found.text == "HloModule m"
+    assert (found.name, found.runs, found.resident) == ("update", 2, {"optimizer": 3})
     assert found.arguments == {"weights": 8}
     assert found.coordinates == ((0, 0, 0, 0),)
     assert {name: seen[name] for name in compiled.ENVIRONMENT} == {

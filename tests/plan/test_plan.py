@@ -57,7 +57,7 @@ def shown(made) -> str:
 
 
 def test_a_plan_adds_up():
-    made = plan.read(make_request(), COMPILED, VERSIONS)
+    made = plan.read(make_request(), [COMPILED], VERSIONS)
     value = figures.to_json(made)
     assert value["hbm_per_device_gb"] == pytest.approx(40 + 30 - 30 + 10 + 1)
     assert sum(value["hbm_by_kind_gb"].values()) == pytest.approx(51)
@@ -86,6 +86,29 @@ def test_a_plan_adds_up():
     )
 
 
+def test_a_step_is_as_many_micro_batches_and_one_update():
+    """And the fullest moment may be that of a program that no step runs."""
+    scoring = dataclasses.replace(
+        COMPILED, name="logprobs", text=None, runs=0, resident={"optimizer": 60e9}
+    )
+    update = dataclasses.replace(COMPILED, name="update", arguments={"masters": 2e9})
+    gradients = dataclasses.replace(COMPILED, name="accumulate", runs=3, resident={"moments": 1e9})
+    made = plan.read(make_request(), [scoring, gradients, update], VERSIONS)
+    (one,) = (plan.read(make_request(), [COMPILED], VERSIONS).reference,)
+    assert made.reference.step_s == pytest.approx(4 * one.step_s)
+    assert made.reference.step.cost.flops == pytest.approx(4 * one.step.cost.flops)
+    assert [row.trips for row in made.reference.step.rows] == [3, 1]
+    value = figures.to_json(made)
+    assert value["hbm_per_device_gb"] == pytest.approx(51 + 60)
+    assert "while logprobs runs" in shown(made)
+    assert value["programs"]["accumulate"] == {
+        "runs": 3,
+        "hbm_per_device_gb": pytest.approx(52),
+        "roofline_s": pytest.approx(one.step_s),
+    }
+    assert value["programs"]["logprobs"]["roofline_s"] is None
+
+
 def test_experts_on_one_chip_use_no_link_and_the_json_stays_valid():
     """Pairs of devices that share a chip: no bandwidth is finite there, nor named."""
     topology = Topology(chip=CHIPS["tpu7x"], shape=(1, 1, 2))
@@ -94,7 +117,7 @@ def test_experts_on_one_chip_use_no_link_and_the_json_stays_valid():
     pairs = dataclasses.replace(
         COMPILED, text=text, coordinates=((0, 0, 0, 0), (0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 0, 1))
     )
-    made = plan.read(make_request(topology=topology, mesh=mesh), pairs, VERSIONS)
+    made = plan.read(make_request(topology=topology, mesh=mesh), [pairs], VERSIONS)
     assert made.torus_all_to_all == float("inf")
     value = json.loads(json.dumps(figures.to_json(made), allow_nan=False))
     assert value["torus_all_to_all_gb_per_s"] is None
@@ -103,7 +126,7 @@ def test_experts_on_one_chip_use_no_link_and_the_json_stays_valid():
 
 
 def test_a_plan_is_shown_and_drawn(tmp_path):
-    made = plan.read(make_request(), COMPILED, VERSIONS)
+    made = plan.read(make_request(), [COMPILED], VERSIONS)
     text = shown(made)
     assert "51.00 of 102.01 GB, fits" in text
     assert "all-to-all" in text
@@ -120,7 +143,7 @@ def test_decoding_is_measured_against_memory():
     assert (asked.num_tokens, asked.num_kept_tokens) == (16, pytest.approx(8 * 1.8))
     arguments = {"weights": 2765e6, "cache": 2 * 2765e6, "batch": 0.0}
     there = dataclasses.replace(COMPILED, arguments=arguments)
-    made = plan.read(asked, there, VERSIONS)
+    made = plan.read(asked, [there], VERSIONS)
     value = figures.to_json(made)["decode"]
     kept = 8 * 1.8 / 4  # per step and chip
     assert value["cache_bound_tokens_per_s_per_chip"] == pytest.approx(kept / 2e-3)
@@ -135,7 +158,7 @@ def test_decoding_is_measured_against_memory():
 
 def test_a_dense_decoder_has_no_experts_to_speak_of():
     config = DenseConfig.tiny()
-    made = plan.read(make_request(model="tiny-dense", config=config), COMPILED, VERSIONS)
+    made = plan.read(make_request(model="tiny-dense", config=config), [COMPILED], VERSIONS)
     value = json.loads(json.dumps(figures.to_json(made)))
     assert value["exchange"] is None
     assert [row["gb_per_s_per_chip"] for row in value["by_exchange_bandwidth"]] == [200]
@@ -153,7 +176,7 @@ def test_the_published_model_has_a_target_to_reach():
     assert not figures.is_flash(MoEConfig.lite())
     assert not figures.is_flash(DenseConfig.qwen25_7b())
     there = dataclasses.replace(COMPILED, arguments={"weights": 1e9, "cache": 1e9})
-    made = plan.read(make_request(mode="decode", config=flash), there, VERSIONS)
+    made = plan.read(make_request(mode="decode", config=flash), [there], VERSIONS)
     value = figures.to_json(made)["decode"]
     target = 3785 * 2.765 / 3.35
     assert value["target_tokens_per_s_per_chip"] == pytest.approx(target)
@@ -166,7 +189,7 @@ def test_the_published_model_has_a_target_to_reach():
 def test_a_small_plan_is_shown_in_small_units():
     memory = dict.fromkeys(COMPILED.memory, 0.0) | {"argument": 4e6}
     there = dataclasses.replace(COMPILED, memory=memory, arguments={"masters": 3.5e6})
-    made = plan.read(make_request(), there, VERSIONS)
+    made = plan.read(make_request(), [there], VERSIONS)
     text = shown(made)
     assert "HBM per device: 4.00 MB of 102.01 GB" in text
     assert "masters │ 3.500" in text
@@ -178,7 +201,7 @@ def test_a_small_plan_is_shown_in_small_units():
 
 def test_a_call_of_several_steps_is_told_by_the_step():
     there = dataclasses.replace(COMPILED, arguments={"weights": 1e9, "cache": 1e9})
-    made = plan.read(make_request(mode="decode", num_steps=4), there, VERSIONS)
+    made = plan.read(make_request(mode="decode", num_steps=4), [there], VERSIONS)
     call_s, cost = made.reference.step_s, made.reference.step.cost
     value = figures.to_json(made)
     assert value["roofline_step_s"] == pytest.approx(call_s / 4)
@@ -196,13 +219,13 @@ def test_a_call_of_several_steps_is_told_by_the_step():
 
 def test_a_shorter_model_is_said_to_be_shorter():
     shorter = dataclasses.replace(MoEConfig.tiny(), num_layers=1)
-    made = plan.read(make_request(config=shorter), COMPILED, VERSIONS)
+    made = plan.read(make_request(config=shorter), [COMPILED], VERSIONS)
     assert figures.to_json(made)["num_layers"] == 1
     assert figures.title(made).startswith("tiny, layers=1, train on v5p:2x2x1")
 
 
 def test_advice_on_memory_traffic_names_what_there_is():
-    made = plan.read(make_request(), COMPILED, VERSIONS)
+    made = plan.read(make_request(), [COMPILED], VERSIONS)
     for timing in made.timings:
         timing.step.product_s = 0.0
     (said,) = [line for line in advice.advise(made) if "HBM traffic" in line]
@@ -212,20 +235,22 @@ def test_advice_on_memory_traffic_names_what_there_is():
 
 def test_what_does_not_fit_says_what_to_change():
     memory = dict(COMPILED.memory) | {"temp": 90e9}
-    made = plan.read(make_request(batch=16), dataclasses.replace(COMPILED, memory=memory), VERSIONS)
+    made = plan.read(
+        make_request(batch=16), [dataclasses.replace(COMPILED, memory=memory)], VERSIONS
+    )
     assert not made.fits
     said = " ".join(advice.advise(made))
     assert "over the limit by 29.0 GB" in said
     assert "--num-microbatches 2" in said
     decoding = dataclasses.replace(COMPILED, memory=memory)
-    made = plan.read(make_request(mode="decode"), decoding, VERSIONS)
+    made = plan.read(make_request(mode="decode"), [decoding], VERSIONS)
     said = " ".join(advice.advise(dataclasses.replace(made, timings=())))
     assert "use a smaller batch, or more devices" in said
     assert "context" not in said
     refused = dataclasses.replace(
         COMPILED, text=None, memory={}, out_of_memory={"used": 150e9, "limit": 102e9}
     )
-    made = plan.read(make_request(), refused, VERSIONS)
+    made = plan.read(make_request(), [refused], VERSIONS)
     value = figures.to_json(made)
     assert (value["fits"], value["roofline_step_s"]) == (False, None)
     assert value["hbm_per_device_gb"] == pytest.approx(150)
@@ -341,7 +366,7 @@ def test_both_refusals_for_want_of_memory_are_read():
 
 
 def test_a_search_is_shown():
-    made = plan.read(make_request(), COMPILED, VERSIONS)
+    made = plan.read(make_request(), [COMPILED], VERSIONS)
     estimates = analytic.ranked(MoEConfig.tiny(), V5P, "train", batch=8, length=64)
     console = Console(width=160, record=True, file=io.StringIO())
     report.show_search([(estimates[0], made, ""), (estimates[1], None, "refused")], console)
@@ -356,7 +381,7 @@ def test_a_search_keeps_the_program_of_every_mesh_that_it_compiles(monkeypatch, 
 
     def make(asked, *, timeout_s, keep):
         kept[keep] = asked.mesh
-        return plan.read(asked, COMPILED, VERSIONS)
+        return plan.read(asked, [COMPILED], VERSIONS)
 
     monkeypatch.setattr(plan, "make", make)
     words = f"tiny --topology v5p:2x2x1 --search --batch 8 --length 64 --keep {tmp_path}"
@@ -374,7 +399,7 @@ def test_a_search_is_written_as_it_was_ranked(monkeypatch, tmp_path):
         meshes.append(asked.mesh)
         if len(meshes) == 2:
             raise compiled.CompilerError("refused")
-        return plan.read(asked, COMPILED, VERSIONS)
+        return plan.read(asked, [COMPILED], VERSIONS)
 
     monkeypatch.setattr(plan, "make", make)
     path = tmp_path / "plan.json"

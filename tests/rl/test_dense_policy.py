@@ -53,9 +53,9 @@ def gradient(compiled, weights, layout, row_length, temperature=0.8):
 
 
 @pytest.mark.release
-def test_shared_prompts_give_the_gradient_of_flat_rows_with_all_logits(made):
+def test_shared_prompts_give_the_gradient_of_flat_rows_without_lists(made):
     policy, weights = made
-    plain = dataclasses.replace(policy, states=None, logits=None, sees_parents=False)
+    plain = dataclasses.replace(policy, lists=False)
     flat = gradient(programs(plain, None), weights, batching.FLAT, 32)
     assert programs(policy, None).layout == Layout(lists=True, shares_prompts=True)
     for shares, row_length in ((None, 64), (None, 32), (False, 32)):
@@ -70,9 +70,9 @@ def test_shared_prompts_give_the_gradient_of_flat_rows_with_all_logits(made):
         assert found.num_tokens == flat.num_tokens
 
 
-def test_shared_prompts_give_the_scores_of_flat_rows_with_all_logits(made):
+def test_shared_prompts_give_the_scores_of_flat_rows_without_lists(made):
     policy, weights = made
-    plain = dataclasses.replace(policy, states=None, logits=None, sees_parents=False)
+    plain = dataclasses.replace(policy, lists=False)
     for group in GROUPS:
         flat = local_trainer.group_logprobs(programs(plain, None), weights, group, settings(32))
         for shares, row_length in ((None, 64), (None, 21), (False, 32)):

@@ -108,8 +108,9 @@ def test_each_group_is_scored_under_its_own_version(tmp_path):
         for rollout in group.rollouts:
             tokens = np.concatenate([rollout.prompt, rollout.tokens])[None]
             shape = np.ones_like(tokens), np.arange(tokens.shape[1])[None]
-            logits, _ = toy_policy().forward(weights, tokens, shape[1], shape[0])
-            logprob = np.asarray(jax.nn.log_softmax(logits[0]))
+            call = weights, tokens, shape[1], shape[0], None, None
+            logits = toy_policy().logits(weights, toy_policy().states(*call)[0][0])
+            logprob = np.asarray(jax.nn.log_softmax(logits))
             head = len(rollout.prompt)
             expected = [
                 logprob[head + t - 1, token] for t, token in enumerate(rollout.tokens.tolist())

@@ -2,12 +2,14 @@
 
 import dataclasses
 import functools
-import math
-import re
+import importlib.util
+import json
+import os
+import subprocess
+import sys
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax._src.array import ArrayImpl
@@ -16,11 +18,11 @@ from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.models.dense import DenseConfig
 from loong_jax.models.families import family_of
 from loong_jax.models.moe import MoEConfig
+from loong_jax.plan import compiled
 from loong_jax.rl import (
     batching,
     checkpoint,
     local_trainer,
-    logprobs,
     lora,
     objectives,
     optimizers,
@@ -33,6 +35,7 @@ from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.doubles.toy_policy import toy_group
+from tests.rl import logits_programs
 
 LONGCAT = MoEConfig.tiny(
     num_layers=2, hidden_size=64, num_experts=4, num_zero_experts=2, vocab_size=2048
@@ -208,43 +211,39 @@ def test_supervised_steps_and_their_checkpoint_are_too(name, tmp_path):
         assert a.is_fully_replicated or a.sharding.is_equivalent_to(b.sharding, a.ndim)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("on_mesh", [False, True], ids=["one device", "mesh"])
-def test_no_program_holds_whole_logits(monkeypatch, name, on_mesh):
-    rows, length, words = 8, 64, 2048
-    model = dataclasses.replace(MODELS[name], vocab_size=words)
-    monkeypatch.setattr(logprobs, "CHUNK_LOGITS", 16 * words)
+@pytest.mark.parametrize("name", ["longcat", "qwen2"])
+@pytest.mark.parametrize("num_words", [logits_programs.FEW, logits_programs.MANY])
+@pytest.mark.parametrize(
+    "on_mesh", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["one device", "mesh"]
+)
+def test_no_program_holds_whole_logits(name, num_words, on_mesh):
     rules = ShardingRules()
     if on_mesh:
         rules = ShardingRules(mesh=make_mesh(**SIZES[name]), act_vocab="tensor")
-    graphdef, weights = family_of(model).abstract_weights(model, rules)
-    objective = objectives.grpo_objective(group_size=4, beta=0.0)
-    policy = policy_of(graphdef, model, 0.01, rules=rules)
-    programs = trainer.make_programs(policy, objective, ADAM, 0)
-    batches = batching.make_batches(
-        [toy_group(i, (1.0, 0.0, None, 0.5), seed=i, max_new_tokens=50) for i in range(6)],
-        objective.signal,
-        trainer_version=0,
-        rows=rows,
-        row_length=length,
-        layout=programs.layout,
+    for program, made in logits_programs.lowered(name, rules, num_words).items():
+        text = made.compile().as_text()
+        most, whole = logits_programs.most_and_whole(text, rules, num_words)
+        assert most < whole, program
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu to compile")
+@pytest.mark.parametrize("name", ["longcat", "qwen2"])
+def test_none_does_on_tpu(name):
+    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.rl.logits_programs", name],
+        env=environment | compiled.ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    batch = max(batches, key=lambda batch: batch.tokens.size)
-    scalars = (jnp.int32(1), jnp.float32(1), jnp.float32(1), jnp.int32(0))
-    with rules.scope():
-        begun = jax.eval_shape(programs.begin, weights)
-        compiled = programs.accumulate.lower(weights, begun, rules.put_rows(batch), *scalars)
-        text = compiled.compile().as_text()
-    parts = rules.parts("act_batch") * rules.parts("act_vocab")
-    whole = batch.tokens.size * words // parts  # of a device
-    state = max(np.prod(leaf.shape) for leaf in jax.tree.leaves(weights))
-    sizes = [
-        math.prod(map(int, shape.split(",")))
-        for shape in re.findall(r"f32\[([\d,]+)\]", text)
-        if str(words // rules.parts("act_vocab")) in shape.split(",")
-    ]
-    assert sizes
-    assert max(size for size in sizes if size != state) < whole
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert {"logprobs", "accumulate", "sft"} <= found.keys()
+    for program, (most, whole) in found.items():
+        assert most < whole, program
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -21,7 +21,7 @@ from loong_jax.rl import (
 )
 from loong_jax.rl.local_trainer import TrainerSettings
 from tests.doubles import tiny
-from tests.doubles.toy_policy import toy_batches, toy_group, toy_policy, toy_weights
+from tests.doubles.toy_policy import toy_batches, toy_group, toy_policy
 
 CONFIG = tiny.smallest_config()
 SETTINGS = TrainerSettings(
@@ -84,12 +84,9 @@ def test_an_engine_that_recorded_nothing_and_a_model_without_routers_are_refused
     rollout = toy_group(0, (1.0,)).rollouts[0]
     with pytest.raises(ValueError, match=r"EngineConfig\(routing=True\)"):
         routing_replay.choices(rollout)
-    choices = jnp.zeros((1, 2, 2, 3), jnp.int16)
-    tokens = jnp.ones((1, 2), jnp.int32)
+    without = dataclasses.replace(toy_policy(), load_shape=(0, 0))
     with pytest.raises(ConfigError, match="no routers"):
-        policy_model.replayed_logprobs(
-            toy_policy(), toy_weights(), tokens, tokens, tokens, 1.0, choices
-        )
+        trainer.make_programs(without, SETTINGS.objective, SETTINGS.optimizer, 0, True)
 
 
 def test_counts_follow_sets_of_choices():

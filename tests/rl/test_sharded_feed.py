@@ -84,13 +84,13 @@ def test_log_probabilities_do_not_depend_on_how_logits_are_cut():
     batch = next(iter(sft.batches(map(pair_at, itertools.count()), ENCODE, settings())))[0]
     table = jax.random.normal(jax.random.key(0), (TOKENIZER.vocab_size, TOKENIZER.vocab_size))
 
-    def forward(weights, tokens, positions, segment_ids):
+    def states(weights, tokens, *_):
         tokens = rules.place(tokens, "act_batch", "act_length") if on_mesh else tokens
         table = weights["table"]
         logits = rules.take(table, tokens, "act_vocab") if on_mesh else table[tokens]
-        return logits, jnp.zeros((1, 1), jnp.int32)
+        return logits, jnp.zeros((1, 1), jnp.int32), None
 
-    model = dataclasses.replace(toy_policy(), forward=forward)
+    model = dataclasses.replace(toy_policy(), states=states, logits=lambda _, logits: logits)
 
     def found(table, batch):
         names = ("tokens", "segment_ids", "positions")

@@ -127,16 +127,16 @@ def test_segments_see_their_parents_and_nothing_else():
         model(TOKENS[:1], segment_ids=segment, parent_ids=parent)
 
 
-def test_as_a_policy_it_makes_the_same_logits_from_states():
+def test_as_a_policy_it_makes_its_logits_from_states():
     model = model_of(TINY)
     graphdef, state = nnx.split(model, graph=False)
     policy = policy_model.policy_of(graphdef, TINY)
     assert policy is policy_model.policy_of(graphdef, TINY)
     weights, segment = nnx.to_pure_dict(state), np.ones_like(TOKENS)
     position = np.broadcast_to(np.arange(11), TOKENS.shape)
-    logits, load = policy.forward(weights, TOKENS, position, segment)
-    hidden, _, _ = policy.states(weights, TOKENS, position, segment, None, None)
+    hidden, load, _ = policy.states(weights, TOKENS, position, segment, None, None)
     assert load.shape == (0, 0)
+    logits = model(TOKENS, position, segment_ids=segment).logits
     np.testing.assert_array_equal(policy.logits(weights, hidden[:1]), logits[:1])
 
 
