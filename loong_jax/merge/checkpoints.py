@@ -19,12 +19,12 @@ import numpy as np
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.merge import fusion, published, tree
 from loong_jax.merge import report as report_lib
-from loong_jax.merge.methods import Method
-from loong_jax.merge.methods.longcat import LongcatFusion
+from loong_jax.merge.methods import LongcatFusion, Method
 from loong_jax.merge.tree import BatchAxes, PathRules
 from loong_jax.models import parameters
 from loong_jax.models.hf import HfCheckpoint, files, unfinished
 from loong_jax.models.parameters import Weights
+from loong_jax.own import OwnPart
 from loong_jax.remote import AnyPath, RemotePath
 
 Load = Callable[[Path], Weights]
@@ -44,7 +44,7 @@ class MergeConfig:
     weights: tuple[float, ...] = ()  # of the experts; equal unless given
     importances: tuple[AnyPath, ...] = ()  # of the experts' weights, where the method needs them
     masters: bool = True  # merge the float32 masters of a checkpoint that holds them
-    method: Method = dataclasses.field(default_factory=LongcatFusion)
+    method: Method | OwnPart = dataclasses.field(default_factory=LongcatFusion)
     rules: PathRules = dataclasses.field(default_factory=PathRules)
 
     def __post_init__(self):

@@ -15,6 +15,7 @@ from loong_jax.merge.methods import Method
 from loong_jax.merge.plan import Experts, LeafTask, Plan
 from loong_jax.merge.tree import PathRules
 from loong_jax.models.parameters import Weights
+from loong_jax.own import OwnPart
 
 
 class MergedLeaf(NamedTuple):
@@ -31,7 +32,7 @@ def fuse(
     base: Weights | None,
     experts: Experts,
     *,
-    method: Method | None = None,
+    method: Method | OwnPart | None = None,
     weights: Mapping[str, float] | Sequence[float] | None = None,
     batch_axes: tree.BatchAxes = 0,
     masks: Experts | None = None,
