@@ -6,8 +6,9 @@
 
 `prompt` or `messages` is required; without `gold` a verifier must be named that needs none.
 `arguments` are the verifier's own (docs/reference/verifiers.md); `tests` are those of a code
-verifier. A line may name a verifier of your own, FILE.py:CLASS, where the reader's `own` has it. A `solution` is a worked one: thinking and answer in their tags (data/response.py), or the
-thinking alone where `gold` is the answer.
+verifier. A line may name a verifier of your own, FILE.py:CLASS, where the reader's `own` has it. A
+`solution` is a worked one: thinking and answer in their tags (data/response.py), or the thinking
+alone where `gold` is the answer.
 """
 
 import dataclasses

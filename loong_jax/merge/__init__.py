@@ -19,6 +19,7 @@ from loong_jax.merge.methods import (
     TaskArithmetic,
     Ties,
 )
+from loong_jax.merge.methods.method import FusedLeaf
 from loong_jax.merge.methods.sums import diagonal_fisher
 from loong_jax.merge.report import fuse_with_report
 from loong_jax.merge.search import (
@@ -39,6 +40,7 @@ __all__ = [
     "Della",
     "Fisher",
     "FisherDeltas",
+    "FusedLeaf",
     "Karcher",
     "Linear",
     "LongcatFusion",

@@ -195,9 +195,9 @@ def rl() -> Recipe:
     Command: loong train rl --start-from DIR --problems mine.jsonl, where DIR is a checkpoint as
     Hugging Face has it, a run (its last finished stage), a stage of one, or an import. Without
     --problems those of that run are posed, or the quickstart's three domains where DIR is of no
-    run. The weights are evaluated before and after. A model of its own tokens is trained at a rate of 2e-6 (2e-5
-    with --lora) unless an option gives another. Machine: 2 CPU cores, 3 GB for a model of a million
-    parameters.
+    run. The weights are evaluated before and after. A model of its own tokens is trained at a rate
+    of 2e-6 (2e-5 with --lora) unless an option gives another. Machine: 2 CPU cores, 3 GB for a
+    model of a million parameters.
     """
     real = quickstart.quickstart()
     return Recipe(

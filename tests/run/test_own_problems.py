@@ -214,7 +214,7 @@ def test_a_verifier_that_rewards_what_it_should_not_is_refused(file, tmp_path, m
         def close(self):
             pass
 
-    monkeypatch.setattr(own_admission.verifiers, "get_verifier", lambda name: Lenient())
+    monkeypatch.setattr(own_admission.verifiers, "get_verifier", lambda name, **_: Lenient())
     with judging() as judge, pytest.raises(VerifierError, match="'math' is not admitted"):
         own_admission.require(settings(file), judge, tmp_path)
     assert not (tmp_path / "admission.json").exists()
