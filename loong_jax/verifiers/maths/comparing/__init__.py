@@ -158,18 +158,9 @@ def fraction(node: Node) -> tuple[Node, Node]:
         above, below = fraction(args[0])
         for arg in args[1:]:
             a, b = fraction(arg)
-            if b == below:
-                above = Node("add", (above, a))
-            else:
-                above = Node("add", (product(above, b), product(a, below)))
-                below = product(below, b)
+            above = Node("add", (product(above, b), product(a, below)))
+            below = product(below, b)
         return above, below
-    if head == "pow" and args[1].head == "number" and isinstance(args[1].args[0], int):
-        above, below = fraction(args[0])
-        if args[1].args[0] < 0:
-            above, below = below, above
-        exponent = number(abs(args[1].args[0]))
-        return tuple(p if p == ONE else Node("pow", (p, exponent)) for p in (above, below))  # type: ignore[return-value]
     return node, ONE
 
 

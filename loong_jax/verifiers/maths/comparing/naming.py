@@ -87,15 +87,6 @@ _FUNCTION_NAMES = frozenset(("phi", "varphi", "psi", "Phi", "Psi", "Gamma", "Pr"
 _SQUARED_NAMES = frozenset(("sigma", "s", "chi", "R", "eta"))
 
 
-def with_plain_equals(node: Node) -> Node:
-    """f = 0 for f \\equiv 0, where no modulus follows."""
-    if node.head in ("list", "and", "or"):
-        return Node(node.head, tuple(map(with_plain_equals, node.args)))
-    if node.head == "chain" and node.args[0] == ("==",) and names_something(node.args[1]):
-        return Node("chain", (("=",), *node.args[1:]))
-    return node
-
-
 def as_values(node: Node) -> Node:
     """n = 1 or n = 2 for n \\in {1, 2}."""
     if node.head != "chain" or node.args[0] != ("in",) or node.args[2].head != "set":

@@ -20,7 +20,7 @@ class Matcher(Comparison):
         if gold == answer:
             return True
         self.rung = "canonical"
-        gold, answer = (naming.with_plain_equals(ellipses.closed(n)) for n in (gold, answer))
+        gold, answer = ellipses.closed(gold), ellipses.closed(answer)
         if (classes := families.classes_of_gold(gold)) is not None:
             outcome = single.classes(self, classes, gold, answer)
             if outcome is not None:

@@ -60,8 +60,6 @@ def real_set(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         answer = answer.args[2]
     left, right = real_sets.real_set(gold), real_sets.real_set(answer)
     if left is None or right is None:
-        if left is None and right is None:
-            return alike(gold, answer)
         return False if comparing.is_value(answer) else None
     if gold.head == "tuple" and answer.head == "bracket":
         return False

@@ -54,8 +54,6 @@ def relation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
                 is_open = len(operators) == 1 and not is_function
                 return equation(matcher, gold, answer) if is_open else False
             return matcher.match(target, answer)
-        if len(operators) > 1:
-            return matcher.match(target, answer)
         if not target.symbols and operands[0].head == "symbol" and comparing.is_unsolved(answer):
             matcher.note = f"{render(answer)} is not solved"
             return False
@@ -77,8 +75,6 @@ def relation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
             answer.head == "chain" and real_sets.real_set(answer) is not None
         ):
             return (answer.head == "chain" and equation(matcher, gold, answer)) or None
-        if operators == ("in",) and answer.head != "chain":
-            return matcher.match(operands[1], answer)
     if answer.head != "chain":
         if operators == ("=",) and naming.names_measure(operands[0]) and not operands[1].symbols:
             return matcher.match(operands[1], answer)

@@ -85,8 +85,6 @@ def collection(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         [naming.right_side(i) for i in items],
         [naming.right_side(i) for i in given],
     )
-    if {gold.head, answer.head} == {"and", "or"} and all(i.head == "symbol" for i in items):
-        return False  # p and q are statements here
     names = [naming.left_side(i) for i in given]
     is_several = answer.head == "or" or (all(names) and len(set(names)) < len(names))
     if gold.head == "tuple" and is_several:
