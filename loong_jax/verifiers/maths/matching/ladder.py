@@ -24,6 +24,11 @@ class Comparison:
     rung: str = "exact"
     note: str = ""
 
+    def told(self, outcome: bool | None, note: str) -> bool | None:
+        """An outcome, with what is to be said of it."""
+        self.note = note
+        return outcome
+
     def match(self, gold: Node, answer: Node) -> bool | None:
         """True, False, or None where it cannot be told. Raises CostError."""
         raise NotImplementedError
@@ -85,8 +90,7 @@ def temperature(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         return True
     numbers = [naming.right_side(node).args[0] for node in (gold, answer)]
     if equal(matcher, numbers[0], numbers[1]):
-        matcher.note = "the same number of degrees on another scale"
-        return None
+        return matcher.told(None, "the same number of degrees on another scale")
     return False
 
 
@@ -104,8 +108,7 @@ def quantity(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     if unit == UNITS["pound_sterling"] and other_unit == UNITS["pound"]:
         return equal(matcher, value, other)  # the word stands for both
     if unit.dimensions != other_unit.dimensions:
-        matcher.note = "the units measure different things"
-        return False
+        return matcher.told(False, "the units measure different things")
     if unit.factor == other_unit.factor:
         return equal(matcher, value, other)
     ratio = number(other_unit.factor / unit.factor)

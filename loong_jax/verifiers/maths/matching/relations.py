@@ -35,8 +35,7 @@ def relation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         return matcher.match(operands[-1], answer)
     renamed = naming.with_names_of(gold, answer)
     if renamed is None:
-        matcher.note = f"{render(answer)} renames its argument on one side only"
-        return False
+        return matcher.told(False, f"{render(answer)} renames its argument on one side only")
     answer = renamed
     if set(operators) <= {"=", "~"} and naming.names_something(operands[0]):
         target = next(
@@ -55,8 +54,7 @@ def relation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
                 return equation(matcher, gold, answer) if is_open else False
             return matcher.match(target, answer)
         if not target.symbols and operands[0].head == "symbol" and comparing.is_unsolved(answer):
-            matcher.note = f"{render(answer)} is not solved"
-            return False
+            return matcher.told(False, f"{render(answer)} is not solved")
         return equation(matcher, gold, answer)
     if operators in (("in",), ("notin",)) or set(operators) <= {"<", "<=", ">", ">=", "!="}:
         gold_set = real_sets.real_set(gold)
