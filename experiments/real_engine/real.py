@@ -35,8 +35,8 @@ from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.simulation.run import simulated_problem
 from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import objectives, optimizers
-from loong_jax.rl.grading import Disposition
 from loong_jax.rl.local_trainer import TrainerSettings
+from loong_jax.rl.rewards import Disposition
 from loong_jax.rollout.engine_config import EngineConfig
 from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.records import Group, SamplingSettings

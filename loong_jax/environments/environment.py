@@ -18,7 +18,7 @@ import numpy as np
 
 from loong_jax.environments import csp
 from loong_jax.environments.answers import Malformed
-from loong_jax.environments.problem import Domain, Problem
+from loong_jax.environments.problem import Domain, Problem, check_level
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.sandbox import SandboxRunner
 from loong_jax.verifiers.verdict import Verdict
@@ -186,11 +186,6 @@ def shared_runner() -> SandboxRunner:
     It ends with the process. Its runs raise SandboxLost where the sandbox itself fails.
     """
     return SandboxRunner()
-
-
-def check_level(level: int, levels: Sequence[int] = LEVELS) -> None:
-    if level not in levels:
-        raise ValueError(f"level={level} is not in {tuple(levels)}. Choose one of these levels.")
 
 
 def posed(

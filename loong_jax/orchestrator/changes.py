@@ -8,7 +8,7 @@ the same records bring a ledger to where it was.
 from typing import Any, Literal, NamedTuple
 
 from loong_jax.errors import CheckpointError
-from loong_jax.rl.grading import Disposition
+from loong_jax.rl.rewards import Disposition
 from loong_jax.rollout.records import TicketEnd
 
 Place = tuple[int, int, int, int]  # where the arrays of a group are; see `journal.Journal.keep`

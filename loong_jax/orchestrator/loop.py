@@ -46,7 +46,7 @@ from loong_jax.orchestrator.protocols import (
 )
 from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import events as rl_events
-from loong_jax.rl.grading import Disposition
+from loong_jax.rl.rewards import Disposition
 from loong_jax.rollout import events as rollout_events
 from loong_jax.rollout.records import Group, Ticket
 from loong_jax.rollout.reuse import GroupReuse
