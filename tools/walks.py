@@ -1,12 +1,13 @@
-"""Prints what a reader passes from a problem to its gradient: `python tools/walks.py` (CPU, minutes).
+"""Prints what a reader passes from a problem to its gradient: `python tools/walks.py`, two minutes.
 
-A run of a miniature stage of reinforcement learning, in one process and on policy, is watched from
-the draw of a step's first problem to the end of the update that it leads to, once everything is
-compiled: which files of loong_jax have a function called, on any thread, in the order of the first
-call, and which of our types are made. Files that run only while JAX traces a program (the model,
-the loss) stand in a second list, of the whole stage. A file counts if it handles the problem or what
-became of it; `APART` names the others that are passed, and why. The verdict of the real verifier is
+A miniature stage of reinforcement learning, in one process and on policy, is watched from the draw
+of a step's first problem to the end of the update that it leads to, once everything is compiled:
+which files of loong_jax have a function called, on any thread, in the order of the first call, and
+which of our types are made. Files that run only while JAX traces a program (the model, the loss)
+are a second list, of the whole stage. A file counts if it handles the problem or what became of it;
+`APART` names the others that are passed, and why. Verdicts are asked for as in any run and then
 replaced by chance, so that a model that has learnt nothing meets groups that teach.
+With --functions it names those of each file.
 """
 
 import json
@@ -44,31 +45,37 @@ PACKAGE = Path(loong_jax.__file__).parent
 WARM_STEPS = 2  # everything is compiled then
 GROUP_SIZE, MAX_NEW_TOKENS = 4, 16
 
+# What the walk leaves out, and what it handles instead: files, folders and single functions.
 APART = {
-    "checksums.py": "of weights",
-    "configs.py": "of settings",
+    "checksums.py": "weights",
+    "configs.py": "settings",
+    "data/disk.py": "the message of a full disk",
+    "data/json_files.py": "lines of files",
     "errors.py": "messages",
     "interrupts.py": "signals",
     "logs.py": "messages",
-    "report/": "metrics and what a run shows",
-    "run/": "puts the parts together before a run, and shows it",
-    "rl/collapse.py": "reads metrics",
-    "rollout/statistics.py": "metrics",
+    "report/": "metrics, and what a run shows",
+    "rl/collapse.py": "metrics",
+    "rl/objectives/loss.py:summarise": "metrics",
+    "rl/policy_model.py:load_metrics": "metrics",
     "rollout/publishing.py": "weights",
+    "rollout/statistics.py": "metrics",
     "rollout/versions.py": "weights",
+    "run/stages.py": "puts the parts together",
     "sharding.py": "where arrays lie, for every room",
-}  # files and folders that the walk leaves out, and what they handle
+    "verifiers/child.py": "frames of bytes, whatever they hold",
+}
 MESSAGES = ("orchestrator.changes", "events", "host_messages", "mailbox")
 """Modules whose types are notes about a problem by its number, or carry one of the forms below."""
 
 
 class Watch:
-    """A profile function for all threads; `passed` and `traced` are files in order, `made` types."""
+    """A profile function for all threads."""
 
     def __init__(self):
-        self.passed: dict[str, dict[str, None]] = {}  # and functions of theirs
-        self.traced: dict[str, dict[str, None]] = {}
-        self.made: dict[str, None] = {}
+        self.passed: dict[str, dict[str, None]] = {}  # files with their functions, in order
+        self.traced: dict[str, None] = {}
+        self.made: dict[str, None] = {}  # types
         self._is_on = self._is_rl = False
         self._num_steps = 0
         self._files: dict[CodeType, str | None] = {}
@@ -80,7 +87,7 @@ class Watch:
             self._files[code] = code.co_filename[len(f"{PACKAGE}/") :] if inside else None
         file = self._files[code]
         if event == "call" and self._is_on and code.co_name in ("__init__", "<lambda>"):
-            self._see_made(frame)
+            self._see_made(frame)  # the lambda is a NamedTuple's __new__
         if file is None:
             return
         here = (file, code.co_name)
@@ -90,14 +97,14 @@ class Watch:
                 self._is_on = True
             if self._is_on:
                 self.passed.setdefault(file, {})[code.co_name] = None
-            elif self._is_rl and (file not in self.traced) and _is_tracing(frame):
-                self.traced[file] = {}
+            elif self._is_rl and file not in self.traced and _is_tracing(frame):
+                self.traced[file] = None
         elif event == "return" and here == ("rl/trainer.py", "train_step"):
             self._num_steps += 1
             self._is_on = False
 
     def _see_made(self, frame: FrameType) -> None:
-        name = "self" if frame.f_code.co_name == "__init__" else "_cls"  # that of a NamedTuple
+        name = "self" if frame.f_code.co_name == "__init__" else "_cls"
         made = frame.f_locals.get(name)
         kind = made if isinstance(made, type) else type(made)
         if kind.__module__.startswith("loong_jax."):
@@ -163,15 +170,28 @@ def smallest() -> Recipe:
     )
 
 
-def show(watch: Watch) -> None:
-    said = rich.console.Console(highlight=False, width=120).print
-    apart = {file: why for file in watch.passed for name, why in APART.items()
-             if file.startswith(name)}  # fmt: skip
-    passed = [file for file in watch.passed if file not in apart]
-    traced = [file for file in watch.traced if not file.startswith(tuple(APART))]
+def counted(passed: dict[str, dict[str, None]]) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Files with those functions that count, and what is apart with its reason."""
+    files: dict[str, list[str]] = {}
+    apart: dict[str, str] = {}
+    for file, functions in passed.items():
+        for function in functions:
+            here = f"{file}:{function}"
+            why = next((why for name, why in APART.items() if here.startswith(name)), None)
+            if why is None:
+                files.setdefault(file, []).append(function)
+            else:
+                apart[file] = why
+    return files, apart
+
+
+def show(watch: Watch, *, names_functions: bool) -> None:
+    said = rich.console.Console(highlight=False, width=100).print
+    passed, apart = counted(watch.passed)
+    traced = [f for f in watch.traced if f not in passed and not f.startswith(tuple(APART))]
     for title, files in (
-        (f"{len(passed)} files from a problem to its gradient", passed),
-        ("files passed while programs are traced, too", [f for f in traced if f not in passed]),
+        (f"{len(passed)} files from a problem to its gradient", list(passed)),
+        (f"{len(traced)} more while programs are traced", traced),
     ):
         said(f"\n{title}")
         rooms: dict[str, list[str]] = {}
@@ -180,12 +200,12 @@ def show(watch: Watch) -> None:
             rooms.setdefault(room, []).append(name)
         for room, names in rooms.items():
             said(f"  {room} ({len(names)}): {', '.join(names)}")
-    said("\napart")
-    for file, why in apart.items():
-        said(f"  {file}: {why}")
+    said("\napart: " + ", ".join(f"{file} ({why})" for file, why in apart.items()))
     forms = [name for name in watch.made if not any(m in name for m in MESSAGES)]
     said(f"\n{len(forms)} types made on the way: {', '.join(forms)}")
-    said(f"\nmessages: {', '.join(name for name in watch.made if name not in forms)}")
+    said(f"messages: {', '.join(name for name in watch.made if name not in forms)}")
+    for file, functions in passed.items() if names_functions else ():
+        said(f"\n{file}: {', '.join(functions)}")
 
 
 def main() -> None:
@@ -196,8 +216,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         run.train(smallest(), Path(directory) / "run")
     sys.setprofile(None)
-    show(watch)
-    print(watch.passed)
+    show(watch, names_functions="--functions" in sys.argv)
 
 
 if __name__ == "__main__":

@@ -110,7 +110,12 @@ class Curriculum:
 
     @property
     def is_on(self) -> bool:
-        return self.pass_rates.is_on or self.context.is_on
+        return self.used() != (None, None)
+
+    def used(self) -> tuple[PassRates | None, GrowingContext | None]:
+        """Those of the two that do anything."""
+        rates, context = self.pass_rates, self.context
+        return rates if rates.is_on else None, context if context.is_on else None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from loong_jax import interrupts
 from loong_jax.orchestrator.dora import DoraPolicy
-from loong_jax.orchestrator.loop import LoopSettings, Orchestrator, RunStalled
+from loong_jax.orchestrator.faults import RunStalled
+from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.simulation.run import CountedVersions
 from loong_jax.orchestrator.tickets import MixedStream, TicketSource
 from loong_jax.rl import rewards
