@@ -29,7 +29,7 @@ from experiments.real_engine.regimes import Deployment, Setting, placements
 from experiments.real_engine.traced_replicas import TracedReplicas
 from experiments.real_engine.trainer_process import ProcessTrainer, TrainerSpec
 from loong_jax.data.tokenizer import AsciiTokenizer
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.environment import Problem
 from loong_jax.models import moe
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.simulation.run import simulated_problem

@@ -14,8 +14,8 @@ from typing import Any
 
 from loong_jax import configs
 from loong_jax.data.response import FORMS
+from loong_jax.environments.environment import Problem
 from loong_jax.environments.numbers import Addition
-from loong_jax.environments.problem import Problem
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.models.moe import MoEConfig
 from loong_jax.recipes import Recipe, RlStage, smol

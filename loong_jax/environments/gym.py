@@ -14,8 +14,15 @@ from typing import Any, NamedTuple
 
 from loong_jax.environments import gym_answers
 from loong_jax.environments.answers import MAX_ANSWER_CHARS, Malformed
-from loong_jax.environments.environment import LEVELS, Solution, posed, state_of
-from loong_jax.environments.problem import Domain, Problem, check_level
+from loong_jax.environments.environment import (
+    LEVELS,
+    Domain,
+    Problem,
+    Solution,
+    check_level,
+    posed,
+    state_of,
+)
 from loong_jax.errors import ConfigError
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.verdict import Verdict

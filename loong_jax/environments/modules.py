@@ -21,8 +21,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from loong_jax.environments.environment import LEVELS, Solution
-from loong_jax.environments.problem import Domain, Problem, check_level
+from loong_jax.environments.environment import LEVELS, Domain, Problem, Solution, check_level
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.sandbox import Limits, Program, SandboxLost, SandboxRunner

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from loong_jax.environments.problem import Problem, current_uid
+from loong_jax.environments.environment import Problem, current_uid
 from loong_jax.errors import ConfigError
 
 MAX_PASSED_OVER = 256  # problems in a row that may be set aside; the next one is posed anyway

@@ -15,9 +15,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from loong_jax import environments
-from loong_jax.environments.environment import name_in
+from loong_jax.environments.environment import Problem, name_in
 from loong_jax.environments.modules import Module, ModuleEnvironment, ModuleRunner
-from loong_jax.environments.problem import Problem
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.sandbox import Limits, SandboxLost, SandboxRunner

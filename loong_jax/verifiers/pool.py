@@ -17,7 +17,7 @@ from typing import Protocol, runtime_checkable
 
 from loong_jax.data import response
 from loong_jax.data.response import ResponseForm
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.environment import Problem
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import verdict, worker
 from loong_jax.verifiers.verdict import Verdict

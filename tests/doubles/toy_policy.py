@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.environment import Problem
 from loong_jax.rl import batching, rewards
 from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket

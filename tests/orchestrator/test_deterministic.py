@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.environment import Problem
 from loong_jax.models import moe
 from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.journal import Journal

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from loong_jax.data.response import FORMS, render
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.environment import Problem
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import get_verifier, verdict
 from loong_jax.verifiers.pool import FormedPool, LocalVerifierPool, RequestTable, VerifierRequest

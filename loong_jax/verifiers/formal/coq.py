@@ -25,7 +25,7 @@ from loong_jax.verifiers.sandbox import Ended, Limits
 from loong_jax.verifiers.verdict import Verdict, answer_span
 
 if TYPE_CHECKING:
-    from loong_jax.environments.problem import Problem
+    from loong_jax.environments.environment import Problem
 
 MAX_SCRIPT_CHARS = 100_000
 _CLOSED = "Closed under the global context"

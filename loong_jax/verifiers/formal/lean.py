@@ -27,7 +27,7 @@ from loong_jax.verifiers.formal.lean_repl import LeanReplPool
 from loong_jax.verifiers.verdict import Verdict, answer_span
 
 if TYPE_CHECKING:
-    from loong_jax.environments.problem import Problem
+    from loong_jax.environments.environment import Problem
 
 URL = "LOONG_LEAN_URL"
 MAX_REPLY_BYTES = 64 * 2**20

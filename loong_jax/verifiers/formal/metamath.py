@@ -20,7 +20,7 @@ from loong_jax.verifiers.formal.kernel import CostExceeded, Database, MetamathEr
 from loong_jax.verifiers.verdict import Verdict, answer_span
 
 if TYPE_CHECKING:
-    from loong_jax.environments.problem import Problem
+    from loong_jax.environments.environment import Problem
 
 BUILT_IN = "propositional"
 MAX_PROOF_CHARS = 1_000_000
