@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 from rich.console import Console
 
-from loong_jax import configs
+from loong_jax import configs, process
 from loong_jax.data import chat_records, json_files
 from loong_jax.errors import ConfigError
 from loong_jax.recipes import (
@@ -176,6 +177,8 @@ def _train(
     ):
         # once verifiers have started: Ray forks, which a process with JAX's threads should not
         _show_memory(recipe, [name for name in settings if only in (None, name)])
+        if jax.default_backend() == "cpu":
+            process.keep_freed_memory()
         if isinstance(recipe.problems, FileProblems):
             if not own_admission.is_done(run_dir):
                 progress.start(next(iter(settings)), total_steps=None)
