@@ -1,6 +1,7 @@
 """What decodes and judges: replicas, the shapes they compile, where they live; verifiers."""
 
 import dataclasses
+import os
 from typing import Literal
 
 from loong_jax.errors import ConfigError
@@ -107,6 +108,7 @@ class EngineSettings:
             speculation=self.speculation,
             pages=self.pages,
             mantissa_bits=self.mantissa_bits,
+            single_threaded=self.num_replicas >= (os.cpu_count() or 1),
         )
 
 

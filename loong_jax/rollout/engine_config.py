@@ -50,6 +50,9 @@ class EngineConfig:
     speculation: bool = False  # decode with the drafting head: up to two tokens a step
     mantissa_bits: int | None = None  # that weights are rounded to when loaded; 7 is bfloat16
     pages: PageConfig | None = None  # None: every slot owns `cache_length` positions
+    # on a CPU without a mesh a program runs in the thread that calls it: where as many threads call
+    # as there are cores, sharing out its small pieces only takes time
+    single_threaded: bool = False
 
     def __post_init__(self):
         for name in ("slots_per_replica", "prefill_prompts", "prefill_members", "decode_steps"):
