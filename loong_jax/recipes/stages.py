@@ -24,7 +24,7 @@ from loong_jax.orchestrator.changes import Action
 from loong_jax.orchestrator.curriculum import Curriculum
 from loong_jax.orchestrator.dora import DoraPolicy, algorithm_1
 from loong_jax.orchestrator.ledger import Ledger
-from loong_jax.orchestrator.policy import Policy
+from loong_jax.orchestrator.protocols import Policy
 from loong_jax.own import built, own_function
 from loong_jax.rl.collapse import CollapseRules
 from loong_jax.rl.lora import LoraConfig
