@@ -10,6 +10,8 @@ from concurrent.futures import Future
 from typing import Any, Protocol, runtime_checkable
 
 from loong_jax.errors import ConfigError
+from loong_jax.orchestrator.changes import Action
+from loong_jax.orchestrator.ledger import Ledger
 from loong_jax.rl.rewards import Disposition
 from loong_jax.rollout.events import Emit
 from loong_jax.rollout.records import Group, Ticket
