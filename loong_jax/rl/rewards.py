@@ -228,8 +228,7 @@ def group_advantages(rewards: Sequence[float | None], estimator: AdvantageEstima
         return advantage
     is_valid = np.array([reward is not None for reward in rewards])
     valid = np.array([reward for reward in rewards if reward is not None], np.float64)
-    signal = estimator.part if isinstance(estimator, OwnPart) else estimator
-    found = np.asarray(signal.advantages(valid))
+    found = np.asarray(estimator.advantages(valid))
     if found.shape != valid.shape or not np.all(np.isfinite(found)):
         raise ConfigError(
             f"{estimator} gave {found!r:.80} for the rewards {valid.tolist()!r:.80}. `advantages` "

@@ -28,6 +28,7 @@ from loong_jax.orchestrator.experience_maker import Scorers, TrainerWithGenerato
 from loong_jax.orchestrator.journal import Journal
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.tickets import MixedStream, TicketSource
+from loong_jax.own import part_of
 from loong_jax.recipes import EvaluationStage, FusionStage, RlStage, SftStage
 from loong_jax.report.metrics_log import MetricsLog, read_metrics
 from loong_jax.report.progress import Progress
@@ -328,7 +329,7 @@ def _domains(session: Session, settings: RlStage) -> tuple[str, ...]:
 def _loop_settings(settings: RlStage, seed: int) -> LoopSettings:
     return LoopSettings(
         total_steps=settings.num_steps,
-        scheduler=settings.scheduler,
+        scheduler=part_of(settings.scheduler),
         checkpoint_every=settings.checkpoint_every,
         verdict_deadline_s=settings.verdict_deadline_s,
         stall_timeout_s=settings.stall_timeout_s,
@@ -353,7 +354,8 @@ def run_fusion(
         domain: session.held_out(domain, "validation", settings.num_problems)
         for domain in session.domains
     }
-    progress.start(name, total_steps=len(settings.scales) * len(settings.keep_rates))
+    points = search.candidates(settings.method, settings.scales, settings.keep_rates)
+    progress.start(name, total_steps=len(points))
     sampling = session.recipe.evaluation.sampling
 
     def pass_rates(weights: Weights) -> dict[str, float]:

@@ -56,15 +56,18 @@ def admit(names: Sequence[str]) -> int:
     """
     from loong_jax.verifiers import admission  # reads problems, which import this package
 
-    unknown = set(names) - set(verifiers.VERIFIERS)
+    table = verifiers.own_table([name for name in names if ".py:" in name])
+    unknown = {name for name in names if name not in (*verifiers.VERIFIERS, *table.values())}
     if unknown:
         raise VerifierError(
-            f"verifiers {sorted(unknown)} are unknown. Choose from {sorted(verifiers.VERIFIERS)}."
+            f"verifiers {sorted(unknown)} are unknown. Choose from {sorted(verifiers.VERIFIERS)}, "
+            "or name one of your own: FILE.py:CLASS."
         )
     num_refused = 0
+    short = {whole: name for name, whole in table.items()}
     for name in names or sorted(verifiers.VERIFIERS):
         try:
-            report = admission.admit_registered(name)
+            report = admission.admit_registered(short.get(name, name), table)
         except VerifierError as error:
             print(f"verifier {name!r}: REFUSED; {error}")
             num_refused += 1

@@ -163,7 +163,7 @@ def clipped_gain(
     `gain(ratio, advantage, logprob)` that returns the same two.
     """
     if isinstance(clip, OwnPart):
-        return clip.part.gain(ratio, advantage, logprob)
+        return clip.gain(ratio, advantage, logprob)
     low, high = _bounds(clip, step)
     if isinstance(clip, DetachedClip):
         if logprob is None:

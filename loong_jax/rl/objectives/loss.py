@@ -111,7 +111,8 @@ class Objective:
             ("clip", Clip, "gain"),
         ):
             if not isinstance(part := getattr(self, name), kinds):
-                object.__setattr__(self, name, own.as_own(part, method, name))
+                contract = own.Contract([method], "docs/tutorials/own_objective.md")
+                object.__setattr__(self, name, own.as_own(part, name, contract))
         for name, kinds in (("ratio", Ratio), ("reduction", Reduction)):
             if not isinstance(part := getattr(self, name), kinds):
                 known = ", ".join(kind.__name__ for kind in get_args(kinds))
