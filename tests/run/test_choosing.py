@@ -123,7 +123,8 @@ def test_models_of_their_own_tokens_are_fine_tuned(published, monkeypatch):
     assert trained("rl", *start, f"--rl.{peak[0]}", peak[1])[0] == 0.5
     assert trained("smol", *start)[0] == 1e-5
     for name in ("environments", "agentic-mini"):
-        rates = [s.optimizer.schedule.peak for s in chosen(name, *start).stages.values()]
+        stages = chosen(name, *start).stages
+        rates = [stages[stage].optimizer.schedule.peak for stage in ("sft", "rl")]
         assert rates == [2e-5, 2e-6]
     source = sources.find(published)
     of_characters = dataclasses.replace(source.config, vocab_size=128)
