@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from loong_jax.data import json_files, response
 from loong_jax.data.json_files import BadLine
-from loong_jax.environments.problem import Domain, Problem
+from loong_jax.environments.environment import Domain, Problem
 from loong_jax.verifiers import VERIFIERS, own_table
 
 DOMAIN_OF_VERIFIER: dict[str, Domain] = {"code": "code", "logic": "logic"}  # of others: stem

@@ -26,8 +26,7 @@ from loong_jax.run import demonstrations, devices, own_problems, places, serve, 
 from loong_jax.run.judging import Judge
 from loong_jax.run.texts import Texts, form_of, texts_with
 from loong_jax.verifiers import own_table
-from loong_jax.verifiers.formed import FormedPool
-from loong_jax.verifiers.pool import LocalVerifierPool
+from loong_jax.verifiers.pool import FormedPool, LocalVerifierPool
 from loong_jax.verifiers.worker import WorkerConfig
 
 DEFAULT_NEW_TOKENS = 256  # where no recipe says how long an answer may be

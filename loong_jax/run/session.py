@@ -33,8 +33,7 @@ from loong_jax.run.own_problems import FileStream, Pairs, verifiers_of
 from loong_jax.run.placement import engine_shapes, group_kind
 from loong_jax.run.texts import Texts, texts_of
 from loong_jax.verifiers import admission
-from loong_jax.verifiers.formed import FormedPool
-from loong_jax.verifiers.pool import LocalVerifierPool, VerifierPool
+from loong_jax.verifiers.pool import FormedPool, LocalVerifierPool, VerifierPool
 from loong_jax.verifiers.worker import WorkerConfig
 
 

@@ -33,7 +33,7 @@ from loong_jax.recipes import EvaluationStage, FusionStage, RlStage, SftStage
 from loong_jax.report.metrics_log import MetricsLog, read_metrics
 from loong_jax.report.progress import Progress
 from loong_jax.report.signal_watch import SignalWatch
-from loong_jax.rl import checkpoint, grading, local_trainer, lora, policy_model, sft, trainer
+from loong_jax.rl import checkpoint, local_trainer, lora, policy_model, rewards, sft, trainer
 from loong_jax.rl.collapse import CollapseWatch
 from loong_jax.rl.local_trainer import LocalTrainer, TrainerSettings
 from loong_jax.rl.lora import LoraConfig
@@ -303,9 +303,9 @@ def _start_rl(
     return _RlStart(state, versions, control, policy, frozen, reference)
 
 
-def _grade(group: Group, settings: RlStage) -> tuple[Group, grading.Disposition]:
-    """As `grading.grade`, save that equal rewards may train: advantages are 0, a penalty is not."""
-    graded, disposition = grading.grade(group, settings.reward)
+def _grade(group: Group, settings: RlStage) -> tuple[Group, rewards.Disposition]:
+    """As `rewards.grade`, save that equal rewards may train: advantages are 0, a penalty is not."""
+    graded, disposition = rewards.grade(group, settings.reward)
     if settings.learns_from_all and disposition == "filtered":
         return graded, "keep"
     return graded, disposition
@@ -458,7 +458,7 @@ class _ShownLog:
         self._num_judged = 0
         self.event = log.event
 
-    def judged(self, group: Group, disposition: grading.Disposition) -> None:
+    def judged(self, group: Group, disposition: rewards.Disposition) -> None:
         self._log.judged(group, disposition)
         self._num_judged += 1
         self._progress.meanwhile(f"{self._num_judged} groups judged since")

@@ -9,7 +9,7 @@ from loong_jax.errors import ConfigError, VerifierError
 from loong_jax.verifiers.verdict import Verdict
 
 if TYPE_CHECKING:  # environments import the verdict from here
-    from loong_jax.environments.problem import Problem
+    from loong_jax.environments.environment import Problem
 
 VERIFIERS: dict[str, str] = {
     "code": "loong_jax.verifiers.code.verifier:CodeVerifier",

@@ -23,7 +23,7 @@ from loong_jax.verifiers import attacks
 from loong_jax.verifiers.verdict import Verdict
 
 if TYPE_CHECKING:
-    from loong_jax.environments.problem import Problem
+    from loong_jax.environments.environment import Problem
 
 MAX_COST_S = 5.0  # of one verdict, on a machine that is not overloaded
 MAX_CONSTANT_SHARE = 0.5  # of the cases that one and the same answer may be right for

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.environment import Problem
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers.admission import Case, as_it_is, environment_cases, in_box, in_tags
 
