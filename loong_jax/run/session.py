@@ -15,6 +15,7 @@ from loong_jax.eval import evaluation
 from loong_jax.models.families import family_of
 from loong_jax.models.parameters import Weights
 from loong_jax.orchestrator.policy import refuse_unable
+from loong_jax.own import part_of
 from loong_jax.recipes import (
     FileProblems,
     RayReplicas,
@@ -45,7 +46,9 @@ class Session:
         for name, stage in recipe.stages.items():
             if isinstance(stage, RlStage):
                 refuse_unable(
-                    stage.scheduler, group_kind(recipe.engine.placement), where=f"{name}.scheduler"
+                    part_of(stage.scheduler),
+                    group_kind(recipe.engine.placement),
+                    where=f"{name}.scheduler",
                 )
         self.recipe = recipe
         self.texts = texts or texts_of(recipe)
