@@ -20,12 +20,14 @@ def measures(table: str) -> dict[str, str]:
     return {word: text.strip() for words, _, text in entries for word in words.split()}
 
 
-def patterns(module: str) -> types.SimpleNamespace:
-    """The patterns of one module, each with those it is made of."""
-    found: dict[str, str] = {}
+def patterns(module: str, **known: str) -> types.SimpleNamespace:
+    """The patterns of one module, each with those it is made of; some may be `known`."""
+    found = known
     for name, text in TABLES["patterns"][module].items():
         found[name] = re.sub(r"<<(\w+)>>", lambda m: found[m[1]], text.replace("\n", ""))
-    return types.SimpleNamespace(**{name: re.compile(text) for name, text in found.items()})
+    return types.SimpleNamespace(
+        **{name: re.compile(found[name]) for name in TABLES["patterns"][module]}
+    )
 
 
 _SETS = {name: frozenset(words.split()) for name, words in TABLES["sets"].items()}

@@ -24,13 +24,6 @@ _PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
 _PROSE_OR_MARK = re.compile(rf"{_PROSE.pattern}|[\u4e00-\u9fff$]")
 _TEXT = re.compile(r"\\text\w*\s*\{([^{}]*)\}")
 _HAS_DIGITS = re.compile(r"[\d$\\=]")
-_SAYS_NO_MORE = re.compile(r"\W*(?:this|these|those|note|check|here|both|indeed)\b", re.IGNORECASE)
-_APPOSED = re.compile(r"(\$[^$]+\$),\s+(?:an?|the|whose)\s+[a-z]")  # $x^2 - 5$, a quadratic with
-_EXPLAINED = re.compile(  # an answer first: "**D**\n\nExplanation: ..."
-    r"(?<=\A)([^\n]{1,60})\n+\W*(?:explanation|reasoning|justification|解析|解释|理由)\W*[:\n].*",
-    re.DOTALL | re.IGNORECASE,
-)
-_POLITENESS = re.compile(r"I hope (?:it|this) is correct\.?|\[Note.*", re.DOTALL)
 
 
 class Candidates:
@@ -102,8 +95,8 @@ def _after_box(said: Span) -> Span | None:
 def _unboxed(body: str, line: str) -> Iterator[Span]:
     """Candidates of a response without boxes; `line` is the last one where it stands apart."""
     if "hope" in body or "[Note" in body:
-        body = _POLITENESS.sub("", body)
-    body = closing.without_comments(_EXPLAINED.sub(r"\1", body))
+        body = _SAID.POLITENESS.sub("", body)
+    body = closing.without_comments(_SAID.EXPLAINED.sub(r"\1", body))
     found = list(closing.spans(body))
     if not found and any(closing.is_derived(body, match) for match in closing.phrases_of(body)):
         return  # twice the answer is 48
@@ -120,7 +113,7 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         yield from _numbered(span.text)
         if (bold := prose.bold_inside(span.text)) is not None:
             yield Span(bold, span.rule)
-        if (apposed := _APPOSED.match(span.text)) is not None:
+        if (apposed := _SAID.APPOSED.match(span.text)) is not None:
             yield Span(apposed[1], span.rule)
         yield from _with_shorter(Span(statements.without_bold(span.text), span.rule))
         if last_maths.is_relative(span.text):
@@ -169,7 +162,7 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         if (said := prose.after_last_equals(body)) is not None:
             yield Span(said, "stated")
         clause = wording.CONCLUDES_ONLY.split(prose.last_sentence(body)[-MAX_WHOLE:])[-1]
-        if not _HAS_DIGITS.search(clause) and not _SAYS_NO_MORE.match(clause):
+        if not _HAS_DIGITS.search(clause) and not _SAID.SAYS_NO_MORE.match(clause):
             counted = numerals.in_digits(clause)
             if counted != clause:
                 yield from last_maths.spans(languages.translated(counted))
@@ -209,10 +202,6 @@ def last_sentence(text: str) -> str:
 
 MAX_CHARS = 6000  # from the end
 _SAID = names.patterns("refusals")
-_SUPPOSES = re.compile(r"\b(?:perhaps|maybe|suppose|assume|excluded|ruled out)\b", re.IGNORECASE)
-_STATES = re.compile(r"=|\b(?:is|are)\b", re.IGNORECASE)
-_GIVEN = re.compile(r"\bthere (?:is|are)\b|\b(?:given|too|tried|trying|hard|if)\b", re.IGNORECASE)
-_PROMISES = re.compile(r"\bI(?:'ll|'d| will| can| could| would)\b(?! (?:say|guess|answer)\b)")
 _WORDS = re.compile(r"(?<!\\)\b[A-Za-z]{3,}")
 
 
@@ -267,13 +256,13 @@ def _settles(clause: str) -> bool:
         return True
     if clause.endswith("?") or not _SAID.MATHS.search(clause) or _refuses(clause):
         return False
-    if any(rule.search(clause) for rule in (_SAID.ASKS, _PROMISES, _SUPPOSES)):
+    if any(rule.search(clause) for rule in (_SAID.ASKS, _SAID.PROMISES, _SAID.SUPPOSES)):
         return False
     if not _WORDS.search(clause):
         return any(character.isdigit() or character in "\\$=" for character in clause)
     if wording.yes_or_no(clause) is not None or _SAID.CONCLUDES.search(clause):
         return True
-    return _STATES.search(clause) is not None and not _GIVEN.search(clause)
+    return _SAID.STATES.search(clause) is not None and not _SAID.GIVEN.search(clause)
 
 
 __all__ = ["Candidates", "Span", "gives_up", "last_clause", "last_sentence", "spans", "statement"]

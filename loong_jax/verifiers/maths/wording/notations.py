@@ -146,7 +146,6 @@ def _holds(formula: Formula, row: dict[str, bool]) -> bool:
 
 
 _JOIN = re.compile(r"\s*(?:\\times|\\oplus|\u00d7|\u2295|\bx\b)\s*")
-_LEFT = re.compile(r"(?:\\(?:left|right|,|;|quad|!)|\$)")
 _SAID = names.patterns("notations")
 MAX_CHARS = 160
 
@@ -161,7 +160,7 @@ def read_group(text: str) -> Counter | None:
     """The orders of its cyclic factors of prime power order, 0 for Z; None where it is no group."""
     if len(text) > MAX_CHARS:
         return None
-    text = _LEFT.sub("", text).strip(" .")
+    text = _SAID.LEFT.sub("", text).strip(" .")
     text = _SAID.NAMED.sub("", text, count=1)
     found: Counter = Counter()
     is_finite = False
@@ -197,7 +196,6 @@ def _prime_powers(order: int) -> Iterator[int]:
         yield order
 
 
-_NOT = re.compile(r"(?:\\neg|\\lnot|\u00ac|\bnot)[\s$(]*\Z")
 _EXIST = ("\u2203", "存在")
 
 
@@ -211,7 +209,11 @@ class Proposition(NamedTuple):
 def read_proposition(text: str) -> Proposition | None:
     """The statement with one quantifier that ends a text."""
     found = _SAID.QUANTIFIED.search(text) if len(text) < MAX_QUANTIFIED else None
-    if found is None or _NOT.search(text[: found.start()]) or _QUANTIFIER.search(found["body"]):
+    if (
+        found is None
+        or _SAID.NOT.search(text[: found.start()])
+        or _QUANTIFIER.search(found["body"])
+    ):
         return None
     if _QUANTIFIER.search(text[: found.start()]):
         return None
@@ -228,17 +230,13 @@ def read_proposition(text: str) -> Proposition | None:
 
 _QUANTIFIER = re.compile(r"\\exists|\\forall|[\u2203\u2200]")
 MAX_QUANTIFIED = 400
-_AROUND = re.compile(r"\\(?:text|mathrm|mbox)\s*\{([^{}]*)\}|\\?[$*]|\\[,;:! ]")
 _UNIT_WORD = re.compile(r"[a-z]*")
 _AMOUNT_KINDS = names.TABLES["amounts"]["KINDS"]
-_BESIDE = re.compile(r"(?:[\s,;.]|\band\b|[和且])*")
-_NO_NAME = re.compile(r"[大小]于|至[少多]|不|超过|非|或|以[上下内]|[除约倍]|\b(?:at|or|not|than)\b")
-_EDGES = re.compile(r"\A(?:and|the|an?)\b\s*|\s*(?:is|are|has|共?[有为是])\s*\Z")
 
 
 def read_amounts(text: str, *, is_gold: bool = False) -> dict[str, Node]:
     """Values by name; of a gold nothing where it says anything else."""
-    text = _AROUND.sub(r"\1", text).strip()
+    text = _SAID.AROUND.sub(r"\1", text).strip()
     if len(text) > 200:
         return {}
     if (divided := _SAID.DIVIDED.fullmatch(text)) is not None:
@@ -248,7 +246,7 @@ def read_amounts(text: str, *, is_gold: bool = False) -> dict[str, Node]:
     found: dict[str, Node] = {}
     rest = _SAID.AMOUNT.sub(" ", text)
     for match in _SAID.AMOUNT.finditer(text):
-        name = _EDGES.sub("", _EDGES.sub("", match["name"].strip())).strip().lower()
+        name = _SAID.EDGES.sub("", _SAID.EDGES.sub("", match["name"].strip())).strip().lower()
         word = _UNIT_WORD.match(text, match.end())
         unit = word[0] if word is not None and (word[0] in UNITS or word[0] == "items") else ""
         rest = rest.replace(f" {unit}", "", 1)
@@ -258,7 +256,7 @@ def read_amounts(text: str, *, is_gold: bool = False) -> dict[str, Node]:
             )[0]
         except (ParseError, CostError):
             return {}
-    is_whole = _BESIDE.fullmatch(rest) and "" not in found and not _NO_NAME.search(text)
+    is_whole = _SAID.BESIDE.fullmatch(rest) and "" not in found and not _SAID.NO_NAME.search(text)
     return found if found and (is_whole or not is_gold) else {}
 
 
@@ -287,7 +285,6 @@ _RAISED = {ord(c): d for c, d in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "01234
 _RAISED_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
 _CHEMISTRY = names.patterns("chemistry")
 _CHARGE = re.compile(r"\^\s*\{?\s*(?:(\d*)\s*([+-])|([+-])\s*(\d*))\s*\}?")
-_STATE = re.compile(r"\s*\((?:s|l|g|aq)\)\Z")
 _DOT = re.compile(r"\\cdot|\\bullet|[\u00b7\u2022*]")
 _ATOM = re.compile(r"([A-Z][a-z]?)(\d*)|([(\[])|([)\]])(\d*)|(\.)(\d*)")
 _BARE_CHARGE = re.compile(r"(?<=[A-Za-z\d)])(\d?)([+-])\Z")
@@ -373,7 +370,7 @@ def _marked(match: re.Match[str]) -> str:
 
 
 def _formula(text: str) -> Compound | None:
-    text = _STATE.sub("", text)
+    text = _SAID.STATE.sub("", text)
     text = re.sub(r"[_{}\s]", "", _DOT.sub(".", text))
     charge = 0
     if (raised := re.search(r"<([+-]\d+)>\Z", text)) is not None:
