@@ -17,7 +17,6 @@ _OF_LETTER = re.compile(r"(?<=numbers)\s+\$?[a-z]\$?\Z")
 _DECIMAL_COMMA = re.compile(r"-?\d+,\d{1,2}")
 _LARGER = re.compile(r"(?<![\d.,/])(\d+)\s+([A-Za-z]+)\s+(?:and\s+)?\Z")
 _OWN_UNIT = re.compile(r"\\text\{ ([A-Za-z]+)\}\Z")
-_DENIES = re.compile(r"(?:not|never|no longer|neither)\b", re.IGNORECASE)
 _NO_UNITS_IN_PROSE = frozenset(("in", "as", "at", "pm", "a", "am"))
 _BRACKETED = re.compile(r"\([^()]*\)")
 
