@@ -14,7 +14,7 @@ from loong_jax.verifiers.judge.genrm import Item, Judge, JudgeConfig
 from loong_jax.verifiers.verdict import Score, Verdict
 
 if TYPE_CHECKING:
-    from loong_jax.environments.problem import Problem
+    from loong_jax.environments.environment import Problem
 
 MAX_RUBRIC_ANSWER_CHARS = 20_000
 
