@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from loong_jax.verifiers import verdict
-from loong_jax.verifiers.maths import extract, gold, wording
+from loong_jax.verifiers.maths import extract, gold, notations, wording
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     Node,
@@ -21,7 +21,6 @@ from loong_jax.verifiers.maths.extract import Candidates, Span
 from loong_jax.verifiers.maths.gold import Gold
 from loong_jax.verifiers.maths.matching import Matcher, relations
 from loong_jax.verifiers.maths.reading import numerals, readings, words
-from loong_jax.verifiers.maths.wording import notations
 from loong_jax.verifiers.verdict import Verdict
 
 _IN_BRACES = re.compile(r"[\s$]*\{[^{}]*\}[\s$.]*")
