@@ -5,7 +5,7 @@ By the letter of an option, a truth table, a notation of its own, words, or the 
 
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from loong_jax.verifiers import verdict
@@ -91,7 +91,7 @@ def _by_letter(letter: str, spans: Candidates) -> Verdict | str:
 def _by_notation(reference: Gold, spans: Candidates) -> Verdict | None:
     """Verdict on formulas of logic, groups, formulas of chemistry and times of day."""
     text = reference.text
-    for how, wanted, read, compare in (
+    ways: list[tuple[str, Any, Callable[[str], Any], Callable[[Any, Any], Outcome]]] = [
         ("truth table", notations.read_formula(text, is_gold=True),
          notations.read_formula, notations.equivalent),
         ("notation", notations.read_group(text) if notations.may_be_group(text) else None,
@@ -99,7 +99,8 @@ def _by_notation(reference: Gold, spans: Candidates) -> Verdict | None:
         ("notation", notations.read_chemical(text), notations.read_chemical, _same_chemical),
         ("notation", wording.clock(text) if reference.kind == "ratio" else None,
          _half_of_day, _same_time),
-    ):  # fmt: skip
+    ]  # fmt: skip
+    for how, wanted, read, compare in ways:
         for span in spans if wanted is not None else ():
             given = read(span.text)
             if given is not None and (outcome := compare(wanted, given)) is not None:
