@@ -3,6 +3,7 @@
 import re
 import tomllib
 import types
+from collections.abc import Iterable
 from pathlib import Path
 
 TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text(encoding="utf-8"))
@@ -28,6 +29,23 @@ def patterns(module: str, **known: str) -> types.SimpleNamespace:
     return types.SimpleNamespace(
         **{name: re.compile(found[name]) for name in TABLES["patterns"][module]}
     )
+
+
+def rewrites(table: str) -> list[tuple[str, re.Pattern[str], str]]:
+    """A hint without which there is nothing to do, what is replaced, and by what."""
+    rules = []
+    for hint, pattern, new in TABLES["rewrites"][table]:
+        for word, meaning in TABLES["rewrites"]["WORDS"].items():
+            pattern = pattern.replace(f"<{word}>", meaning)
+        rules.append((hint, re.compile(pattern), new))
+    return rules
+
+
+def rewritten(text: str, rules: Iterable[tuple[str, re.Pattern[str], str]]) -> str:
+    for hint, pattern, new in rules:
+        if hint in text:
+            text = pattern.sub(new, text)
+    return text
 
 
 _SETS = {name: frozenset(words.split()) for name, words in TABLES["sets"].items()}
