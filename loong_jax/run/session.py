@@ -14,7 +14,8 @@ from loong_jax.errors import ConfigError
 from loong_jax.eval import evaluation
 from loong_jax.models.families import family_of
 from loong_jax.models.parameters import Weights
-from loong_jax.orchestrator.policy import refuse_unable
+from loong_jax.orchestrator.protocols import refuse_unable
+from loong_jax.own import part_of
 from loong_jax.recipes import (
     FileProblems,
     RayReplicas,
@@ -44,9 +45,8 @@ class Session:
         """`texts` are those of the recipe unless given."""
         for name, stage in recipe.stages.items():
             if isinstance(stage, RlStage):
-                refuse_unable(
-                    stage.scheduler, group_kind(recipe.engine.placement), where=f"{name}.scheduler"
-                )
+                kind = group_kind(recipe.engine.placement)
+                refuse_unable(part_of(stage.scheduler), kind, where=f"{name}.scheduler")
         self.recipe = recipe
         self.texts = texts or texts_of(recipe)
         self.agent = self.texts.agent
