@@ -6,15 +6,6 @@ it out.
 """
 
 from loong_jax.recipes.by_name import ON_ALL_PROCESSES, RECIPES, get_recipe, own_function
-from loong_jax.recipes.engine import (
-    EngineSettings,
-    LocalVerifiers,
-    Placement,
-    ProcessReplicas,
-    RayReplicas,
-    RayVerifiers,
-    ThreadReplicas,
-)
 from loong_jax.recipes.mesh import MeshSettings, PodSettings
 from loong_jax.recipes.problems import (
     DomainProblems,
@@ -23,7 +14,7 @@ from loong_jax.recipes.problems import (
     PackagedProblems,
     ProblemSource,
 )
-from loong_jax.recipes.recipe import Recipe, ToolSettings
+from loong_jax.recipes.recipe import LocalVerifiers, RayVerifiers, Recipe, ToolSettings
 from loong_jax.recipes.stages import (
     SCHEDULERS,
     START,
@@ -35,6 +26,13 @@ from loong_jax.recipes.stages import (
     Scheduler,
     SftStage,
     Stage,
+)
+from loong_jax.rollout.engine_config import (
+    EngineSettings,
+    Placement,
+    ProcessReplicas,
+    RayReplicas,
+    ThreadReplicas,
 )
 
 __all__ = [

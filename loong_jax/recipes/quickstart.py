@@ -56,7 +56,7 @@ def quickstart() -> Recipe:
         model=MoEConfig.tiny(),
         problems=three_domains(),
         engine=EngineSettings(
-            cache_length=80, prefill_length=32, narrow_slots=(16, 64), groups_per_replica=2
+            cache_length=80, prefill_lengths=(32,), narrow_slots=(16, 64), groups_per_replica=2
         ),
         verifiers=RayVerifiers(),
         evaluation=EvaluationSettings(

@@ -95,7 +95,7 @@ def environments() -> Recipe:
         engine=EngineSettings(
             slots_per_replica=64,
             cache_length=176,
-            prefill_length=32,
+            prefill_lengths=(32,),
             prefill_members=32,
             chunked_prefill=True,
             pages=PageConfig(num_pages=704, page_size=16),
@@ -126,7 +126,7 @@ def agentic_mini() -> Recipe:
         engine=EngineSettings(
             slots_per_replica=32,
             cache_length=144,
-            prefill_length=16,
+            prefill_lengths=(16,),
             prefill_members=32,
             chunked_prefill=True,
             groups_per_replica=6,

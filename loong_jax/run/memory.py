@@ -25,7 +25,6 @@ from loong_jax.rl.policy_model import PolicyModel, policy_of
 from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.speculation import DraftedCache
 from loong_jax.run import devices
-from loong_jax.run.placement import engine_shapes
 from loong_jax.run.texts import texts_of
 from loong_jax.sharding import NO_MESH, ShardingRules
 
@@ -179,7 +178,7 @@ def _compiled(recipe: Recipe, stage: SftStage | RlStage) -> Iterator[Need]:
     decoding = {True: 0.0, False: 0.0}
     for other in set(shares.replicas):
         graphdef, sharded = family_of(recipe.model).abstract_weights(recipe.model, other)
-        shapes = engine_shapes(recipe, other)
+        shapes = recipe.engine_on(other)
         engine = engine_for(graphdef, recipe.model, texts_of(recipe).tokenizer, shapes, other)
         is_here = _overlap(other, rules)
         block = engine.lower_block(_in_dtypes(sharded, made.published))
@@ -255,7 +254,7 @@ def _estimated(recipe: Recipe, stage: SftStage | RlStage, rules: ShardingRules) 
 
 
 def _cache_bytes(recipe: Recipe, rules: ShardingRules) -> float:
-    shapes, family = engine_shapes(recipe, rules), family_of(recipe.model)
+    shapes, family = recipe.engine_on(rules), family_of(recipe.model)
     make: Any = family.make_cache
     if shapes.speculation and family.drafts(recipe.model):
         make = DraftedCache.zeros

@@ -79,8 +79,8 @@ def run_samples(
 
 def _sampler(session: Session, source: sources.Source, texts: Texts) -> sampling.ProblemSampler:
     """Of weights whose sizes need not be those of the recipe's model."""
-    shapes, rules = session.recipe.engine.shapes, session.rules
-    engine, weights = serve.load(source, texts.tokenizer, shapes, rules)
+    rules = session.rules
+    engine, weights = serve.load(source, texts.tokenizer, session.recipe.engine, rules)
     return sampling.ProblemSampler(
         engine,
         weights,

@@ -32,6 +32,7 @@ from loong_jax.recipes import EvaluationStage, FusionStage, RlStage, SftStage
 from loong_jax.report.metrics_log import MetricsLog, read_metrics
 from loong_jax.report.progress import Progress
 from loong_jax.report.signal_watch import SignalWatch
+from loong_jax.report.usage import StepProfile
 from loong_jax.rl import checkpoint, grading, local_trainer, lora, policy_model, sft, trainer
 from loong_jax.rl.collapse import CollapseWatch
 from loong_jax.rl.local_trainer import LocalTrainer, TrainerSettings
@@ -42,7 +43,6 @@ from loong_jax.rollout.records import Group
 from loong_jax.rollout.versions import VersionStore, manifest_of
 from loong_jax.run import placement, samples, starting
 from loong_jax.run.pipeline import StageDirectories
-from loong_jax.run.profiling import StepProfile
 from loong_jax.run.session import Session
 
 logger = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from loong_jax.models.moe import MoEConfig, scaling
 from loong_jax.recipes import START, TEACHER, EvaluationStage, Recipe, RlStage, SftStage, Stage
 from loong_jax.remote import AnyPath, RemotePath
 from loong_jax.rl import checkpoint
-from loong_jax.run import convert, sources
+from loong_jax.run import sources
 from loong_jax.sharding import NO_MESH, ShardingRules
 
 # What may differ between a model as it was trained and as it goes on: how it is computed, and what
@@ -53,7 +53,7 @@ def load(
     Raises ConfigError where the two models differ, CheckpointError where the files do not hold
     what their config says.
     """
-    found, _ = convert.read_model(directory)
+    found, _ = sources.read_model(directory)
     if stack > 1:
         if not isinstance(found, MoEConfig):
             raise ConfigError(
@@ -94,7 +94,7 @@ def with_given_model(recipe: Recipe) -> Recipe:
     recipe = _with_ends_tied(recipe)
     found = given(recipe)
     if START in found:
-        model, _ = convert.read_model(found[START])
+        model, _ = sources.read_model(found[START])
         if recipe.model == MoEConfig.tiny():  # nobody asked for another one
             recipe = dataclasses.replace(recipe, model=model)
         refuse_other_model(found[START], model, recipe.model)
@@ -102,7 +102,7 @@ def with_given_model(recipe: Recipe) -> Recipe:
         model = dataclasses.replace(recipe.model, dtype=recipe.dtype, param_dtype=recipe.dtype)
         recipe = dataclasses.replace(recipe, model=model)
     if TEACHER in found:
-        model, _ = convert.read_model(found[TEACHER])
+        model, _ = sources.read_model(found[TEACHER])
         if _is_reference(recipe):
             refuse_other_model(found[TEACHER], model, recipe.model)
     return recipe

@@ -10,8 +10,8 @@ import pytest
 
 from loong_jax import cli
 from loong_jax.errors import ConfigError
-from loong_jax.run import formal
-from loong_jax.run.formal import StatementSettings
+from loong_jax.run import synth
+from loong_jax.run.synth import StatementSettings
 from loong_jax.run.tiny_prover import ProverSettings
 from loong_jax.synth.formal import (
     backends,
@@ -43,9 +43,9 @@ SMALLEST = dict(
 def test_smallest_run_and_its_files(tmp_path):
     statements = dataclasses.replace(SMALLEST["statements"], author=played.URL, model="scripted")
     settings = SMALLEST | {"statements": statements}
-    options = formal.FormalOptions(run_dir=tmp_path / "run", **settings)
+    options = synth.FormalOptions(run_dir=tmp_path / "run", **settings)
     with played.played():
-        assert formal.run(options) == 0
+        assert synth.run_formal(options) == 0
     record = read(tmp_path)
     [run] = record["runs"]
     assert sum(run["funnel"].values()) == 40
@@ -57,14 +57,16 @@ def test_smallest_run_and_its_files(tmp_path):
     assert (tmp_path / "run" / "formal.png").read_bytes().startswith(b"\x89PNG")
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("round*.json")}
     with played.played():
-        assert formal.run(dataclasses.replace(options, audit="metamath-exe", num_seeds=2)) == 0
+        assert (
+            synth.run_formal(dataclasses.replace(options, audit="metamath-exe", num_seeds=2)) == 0
+        )
     again = read(tmp_path)
     assert again["runs"][0]["iteration"] == run["iteration"], "it resumes"
     assert {p: p.stat().st_mtime_ns for p in before} == before, "and repeats nothing"
     assert [one["seed"] for one in again["runs"]] == [0, 1]
     assert kin(tmp_path / "run" / "seed-0") != kin(tmp_path / "run" / "seed-1")
     with pytest.raises(ConfigError, match="other"):
-        formal.run(dataclasses.replace(options, seed=1))
+        synth.run_formal(dataclasses.replace(options, seed=1))
 
 
 def read(directory):
@@ -78,17 +80,17 @@ def kin(directory):
 def test_statements_of_all_kinds_are_of_different_kin(tmp_path):
     settings = dataclasses.replace(SMALLEST["statements"], num_problems=60)
     backend = backends.get_backend("metamath")
-    made = formal.statements(settings, tmp_path, backend, 0)
+    made = synth.statements(settings, tmp_path, backend, 0)
     kin = [goal.kin for goal in [*(s.goal for s in made.cold_start), *made.pool, *made.held_out]]
     assert len(set(kin)) == len(kin) == 68
     sizes = [proofs.read(s.proof, proofs.read_sequent(s.goal.text)).size for s in made.cold_start]
     assert max(sizes) <= settings.cold_start_nodes < min(goal.level for goal in made.pool)
     assert all(v.is_correct for v in backends.ProofChecker(backend)(made.cold_start))
-    assert formal.statements(settings, tmp_path, backend, 0) == made
-    assert formal.statements(settings, tmp_path, backend, 1) != made
+    assert synth.statements(settings, tmp_path, backend, 0) == made
+    assert synth.statements(settings, tmp_path, backend, 1) != made
     few = dataclasses.replace(settings, theorems=Theorems(max_size=2, max_idle=0))
     with pytest.raises(ConfigError, match="too few"):
-        formal.statements(few, tmp_path, backend, 0)
+        synth.statements(few, tmp_path, backend, 0)
 
 
 def test_kin_that_an_author_makes_by_other_words_is_left_out(tmp_path, monkeypatch):
@@ -116,7 +118,7 @@ def test_kin_that_an_author_makes_by_other_words_is_left_out(tmp_path, monkeypat
         num_problems=120,
         num_held_out=40,
     )
-    made = formal.statements(settings, tmp_path, backends.get_backend("metamath"), 0)
+    made = synth.statements(settings, tmp_path, backends.get_backend("metamath"), 0)
     kin = [goal.kin for goal in [*(s.goal for s in made.cold_start), *made.pool, *made.held_out]]
     assert len(set(kin)) == len(kin)
     assert made.funnel["kin of another"] > 0
@@ -127,7 +129,7 @@ def test_kin_that_an_author_makes_by_other_words_is_left_out(tmp_path, monkeypat
 def test_no_renaming_makes_a_held_out_statement_one_that_trains(tmp_path):
     """By trying all renamings, without the fingerprint that the loop goes by."""
     settings = dataclasses.replace(SMALLEST["statements"], num_problems=60)
-    made = formal.statements(settings, tmp_path, backends.get_backend("metamath"), 0)
+    made = synth.statements(settings, tmp_path, backends.get_backend("metamath"), 0)
     trainable = [proofs.read_sequent(g.text) for g in [*(s.goal for s in made.cold_start),
                                                             *made.pool]]  # fmt: skip
     for goal in made.held_out:
@@ -153,7 +155,7 @@ def are_alike(left, right):
 @pytest.mark.bubblewrap
 def test_the_audit_finds_a_proof_that_does_not_hold():
     backend = backends.get_backend("metamath")
-    made = formal.statements(SMALLEST["statements"], None, backend, 0)
+    made = synth.statements(SMALLEST["statements"], None, backend, 0)
     [first, second, *_] = made.cold_start
     good = attempt(first.goal.uid, first.proof)
     bad = attempt(second.goal.uid, first.proof)
@@ -161,7 +163,7 @@ def test_the_audit_finds_a_proof_that_does_not_hold():
         number=0, num_examples=1, held_out=(good,), pool=(bad,), num_solved=1
     )
     statements = made._replace(pool=[second.goal], held_out=[first.goal])
-    audited = formal.audit("metamath-exe", statements, {"iteration": [done]})
+    audited = synth.audit("metamath-exe", statements, {"iteration": [done]})
     assert [text for text, *_ in audited["refused"]] == [second.goal.text]
 
 

@@ -14,13 +14,13 @@ import pytest
 
 from loong_jax import cli
 from loong_jax.errors import ConfigError
-from loong_jax.run import run_lock
+from loong_jax.run import pipeline
 
 HOLDS = """
 import os, sys, time
 from pathlib import Path
-from loong_jax.run import run_lock
-with run_lock.holding(Path(sys.argv[1])):
+from loong_jax.run import pipeline
+with pipeline.holding(Path(sys.argv[1])):
     if os.fork() == 0:  # a child that outlives its parent holds nothing
         os.close(1)
         time.sleep(60)
@@ -45,18 +45,18 @@ def holder(tmp_path):
 
 def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path, holder, capsys):
     who = f"process {holder.pid} on {socket.gethostname()} works in it"
-    with pytest.raises(ConfigError, match=who), run_lock.holding(tmp_path):
+    with pytest.raises(ConfigError, match=who), pipeline.holding(tmp_path):
         pass
     for recipe in (["sft"], ["pod-sft", "--mesh.fsdp", "8", "--mesh.expert", "1"]):
         assert cli.main(["train", *recipe, "--run-dir", str(tmp_path)]) == 1
         assert who in capsys.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == [run_lock.LOCK]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [pipeline.LOCK]
     os.kill(holder.pid, signal.SIGKILL)
     holder.wait(10)
-    with run_lock.holding(tmp_path):
-        found = json.loads((tmp_path / run_lock.LOCK).read_text())
+    with pipeline.holding(tmp_path):
+        found = json.loads((tmp_path / pipeline.LOCK).read_text())
     assert found["pid"] == os.getpid()
-    with run_lock.holding(tmp_path):
+    with pipeline.holding(tmp_path):
         pass  # released at the end
 
 
@@ -65,5 +65,5 @@ def test_a_file_system_without_locks_is_warned_of(tmp_path, monkeypatch, caplog)
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "lockf", refuse)
-    with caplog.at_level(logging.WARNING), run_lock.holding(tmp_path):
+    with caplog.at_level(logging.WARNING), pipeline.holding(tmp_path):
         assert "cannot be locked (No locks available)" in caplog.text

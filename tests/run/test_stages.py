@@ -14,11 +14,11 @@ from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.recipes import SftStage
 from loong_jax.report.metrics_log import MetricsLog
 from loong_jax.report.progress import Progress
+from loong_jax.report.usage import StepProfile
 from loong_jax.rl.collapse import CollapseRules, CollapseWatch
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.run import stages
 from loong_jax.run.pipeline import StageDirectories
-from loong_jax.run.profiling import StepProfile
 from loong_jax.run.texts import Texts
 from tests.report import test_metrics_log
 

@@ -6,7 +6,7 @@ import pytest
 
 from loong_jax.errors import ConfigError
 from loong_jax.run import tiny_prover
-from loong_jax.run.formal import StatementSettings
+from loong_jax.run.synth import StatementSettings
 from loong_jax.run.tiny_prover import ProverSettings
 from loong_jax.synth.formal import proofs, statement
 from loong_jax.synth.formal.expert_iteration import Solution
