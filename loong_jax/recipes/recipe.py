@@ -1,7 +1,7 @@
 """One recipe: the whole config of a run."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -122,6 +122,17 @@ class Recipe:
         """The recipe with fields of one stage replaced."""
         stage = dataclasses.replace(self.stages[name], **changes)
         return dataclasses.replace(self, stages={**self.stages, name: stage})
+
+    def mapped(self, change: Callable[[str, Stage], Stage]) -> "Recipe":
+        """The recipe with what `change` makes of each stage."""
+        stages = {name: change(name, stage) for name, stage in self.stages.items()}
+        return dataclasses.replace(self, stages=stages)
+
+    def changed(self, kinds: Any, **changes: Any) -> "Recipe":
+        """The recipe with fields of all stages of these kinds replaced."""
+        return self.mapped(
+            lambda _, one: dataclasses.replace(one, **changes) if isinstance(one, kinds) else one
+        )
 
     def engine_on(self, rules: ShardingRules) -> EngineSettings:
         """As engines under `rules` compile it; they record routing if a stage replays it."""

@@ -45,10 +45,8 @@ def fitted(recipe: Recipe, texts: Texts) -> Recipe:
         cache_length=engine.cache_length or _rounded(longest + response),
         chunked_prefill=engine.chunked_prefill or longest > read[-1] or recipe.tools is not None,
     )
-    fit = {
-        name: _fit(recipe, stage, texts, longest, response) for name, stage in recipe.stages.items()
-    }
-    return dataclasses.replace(recipe, engine=engine, stages=fit)
+    fit = recipe.mapped(lambda _, stage: _fit(recipe, stage, texts, longest, response))
+    return dataclasses.replace(fit, engine=engine)
 
 
 def _fit(recipe: Recipe, stage: Stage, texts: Texts, longest_prompt: int, response: int) -> Stage:
@@ -106,8 +104,8 @@ def _with_sampling(recipe: Recipe, stops: tuple[str, ...]) -> Recipe:
         return recipe
     sampling = dataclasses.replace(recipe.evaluation.sampling, **changes)
     evaluation = dataclasses.replace(recipe.evaluation, sampling=sampling)
-    stages = {name: _sampled(stage, changes) for name, stage in recipe.stages.items()}
-    return dataclasses.replace(recipe, evaluation=evaluation, stages=stages)
+    sampled = recipe.mapped(lambda _, stage: _sampled(stage, changes))
+    return dataclasses.replace(sampled, evaluation=evaluation)
 
 
 def _sampled(stage: Stage, changes: dict[str, Any]) -> Stage:
