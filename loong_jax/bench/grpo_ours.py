@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from loong_jax import configs
 from loong_jax.bench.device import PEAKS
 from loong_jax.data.response import FORMS
+from loong_jax.environments.environment import Problem
 from loong_jax.environments.numbers import Addition
-from loong_jax.environments.problem import Problem
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe import MoEConfig

@@ -10,9 +10,10 @@ import dataclasses
 
 from loong_jax.orchestrator import policy as policies
 from loong_jax.orchestrator.changes import Action, EndStale, Issue
-from loong_jax.orchestrator.ledger import UNFINISHED, Ledger
+from loong_jax.orchestrator.ledger import Ledger
 from loong_jax.orchestrator.policy import Policy
 from loong_jax.orchestrator.protocols import SwapsWeights
+from loong_jax.orchestrator.tickets import UNFINISHED
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

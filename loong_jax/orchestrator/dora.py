@@ -25,8 +25,9 @@ from loong_jax.orchestrator.changes import (
     SetGate,
     SetIssueLimit,
 )
-from loong_jax.orchestrator.ledger import UNFINISHED, UNLEASED, Ledger
+from loong_jax.orchestrator.ledger import Ledger
 from loong_jax.orchestrator.protocols import MovesGroups
+from loong_jax.orchestrator.tickets import UNFINISHED, UNLEASED
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,8 @@ from loong_jax.orchestrator.changes import (
     Swap,
     Train,
 )
-from loong_jax.orchestrator.ledger import UNFINISHED, UNLEASED, Ledger
+from loong_jax.orchestrator.ledger import Ledger
+from loong_jax.orchestrator.tickets import UNFINISHED, UNLEASED
 
 
 @runtime_checkable

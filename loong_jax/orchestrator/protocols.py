@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, runtime_checkable
 
-from loong_jax.rl.grading import Disposition
+from loong_jax.rl.rewards import Disposition
 from loong_jax.rollout.events import Emit
 from loong_jax.rollout.records import Group, Ticket
 from loong_jax.verifiers.verdict import Verdict

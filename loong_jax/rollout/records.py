@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.environment import Problem
 from loong_jax.verifiers.verdict import Verdict
 
 FinishReason = Literal["stop", "length", "cancelled", "failed"]

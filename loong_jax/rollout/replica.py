@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from loong_jax.data.tokenizer import Tokenizer
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.environment import Problem
 from loong_jax.errors import ConfigError
 from loong_jax.rollout.agentic.agent import Agent
 from loong_jax.rollout.agentic.paused import PausedOnTools

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from loong_jax.data.response import FORMS, ResponseForm, read
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.environment import Problem
 from loong_jax.rollout.records import Group, Rollout
 
 

@@ -5,11 +5,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loong_jax import options
+from loong_jax import options, own
 from loong_jax.data import json_files
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.merge import METHODS, checkpoints, published
 from loong_jax.merge.checkpoints import MergeConfig
+from loong_jax.merge.methods import OWN_METHOD
 from loong_jax.run import convert, sources
 
 # Of an expert's distance from the base over the norm of the base: training moves weights by far
@@ -21,9 +22,16 @@ logger = logging.getLogger(__name__)
 
 def main(arguments: Sequence[str]) -> int:
     name, *rest = arguments
-    if name not in METHODS:
-        raise ConfigError(f"{name!r} is no method. Choose one of: {', '.join(METHODS)}.")
-    config_type = options.with_defaults(checkpoints.MergeConfig, method=METHODS[name]())
+    if ".py:" in name:
+        method = own.named(name, OWN_METHOD, {})
+    elif name in METHODS:
+        method = METHODS[name]()
+    else:
+        raise ConfigError(
+            f"{name!r} is no method. Choose one of: {', '.join(METHODS)}; or one of your own: "
+            "FILE.py:CLASS."
+        )
+    config_type = options.with_defaults(checkpoints.MergeConfig, method=method)
     chosen = options.parse(config_type, f"loong merge {name}", rest)
     return merge(chosen)
 

@@ -88,7 +88,7 @@ def main(arguments: Sequence[str]) -> int:
     if found.is_new:
         config = choosing.finished(config, found.config, rest)
     if isinstance(config, Recipe):
-        named.own_parts(config)
+        named.try_own_parts(config)
     if is_dry:
         show_memory(config, chosen.only)
         return 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.environment import Problem
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.policy import Policy

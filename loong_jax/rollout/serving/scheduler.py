@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.environment import Problem
 from loong_jax.rollout.engine import Params
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.serving.metrics import Metrics
