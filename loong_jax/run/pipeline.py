@@ -27,19 +27,6 @@ logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Stage:
-    """`run(directories)` does the work and may be called again after an interruption.
-
-    It returns what `done.json` shall hold, as JSON values; `earlier_s`, the seconds it had worked
-    before it was interrupted, are part of the `wall_s` there.
-    """
-
-    name: str
-    after: tuple[str, ...] = ()
-    run: Callable[["StageDirectories"], dict[str, Any]]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class StageDirectories:
     """Where a stage writes, and where it finds the stages before it."""
 
@@ -57,45 +44,47 @@ def is_done(run_dir: Path, name: str) -> bool:
 
 
 def run_stages(
-    stages: Sequence[Stage],
+    needed: Mapping[str, Sequence[str]],
+    run: Callable[[str, StageDirectories], dict[str, Any]],
     run_dir: Path,
     *,
     only: str | None = None,
     source: Path | None = None,
     given: Mapping[str, AnyPath] | None = None,
-    on_stage: Callable[[str, str], None] = lambda name, what: None,
+    on_skip: Callable[[str], None] = lambda name: None,
 ) -> None:
-    """Runs the stages in order, each after those it names; others must be done in `source`.
+    """Runs stages in order, each after those it needs; others must be done in `source`.
+
+    `run(name, directories)` does the work and may be called again after an interruption. It returns
+    what `done.json` shall hold, as JSON values; `earlier_s`, the seconds it had worked before it
+    was interrupted, are part of the `wall_s` there.
 
     Args:
+      needed: by stage, in order, those that it reads.
       only: run this stage alone; its inputs come from `run_dir`, else from `source`.
       source: another run directory to take finished stages from.
       given: directories with weights from elsewhere, by the names that stages have for them.
-      on_stage: told (name, "start" | "skip" | "done").
+      on_skip: told the name of a stage that is done.
 
     Raises what `refuse_missing` does.
     """
-    needed = {stage.name: stage.after for stage in stages}
+    given = given or {}
     refuse_missing(needed, run_dir, only=only, source=source, given=given)
-    for stage in stages:
-        if only is not None and stage.name != only:
-            continue
-        if is_done(run_dir, stage.name):
-            on_stage(stage.name, "skip")
+    for name in needed if only is None else [only]:
+        if is_done(run_dir, name):
+            on_skip(name)
             continue
         inputs = {
-            name: _find_done(name, run_dir, source)
-            for name in stage.after
-            if name not in (given or {})
+            other: _find_done(other, run_dir, source)
+            for other in needed[name]
+            if other not in given
         }
-        own = stage_directory(run_dir, stage.name)
+        own = stage_directory(run_dir, name)
         own.mkdir(parents=True, exist_ok=True)
-        on_stage(stage.name, "start")
         start_s = time.monotonic()
-        result = stage.run(StageDirectories(own=own, inputs=inputs, given=given or {}))
+        result = run(name, StageDirectories(own=own, inputs=inputs, given=given))
         wall_s = time.monotonic() - start_s + result.get("earlier_s", 0.0)
         json_files.write_json(own / "done.json", {"wall_s": round(wall_s, 2), **result})
-        on_stage(stage.name, "done")
 
 
 def refuse_missing(

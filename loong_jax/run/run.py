@@ -1,10 +1,9 @@
 """`loong train`: a recipe's stages in order, in one run directory, to the report at the end."""
 
 import dataclasses
-import functools
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +55,16 @@ from loong_jax.run.pipeline import (
 )
 from loong_jax.run.session import Judge, Session
 from loong_jax.run.texts import texts_of
+from loong_jax.run.work import Work
 
 DATA = "data.json"  # in the run directory: which conversations it began with
+RUN: Mapping[type, Callable[[Any], dict[str, Any]]] = {  # a stage -> what carries it out
+    SftStage: stages.run_sft,
+    RlStage: stages.run_rl,
+    FusionStage: stages.run_fusion,
+    SampleStage: samples.run_samples,
+    EvaluationStage: stages.run_evaluation,
+}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -225,26 +232,22 @@ def _train(
                 )
             own_problems.keep_copy(recipe.problems, run_dir)
 
-        def on_stage(name: str, what: str) -> None:
+        def run_one(name: str, directories: StageDirectories) -> dict[str, Any]:
             usage.save()
-            if what == "skip":
-                progress.finish(name)
-
-        graph = [
-            pipeline.Stage(
-                name=name,
-                after=needed[name],
-                run=functools.partial(_run_stage, session, name, stage, progress, usage),
+            stage = settings[name]
+            work: Any = Work(
+                session=session, name=name, stage=stage, directories=directories, progress=progress
             )
-            for name, stage in settings.items()
-        ]
+            return RUN[type(stage)](work) | {"peak_gb": usage.stage_peak_gb()}
+
         run_stages(
-            graph,
+            needed,
+            run_one,
             run_dir,
             only=only,
             source=source,
             given=given,
-            on_stage=on_stage,
+            on_skip=progress.finish,
         )
     if source is not None:
         json_files.write_json(run_dir / "source.json", {"source": str(source)})
@@ -316,25 +319,3 @@ def _inputs(stage: Stage) -> tuple[str, ...]:
             return (stage.base, *stage.experts)
         case EvaluationStage():
             return (stage.of,)
-
-
-def _run_stage(
-    session: Session,
-    name: str,
-    stage: Stage,
-    progress: Progress,
-    usage: RunUsage,
-    directories: StageDirectories,
-) -> dict[str, Any]:
-    match stage:
-        case SftStage():
-            done = stages.run_sft(session, name, stage, directories, progress)
-        case RlStage():
-            done = stages.run_rl(session, name, stage, directories, progress)
-        case FusionStage():
-            done = stages.run_fusion(session, name, stage, directories, progress)
-        case SampleStage():
-            done = samples.run_samples(session, name, stage, directories, progress)
-        case EvaluationStage():
-            done = stages.run_evaluation(session, name, stage, directories, progress)
-    return done | {"peak_gb": usage.stage_peak_gb()}

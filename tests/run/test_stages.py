@@ -4,6 +4,7 @@ import io
 import os
 import signal
 import types
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -20,6 +21,7 @@ from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.run import stages
 from loong_jax.run.pipeline import StageDirectories
 from loong_jax.run.texts import Texts
+from loong_jax.run.work import Work
 from tests.report import test_metrics_log
 
 TEXTS = Texts(tokenizer=AsciiTokenizer())
@@ -31,9 +33,15 @@ def test_time_before_an_interruption_counts_towards_the_end_of_a_stage(tmp_path)
     directories = StageDirectories(
         own=tmp_path / "c", inputs={name: tmp_path / name for name in ("a", "b")}
     )
-    assert stages._until(("a", "b"), directories, 90.0)()
-    assert not stages._until(("a", "b"), directories, 100.0)()
-    assert stages._until((), directories, 100.0)()
+
+    def keeps_going(stages, earlier_s):
+        stage = types.SimpleNamespace(wall_time_of=stages)
+        work: Any = types.SimpleNamespace(stage=stage, directories=directories)
+        return Work.keep_going(work, earlier_s)()
+
+    assert keeps_going(("a", "b"), 90.0)
+    assert not keeps_going(("a", "b"), 100.0)
+    assert keeps_going((), 100.0)
 
 
 def test_sft_that_is_told_to_stop_saves_the_step_under_way(tmp_path, monkeypatch):
@@ -58,9 +66,14 @@ def test_sft_that_is_told_to_stop_saves_the_step_under_way(tmp_path, monkeypatch
     progress = Progress(["sft"], console=Console(file=io.StringIO()))
     with pytest.raises(interrupts.Terminated), interrupts.handled():
         stages.run_sft(
-            session, "sft", SftStage(num_steps=9, optimizer=optimizer, row_length=8),
-            StageDirectories(own=tmp_path / "sft", inputs={}), progress,
-        )  # fmt: skip
+            Work(
+                session=session,
+                name="sft",
+                stage=SftStage(num_steps=9, optimizer=optimizer, row_length=8),
+                directories=StageDirectories(own=tmp_path / "sft", inputs={}),
+                progress=progress,
+            )
+        )
     assert saved == [(3, {"cursor": 3})]
     steps = json_files.read_jsonl(tmp_path / "sft" / "metrics.jsonl")
     assert [line["step"] for line in steps] == [1, 2, 3]
