@@ -105,6 +105,13 @@ def evaluate(chosen: EvalOptions) -> int:
     drawn = sampling_of(chosen, recipe)
     if chosen.form is not None or (recipe is None and chosen.chat_style is None):
         drawn = dataclasses.replace(drawn, stops=texts.form.stop)
+    settings = EvaluationSettings(
+        samples_per_problem=chosen.samples,
+        sampling=drawn,
+        greedy=chosen.greedy,
+        pass_at=0,
+        seed=chosen.seed,
+    )
     room = room_for(problems, encode, drawn.max_new_tokens, source.config.max_position)
     shapes = dataclasses.replace(serving, context_tokens=-(-room // 16) * 16).engine_config()
     console.print(f"loading {source.weights}")
@@ -125,25 +132,19 @@ def evaluate(chosen: EvalOptions) -> int:
                 seed=chosen.seed,
                 encode_prompt=encode,
                 agent=texts.agent,
-                progress=evaluation.counted(
-                    advance, settings_of(chosen, drawn, 1), map(len, problems.values())
-                ),
+                progress=evaluation.counted(advance, settings, map(len, problems.values())),
             )
-            judge = Judge(FormedPool(pool, texts.form))
-            domains, samples = {}, []
-            for domain, posed in problems.items():
-                result, shown = evaluation.evaluate(
-                    sampler,
-                    judge,
-                    {domain: posed},
-                    settings_of(chosen, drawn, len(posed)),
-                    stage=source.weights.name,
-                    form=texts.form,
-                )
-                domains |= result.domains
-                samples += shown
+            result, samples = evaluation.evaluate(
+                sampler,
+                Judge(FormedPool(pool, texts.form)),
+                problems,
+                settings,
+                stage=source.weights.name,
+                form=texts.form,
+            )
     finally:
         pool.close(timeout_s=10.0)
+    domains = result.domains
     tables.print_whole(console, tables.overview(domains, chosen.k, seed=chosen.seed))
     if chosen.json is not None:
         json_files.write_json(chosen.json, _record(chosen, source.weights, drawn, domains))
@@ -241,19 +242,6 @@ def room_for(
             "it, or lower --max-new-tokens."
         )
     return lengths[uid] + answer
-
-
-def settings_of(
-    chosen: EvalOptions, drawn: SamplingSettings, num_problems: int
-) -> EvaluationSettings:
-    return EvaluationSettings(
-        num_problems=num_problems,
-        samples_per_problem=chosen.samples,
-        sampling=drawn,
-        greedy=chosen.greedy,
-        pass_at=0,
-        seed=chosen.seed,
-    )
 
 
 def serve_options(chosen: EvalOptions) -> serve.ServeOptions:

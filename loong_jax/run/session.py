@@ -3,7 +3,6 @@
 Built once per process, so that stages of equal shapes share compiled programs and one pool.
 """
 
-import dataclasses
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -137,18 +136,12 @@ class Session:
 
         Of a file that holds fewer than `evaluation.num_problems` back, all of them.
         """
-        settings, sampler = self.recipe.evaluation, self.sampler(weights, progress)
-        found, samples = {}, []
-        for domain in domains:
-            posed = self.held_out(domain, settings.side, settings.num_problems)
-            if posed:
-                asked = dataclasses.replace(settings, num_problems=len(posed))
-                result, shown = evaluation.evaluate(
-                    sampler, self.judge, {domain: posed}, asked, stage=stage, form=self.texts.form
-                )
-                found |= result.domains
-                samples += shown
-        return evaluation.EvaluationResult(stage=stage, domains=found, seed=settings.seed), samples
+        asked = self.recipe.evaluation
+        posed = {name: self.held_out(name, asked.side, asked.num_problems) for name in domains}
+        sampler = self.sampler(weights, progress)
+        return evaluation.evaluate(
+            sampler, self.judge, posed, asked, stage=stage, form=self.texts.form
+        )
 
     def sampler(
         self, weights: Weights, progress: sampling.Progress | None = None
