@@ -30,7 +30,7 @@ from loong_jax.verifiers import own_table
 from loong_jax.verifiers.pool import FormedPool, LocalVerifierPool
 from loong_jax.verifiers.worker import WorkerConfig
 
-DEFAULT_NEW_TOKENS = 256  # where no recipe says how long an answer may be
+DEFAULT = SamplingSettings(max_new_tokens=256)  # where no recipe says how answers are drawn
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,6 +83,10 @@ class EvalOptions:
             raise ConfigError(f"num_problems={self.num_problems} must be at least 1.")
         if self.seed < 0:
             raise ConfigError(f"seed={self.seed} must be at least 0. Give another.")
+        if not self.temperature > 0:
+            raise ConfigError(
+                f"temperature={self.temperature} must be positive. Ask for --greedy besides."
+            )
         if self.form is not None:
             response.form_named(self.form)
 
@@ -98,7 +102,11 @@ def evaluate(chosen: EvalOptions) -> int:
     recipe = own_problems.recipe_of(chosen.run_dir)
     problems = choose_problems(chosen, recipe, console)
     source = sources.find(chosen.run_dir)
-    serving = serve_options(chosen)
+    serving = serve.ServeOptions(
+        run_dir=chosen.run_dir,
+        tokenizer=chosen.tokenizer,
+        slots_per_replica=chosen.slots_per_replica,
+    )
     tokenizer = serve.find_tokenizer(serving, source)
     texts = find_texts(chosen, recipe, tokenizer)
     encode = prompt_encoder(chosen, texts)
@@ -215,17 +223,11 @@ def held_out(problems: Sequence[Problem], recipe: Recipe) -> tuple[Problem, ...]
 
 def sampling_of(chosen: EvalOptions, recipe: Recipe | None) -> SamplingSettings:
     """How answers are drawn: at the temperature asked for, from the whole distribution."""
-    if not chosen.temperature > 0:
-        raise ConfigError(
-            f"temperature={chosen.temperature} must be positive. Ask for --greedy besides."
-        )
-    usual = SamplingSettings(max_new_tokens=DEFAULT_NEW_TOKENS)
-    if recipe is not None:
-        usual = recipe.evaluation.sampling
+    usual = None if recipe is None else recipe.evaluation.sampling
     return SamplingSettings(
         temperature=chosen.temperature,
-        max_new_tokens=chosen.max_new_tokens or usual.max_new_tokens,
-        stops=usual.stops,
+        max_new_tokens=chosen.max_new_tokens or (usual or DEFAULT).max_new_tokens,
+        stops=(usual or DEFAULT).stops,
     )
 
 
@@ -242,15 +244,6 @@ def room_for(
             "it, or lower --max-new-tokens."
         )
     return lengths[uid] + answer
-
-
-def serve_options(chosen: EvalOptions) -> serve.ServeOptions:
-    """What finds weights and tokenizer, and shapes the engine, as for `loong serve`."""
-    return serve.ServeOptions(
-        run_dir=chosen.run_dir,
-        tokenizer=chosen.tokenizer,
-        slots_per_replica=chosen.slots_per_replica,
-    )
 
 
 def find_texts(chosen: EvalOptions, recipe: Recipe | None, tokenizer: Tokenizer) -> Texts:
