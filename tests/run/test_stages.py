@@ -1,4 +1,4 @@
-"""What stages decide by themselves: when time ends one, and what an interrupt leaves."""
+"""What stages decide by themselves: when time ends one, what an interrupt leaves, admission."""
 
 import io
 import os
@@ -9,19 +9,21 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from loong_jax import interrupts
+from loong_jax import environments, interrupts, recipes
 from loong_jax.data import json_files
 from loong_jax.data.tokenizer import AsciiTokenizer
+from loong_jax.errors import VerifierError
 from loong_jax.recipes import SftStage
 from loong_jax.report.metrics_log import MetricsLog
 from loong_jax.report.progress import Progress
 from loong_jax.report.usage import StepProfile
 from loong_jax.rl.collapse import CollapseRules, CollapseWatch
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
-from loong_jax.run import stages
+from loong_jax.run import session, stages
 from loong_jax.run.pipeline import StageDirectories
 from loong_jax.run.texts import Texts
 from loong_jax.run.work import Work
+from loong_jax.verifiers import admission, verdict
 from tests.report import test_metrics_log
 
 TEXTS = Texts(tokenizer=AsciiTokenizer())
@@ -95,3 +97,16 @@ def test_reward_and_share_of_groups_with_a_signal_stand_in_the_line(tmp_path):
             shown.judged(group, disposition)
         shown.step(1, {"loss": 0.25}, [teaches])
     assert "step 1/9  loss 0.250  reward 0.12  signal 50%" in stream.getvalue()
+
+
+def test_a_run_refuses_an_environment_that_is_not_admitted(monkeypatch):
+    gates = type(environments.get_environment("gates"))
+    monkeypatch.setattr(gates, "verify", lambda self, problem, answer: verdict.correct())
+    admission.require_environment.cache_clear()
+    started = []
+    monkeypatch.setattr(session, "_start_pool", started.append)
+    recipe = recipes.get_recipe("quickstart")()
+    with pytest.raises(VerifierError, match=r"environment 'gates' is not admitted.*gates-"):
+        session.Session(recipe)
+    assert started == []
+    admission.require_environment.cache_clear()
