@@ -51,7 +51,7 @@ KINDS: dict[str, str] = {  # tag -> "module:class" in loong_jax
     "warmup_cosine": "rl.optimizers:WarmupCosine",
     "rl_stage": "recipes.stages:RlStage",
     "dora_policy": "orchestrator.dora:DoraPolicy",
-    "triggers": "orchestrator.dora:Triggers",
+    "triggers": "orchestrator.rebalance:Triggers",
     "elastic_gate": "orchestrator.dora:ElasticGate",
     "synchronous_policy": "orchestrator.baselines:SynchronousPolicy",
     "tail_batching_policy": "orchestrator.baselines:TailBatchingPolicy",

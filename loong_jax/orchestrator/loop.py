@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from loong_jax import interrupts
-from loong_jax.orchestrator import changes, faults, journal
-from loong_jax.orchestrator import policy as policies
+from loong_jax.orchestrator import changes, dora, faults, journal
 from loong_jax.orchestrator.changes import Change
 from loong_jax.orchestrator.executor import (
     Executor,
@@ -35,6 +34,7 @@ from loong_jax.orchestrator.protocols import (
     Grade,
     LendsDevices,
     MendsReplicas,
+    Policy,
     RemembersWeights,
     ReplicaGroup,
     ReportsPressure,
@@ -57,7 +57,7 @@ Event = TypeVar("Event")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopSettings:
     total_steps: int
-    scheduler: policies.Policy
+    scheduler: Policy
     checkpoint_every: int = 10  # steps; the last step is always saved
     verdict_deadline_s: float = 20.0
     stall_timeout_s: float = 300.0  # without any event; compiling counts as silence
@@ -423,7 +423,7 @@ class Orchestrator:
     # ---- actions ------------------------------------------------------------------------------
 
     def _act(self) -> None:
-        while actions := policies.decide(self.ledger, self.settings.scheduler, self.clock()):
+        while actions := dora.decide(self.ledger, self.settings.scheduler, self.clock()):
             if not self._executor.may_do(actions):
                 return  # asked again once the moves under way have ended
             for action in actions:

@@ -15,7 +15,7 @@ from loong_jax.eval import evaluation
 from loong_jax.models.families import family_of
 from loong_jax.models.parameters import Weights
 from loong_jax.orchestrator import protocols
-from loong_jax.orchestrator.policy import refuse_unable
+from loong_jax.orchestrator.protocols import refuse_unable
 from loong_jax.own import part_of
 from loong_jax.recipes import (
     FileProblems,
