@@ -71,6 +71,32 @@ def write_resyn(directory: Path) -> Path:
     )
 
 
+def funnel(
+    stages: Sequence[tuple[str, int, Mapping[str, int]]],
+    whole: int,
+    what: str,
+    palette: theme.Palette,
+) -> Any:
+    """What each stage lets through of `whole`, and why it refused the rest: (name, passed, refused
+    by reason)."""
+    figure, (axes,) = theme.new_figure(760, 40 * len(stages) + 80)
+    for place, (_, number, refused) in enumerate(stages):
+        total = sum(refused.values())
+        axes.barh(place, number, color=theme.DOMAIN_COLORS["logic"], height=0.6)
+        axes.barh(place, total, left=number, color=palette.rule, height=0.6)
+        most = sorted(refused.items(), key=lambda pair: (-pair[1], pair[0]))
+        said = ", ".join(f"{n:,} {why}" for why, n in most[:MAX_REASONS])
+        more = f" and {len(most) - MAX_REASONS} more" if len(most) > MAX_REASONS else ""
+        label = f" {number:,}" + (f"   refused {total:,}: {said}{more}" if total else "")
+        axes.text(number + total, place, label, va="center", fontsize=9, color=palette.ink)
+    axes.set_yticks(range(len(stages)), [name for name, _, _ in stages])
+    axes.invert_yaxis()
+    axes.set(xlim=(0, 2.3 * max(1, whole)), xlabel=what)
+    axes.set_xticks([0, whole])
+    axes.grid(False)
+    return figure
+
+
 def _write(directory: Path, title: str, *body: str, chart: Callable[[], Any]) -> Path:
     with theme.style(theme.LIGHT):
         (directory / "funnel.png").write_bytes(theme.to_png(chart()))
@@ -200,25 +226,10 @@ def _resyn_byline(report: Mapping[str, Any]) -> Markup:
 
 
 def _resyn_funnel(report: Mapping[str, Any], palette: theme.Palette) -> Any:
-    funnel = report["funnel"]
-    stages: list[tuple[str, int, Mapping[str, int]]] = [("asked for", funnel["items"], {})]
-    stages += [(s["stage"], s["out"], s["refused"]) for s in funnel["stages"]]
-    figure, (axes,) = theme.new_figure(760, 40 * len(stages) + 80)
-    for place, (_, number, refused) in enumerate(stages):
-        total = sum(refused.values())
-        axes.barh(place, number, color=theme.DOMAIN_COLORS["logic"], height=0.6)
-        axes.barh(place, total, left=number, color=palette.rule, height=0.6)
-        most = sorted(refused.items(), key=lambda pair: (-pair[1], pair[0]))
-        said = ", ".join(f"{n} {why}" for why, n in most[:MAX_REASONS])
-        more = f" and {len(most) - MAX_REASONS} more" if len(most) > MAX_REASONS else ""
-        label = f" {number}" + (f"   refused {total}: {said}{more}" if total else "")
-        axes.text(number + total, place, label, va="center", fontsize=9, color=palette.ink)
-    axes.set_yticks(range(len(stages)), [name for name, _, _ in stages])
-    axes.invert_yaxis()
-    axes.set(xlim=(0, 2.3 * max(1, funnel["items"])), xlabel=f"ideas (author: {report['author']})")
-    axes.set_xticks([0, funnel["items"]])
-    axes.grid(False)
-    return figure
+    items = report["funnel"]["items"]
+    stages = [(s["stage"], s["out"], s["refused"]) for s in report["funnel"]["stages"]]
+    what = f"ideas (author: {report['author']})"
+    return funnel([("asked for", items, {}), *stages], items, what, palette)
 
 
 def _solve_rates(report: Mapping[str, Any], palette: theme.Palette) -> Any:
