@@ -143,20 +143,27 @@ def _with_problems(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
         return recipe if is_file else _posing(recipe, FileProblems())
     start = value_of("--start-from", arguments)
     if recipe.name in OF_ITS_START and start is not None:
-        return _posing_those_of(recipe, remote.located(start))
+        return _posing_those_of(recipe, remote.located(start), arguments)
     return recipe
 
 
-def _posing_those_of(recipe: Recipe, start: AnyPath) -> Recipe:
-    """With the problems of the run that weights are from, and answers as long as there."""
+def _posing_those_of(recipe: Recipe, start: AnyPath, arguments: Sequence[str]) -> Recipe:
+    """With the problems of the run that weights are from; form, tools and lengths as there."""
     run = own_problems.recipe_of(start)
     if run is None or run.problems is None:
         whose = "the quickstart" if isinstance(recipe.problems, GeneratedProblems) else recipe.name
         logger.info("poses the problems of %s; --problems FILE gives others", whose)
         return recipe
     logger.info("poses the problems of %s, as the run %s does", _said(run.problems), start)
-    length = run.max_new_tokens or run.evaluation.sampling.max_new_tokens
-    return dataclasses.replace(_posing(recipe, run.problems), max_new_tokens=length)
+    length = recipe.max_new_tokens
+    if length is None and not any("max-new-tokens" in word for word in arguments):
+        length = run.max_new_tokens or run.evaluation.sampling.max_new_tokens
+    return dataclasses.replace(
+        _posing(recipe, run.problems),
+        max_new_tokens=length,
+        form=recipe.form or run.form,
+        tools=recipe.tools or run.tools,
+    )
 
 
 def _said(problems: ProblemSource) -> str:

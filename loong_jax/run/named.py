@@ -15,7 +15,7 @@ from loong_jax import own, verifiers
 from loong_jax.errors import ConfigError
 from loong_jax.merge import METHODS, search
 from loong_jax.merge.methods import OWN_METHOD, FusionMethod
-from loong_jax.recipes import SCHEDULERS, FusionStage, Recipe, RlStage, Scheduler
+from loong_jax.recipes import SCHEDULERS, FusionStage, Recipe, RlStage
 from loong_jax.recipes.stages import OWN_SCHEDULER
 from loong_jax.rl.objectives import OBJECTIVES, Objective
 from loong_jax.rl.optimizers import AdamW, Muon, Optimizer
@@ -31,9 +31,7 @@ NAMES: Mapping[str, Mapping[str, Any]] = {  # field of a stage -> what can be na
 }
 _KINDS = {
     "objective": (Objective,),
-    "scheduler": get_args(Scheduler),
     "optimizer": get_args(Optimizer),
-    "method": get_args(FusionMethod),
 }
 _CLASSES = {"scheduler": OWN_SCHEDULER, "method": OWN_METHOD}  # fields that a class may name
 
@@ -79,9 +77,9 @@ def _part(field: str, option: str, name: str, stage: Any) -> Any:
         if field in _CLASSES and isinstance(found, type):
             return own.named(name, _CLASSES[field], _fields(getattr(stage, field)))
         part = found(stage)
+        if field in _CLASSES:
+            return own.as_own(part, name, _CLASSES[field])
         if not isinstance(part, _KINDS[field]):
-            if field in _CLASSES:
-                return own.as_own(part, name, _CLASSES[field])
             kinds = ", ".join(kind.__name__ for kind in _KINDS[field])
             raise ConfigError(f"{option}={name} returned {part!r:.80}. Return one of {kinds}.")
         return part
