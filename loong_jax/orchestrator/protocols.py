@@ -9,8 +9,7 @@ from concurrent.futures import Future
 from typing import Any, Protocol, runtime_checkable
 
 from loong_jax.rl.grading import Disposition
-from loong_jax.rollout.events import Emit
-from loong_jax.rollout.records import Group, Ticket
+from loong_jax.rollout.records import Emit, Group, Ticket
 from loong_jax.verifiers.verdict import Verdict
 
 Grade = Callable[[Group], tuple[Group, Disposition]]
@@ -18,7 +17,7 @@ Grade = Callable[[Group], tuple[Group, Disposition]]
 
 @runtime_checkable
 class ReplicaGroup(Protocol):
-    """Engines that each host one policy version. Emits the events of `loong_jax.rollout.events`."""
+    """Engines that each host one policy version. Emits events of `loong_jax.rollout.records`."""
 
     num_replicas: int
     groups_per_replica: int  # how many groups of G rollouts one replica decodes at once

@@ -112,10 +112,9 @@ def serve(options: ServeOptions) -> int:
     engine, weights = load(source, tokenizer, shapes, rules)
     started_s = time.monotonic()
     print("compiling; the first time takes longest", flush=True)
-    engine.warm_up(weights)
-    print(f"compiled in {time.monotonic() - started_s:.0f} s", flush=True)
     scheduler = Scheduler(engine, weights, limits=options.limits, metrics=Metrics())
     scheduler.start()
+    print(f"compiled in {time.monotonic() - started_s:.0f} s", flush=True)
     frontend = Frontend(
         scheduler=scheduler,
         tokenizer=tokenizer,

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from loong_jax.data.tool_template import ChatTurns, ToolTemplate
 from loong_jax.errors import ConfigError
 from loong_jax.recipes import Recipe
-from loong_jax.rollout.agentic.agent import Agent
-from loong_jax.rollout.agentic.tools import Toolbox
+from loong_jax.rollout.agentic.agent import Agent, Toolbox
 
 TOOLS: dict[str, str] = {  # name that problems ask for -> "module:class"
     "prices": "loong_jax.environments.basket:PriceList",

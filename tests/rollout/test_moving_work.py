@@ -11,9 +11,14 @@ from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.rollout.engine import SampleRequest
 from loong_jax.rollout.engine_config import PageConfig
-from loong_jax.rollout.events import GroupGenerated, GroupsMigrated, ReplicaFailed
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
-from loong_jax.rollout.records import SamplingSettings, Ticket
+from loong_jax.rollout.records import (
+    GroupGenerated,
+    GroupsMigrated,
+    ReplicaFailed,
+    SamplingSettings,
+    Ticket,
+)
 from loong_jax.rollout.replica import Replica
 from loong_jax.rollout.versions import VersionStore
 from tests.doubles.fake_model import fake_engine, fake_problem, fake_weights

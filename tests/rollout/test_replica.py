@@ -225,7 +225,7 @@ def test_cancel_frees_slots_and_leaves_the_others_alone(reference):
 
 
 def test_misuse_is_refused():
-    with pytest.raises(ConfigError, match="group_size"):
+    with pytest.raises(AssertionError, match="group_size"):
         make_replica(group_size=0)
     with pytest.raises(ConfigError, match="top_k"):
         make_replica(sampling=SamplingSettings(top_k=3))
