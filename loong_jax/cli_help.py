@@ -41,7 +41,7 @@ OUTPUT/checkpoints, and what happened to each tensor to OUTPUT/fusion.json. From
 directories of safetensors files to one more of them in the memory of three tensors.
 Base and experts may be of two kinds: a model, and runs that began with it.
 
-methods: {names}
+methods: {names}; or one of your own: FILE.py:CLASS
 
 example:
   S=runs/quickstart/stages

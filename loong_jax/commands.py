@@ -49,7 +49,7 @@ def train(arguments: Arguments) -> int:
     if found.is_new:
         config = choosing.finished(config, found.config, rest)
     if isinstance(config, Recipe):
-        named.own_parts(config)
+        named.try_own_parts(config)
     if is_dry:
         run.show_memory(config, chosen.only)
         return 0
@@ -58,13 +58,21 @@ def train(arguments: Arguments) -> int:
 
 
 def merge(arguments: Arguments) -> int:
-    from loong_jax import options
+    from loong_jax import options, own
     from loong_jax.merge import METHODS, checkpoints
+    from loong_jax.merge.methods import OWN_METHOD
 
     name, *rest = arguments
-    if name not in METHODS:
-        raise ConfigError(f"{name!r} is no method. Choose one of: {', '.join(METHODS)}.")
-    config_type = options.with_defaults(checkpoints.MergeConfig, method=METHODS[name]())
+    if ".py:" in name:
+        method = own.named(name, OWN_METHOD, {})
+    elif name in METHODS:
+        method = METHODS[name]()
+    else:
+        raise ConfigError(
+            f"{name!r} is no method. Choose one of: {', '.join(METHODS)}; or one of your own: "
+            "FILE.py:CLASS."
+        )
+    config_type = options.with_defaults(checkpoints.MergeConfig, method=method)
     chosen = options.parse(config_type, f"loong merge {name}", rest)
     from loong_jax.run import merging
 
@@ -198,7 +206,8 @@ def verify(arguments: Arguments) -> int:
     name, *rest = arguments
     if name == "admission":
         return command.admit(rest)
-    if ".py:" not in name and name not in verifiers.VERIFIERS:
+    table = {name: name} if ".py:" in name else {}
+    if name not in (verifiers.VERIFIERS | table):
         raise ConfigError(
             f"{name!r} judges no files. Choose one of: {', '.join(verifiers.VERIFIERS)}; or one of "
             "your own: FILE.py:CLASS."
@@ -206,12 +215,7 @@ def verify(arguments: Arguments) -> int:
     from loong_jax import options
 
     chosen = options.parse(options.VerifyOptions, f"loong verify {name}", rest)
-    if ".py:" in name:
-        from loong_jax import own
-
-        verifier = own.built(name)
-    else:
-        verifier = verifiers.get_verifier(name)
+    verifier = verifiers.get_verifier(name, table=table)
     counts = command.verify_file(verifier, chosen.input, chosen.output)
     print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
     return 0

@@ -261,7 +261,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _is_older(kind: Json) -> TypeGuard[str]:
-    places = ("launch.recipe", "orchestrator.", "multi_version_policy")
+    places = ("launch.recipe", "orchestrator.", "multi_version_policy", "own_policy")
     if not isinstance(kind, str) or not kind.startswith(places):
         return False
     return kind.rpartition(".")[2] in config_kinds.OLDER

@@ -29,14 +29,14 @@ from experiments.real_engine.regimes import Deployment, Setting, placements
 from experiments.real_engine.traced_replicas import TracedReplicas
 from experiments.real_engine.trainer_process import ProcessTrainer, TrainerSpec
 from loong_jax.data.tokenizer import AsciiTokenizer
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.environment import Problem
 from loong_jax.models import moe
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.simulation.run import simulated_problem
 from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import objectives, optimizers
-from loong_jax.rl.grading import Disposition
 from loong_jax.rl.local_trainer import TrainerSettings
+from loong_jax.rl.rewards import Disposition
 from loong_jax.rollout.engine_config import EngineConfig
 from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.records import Group, SamplingSettings

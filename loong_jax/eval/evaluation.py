@@ -17,7 +17,7 @@ import numpy as np
 
 from loong_jax.data import json_files
 from loong_jax.data.response import FORMS, ResponseForm, read
-from loong_jax.environments.problem import Problem, current_uid
+from loong_jax.environments.environment import Problem, current_uid
 from loong_jax.errors import ConfigError, LoongError, refuse_below
 from loong_jax.eval import metrics
 from loong_jax.rollout.records import Rollout, SamplingSettings, readable

@@ -168,7 +168,7 @@ class Matrix:
             )
             found = np.asarray(value)[: stop - start].astype(dtype, copy=False)
             write(self.start + start, found)
-            return pieces.is_finite(found), np.asarray(counts)
+            return bool(np.isfinite(found).all()), np.asarray(counts)
 
         finite, counts = True, np.zeros((3, self.num_experts))
         for ok, found in self.each(one):

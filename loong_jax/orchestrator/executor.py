@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
 from loong_jax.errors import ConfigError
-from loong_jax.orchestrator import changes, faults
+from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.changes import Action, Change
 from loong_jax.orchestrator.faults import FaultBudget
 from loong_jax.orchestrator.ledger import Ledger
@@ -35,6 +35,7 @@ from loong_jax.verifiers.pool import VerifierRequest
 from loong_jax.verifiers.verdict import Verdict
 
 Ability = TypeVar("Ability")
+VERIFIER_LOST = ("worker lost", "pool closed")  # reasons that say nothing about the answer
 
 
 class Inbox:
@@ -233,7 +234,7 @@ class Verifying:
         unanswered = tuple(
             attempt
             for attempt, verdict in zip(event.attempts, event.verdicts, strict=True)
-            if faults.is_infrastructure(verdict)
+            if verdict.reason in VERIFIER_LOST
         )
         times = self._times.pop(event.number, 0) + 1
         if not unanswered or times >= budget.verifications:

@@ -20,6 +20,10 @@ def convert(kind: str, old: Json) -> Json:
         return _generated(old)
     if kind in ("MultiVersionPolicy", "multi_version_policy"):
         return _algorithm_1(**old)
+    if kind == "own_policy":
+        settings = {name: value for name, value in old.items() if name not in ("kind", "settings")}
+        settings |= old["settings"]
+        return {configs.KIND: "own_part", "kind": old["kind"], "settings": settings}
     found: Json = {configs.KIND: "recipe"}
     found |= {name: old[name] for name in _COMMON if name in old}
     found |= {name: old[name] for name in ("start_from", "teacher") if name in old}

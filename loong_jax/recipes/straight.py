@@ -85,7 +85,8 @@ def environments() -> Recipe:
 
     The packages are those that `loong synth resyn` writes. Command: loong train environments
     --packages OUT/packages. Machine: 2 CPU cores, 3 GB. Made for packages with short questions
-    (--max-prompt-chars); how well it does was not measured.
+    (--max-prompt-chars); how well it does was not measured. With --start-from DIR there is no cold
+    start, unless --sft.no-is-cold-start asks for it.
     """
     sft, rl = _small_stages(MAX_NEW_TOKENS)
     return Recipe(
@@ -103,7 +104,8 @@ def environments() -> Recipe:
         verifiers=LocalVerifiers(),
         evaluation=EvaluationSettings(num_problems=8, sampling=rl.sampling),
         stages={
-            "sft": dataclasses.replace(sft, rows=16, row_length=192),
+            "before": EvaluationStage(),
+            "sft": dataclasses.replace(sft, rows=16, row_length=192, is_cold_start=True),
             "rl": dataclasses.replace(rl, num_steps=40, row_length=176, **FORM_FIRST),
         },
     )
@@ -136,7 +138,7 @@ def agentic_mini() -> Recipe:
         verifiers=RayVerifiers(),
         evaluation=EvaluationSettings(num_problems=128, sampling=rl.sampling),
         stages={
-            "sft": dataclasses.replace(sft, row_length=256),
+            "sft": dataclasses.replace(sft, row_length=256, is_cold_start=True),
             "rl": dataclasses.replace(rl, domains=("stem",), row_length=160, **FORM_FIRST),
         },
     )
@@ -169,7 +171,8 @@ def sft() -> Recipe:
     Hugging Face has it, a run, or an import; each line has `messages`, or `prompt` and `response`.
     A model of its own tokens takes three epochs of them, at a rate of up to 2e-5 (2e-4 with --lora)
     after 3 % of warm-up, unless options say otherwise. Without --start-from weights are fresh,
-    without --data it learns the quickstart's solutions. Machine: 2 CPU cores, 3 GB for a model of a
+    without --data it learns solutions of the problems of the run it starts from, or of the
+    quickstart's. Machine: 2 CPU cores, 3 GB for a model of a
     million parameters.
     """
     real = quickstart.quickstart()
@@ -187,13 +190,14 @@ def sft() -> Recipe:
 
 
 def rl() -> Recipe:
-    """Reinforcement learning alone, on a file of problems or the quickstart's three domains.
+    """Reinforcement learning alone, on a file of problems or on those of the run it starts from.
 
     Command: loong train rl --start-from DIR --problems mine.jsonl, where DIR is a checkpoint as
-    Hugging Face has it, a run (its last finished stage), a stage of one, or an import. The weights
-    are evaluated before and after. A model of its own tokens is trained at a rate of 2e-6 (2e-5
-    with --lora) unless an option gives another. Machine: 2 CPU cores, 3 GB for a model of a million
-    parameters.
+    Hugging Face has it, a run (its last finished stage), a stage of one, or an import. Without
+    --problems those of that run are posed, or the quickstart's three domains where DIR is of no
+    run. The weights are evaluated before and after. A model of its own tokens is trained at a rate
+    of 2e-6 (2e-5 with --lora) unless an option gives another. Machine: 2 CPU cores, 3 GB for a
+    model of a million parameters.
     """
     real = quickstart.quickstart()
     return Recipe(

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from loong_jax.data.response import FORMS, ResponseForm, read
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.environment import Problem
 from loong_jax.verifiers.verdict import Verdict
 
 FinishReason = Literal["stop", "length", "cancelled", "failed"]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,13 +24,17 @@ from loong_jax.recipes import (
     ToolSettings,
     quickstart,
 )
+from loong_jax.remote import AnyPath
 from loong_jax.rl.lora import LoraConfig
 from loong_jax.rl.optimizers import WarmupCosine
 from loong_jax.run import own_problems, sizes, sources
 
+logger = logging.getLogger(__name__)
+
 # For models of their own tokens, where the recipe has the miniature's.
 NEW_TOKENS = 256  # of a response
 EPOCHS = 3.0  # of a file of examples
+OF_ITS_START = ("rl", "sft")  # recipes that go on with the problems of the run they start from
 PEAKS = {
     SftStage: (2e-5, 2e-4),
     RlStage: (2e-6, 2e-5),
@@ -135,9 +140,33 @@ def _with_problems(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
         return _posing(recipe, GeneratedProblems(domains=domains))
     if value_of("--data", arguments) is not None and not has_file:
         return dataclasses.replace(recipe, problems=None)
-    if has_file and not isinstance(recipe.problems, FileProblems):
-        return _posing(recipe, FileProblems())
+    if has_file:
+        is_file = isinstance(recipe.problems, FileProblems)
+        return recipe if is_file else _posing(recipe, FileProblems())
+    start = value_of("--start-from", arguments)
+    if recipe.name in OF_ITS_START and start is not None:
+        return _posing_those_of(recipe, remote.located(start))
     return recipe
+
+
+def _posing_those_of(recipe: Recipe, start: AnyPath) -> Recipe:
+    """With the problems of the run that weights are from, and answers as long as there."""
+    run = own_problems.recipe_of(start)
+    if run is None or run.problems is None:
+        whose = "the quickstart" if isinstance(recipe.problems, GeneratedProblems) else recipe.name
+        logger.info("poses the problems of %s; --problems FILE gives others", whose)
+        return recipe
+    logger.info("poses the problems of %s, as the run %s does", _said(run.problems), start)
+    length = run.max_new_tokens or run.evaluation.sampling.max_new_tokens
+    return dataclasses.replace(_posing(recipe, run.problems), max_new_tokens=length)
+
+
+def _said(problems: ProblemSource) -> str:
+    if isinstance(problems, FileProblems):
+        return str(problems.file)
+    if isinstance(problems, GeneratedProblems):
+        return ", ".join(problems.domains)
+    return problems.directory
 
 
 def _posing(recipe: Recipe, problems: ProblemSource) -> Recipe:

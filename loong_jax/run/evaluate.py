@@ -9,15 +9,15 @@ import tyro
 from rich.console import Console
 from rich.progress import Progress
 
-from loong_jax import configs
 from loong_jax.data import json_files, problem_files, response
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.environments import Problem, split_of
 from loong_jax.errors import ConfigError
 from loong_jax.eval import evaluation, tables
 from loong_jax.eval.evaluation import EvaluationSettings
+from loong_jax.own import absolute
 from loong_jax.recipes import FileProblems, MeshSettings, Recipe
-from loong_jax.remote import AnyPath, RemotePath
+from loong_jax.remote import AnyPath
 from loong_jax.rollout import sampling
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.replica import EncodePrompt
@@ -25,8 +25,9 @@ from loong_jax.rollout.serving import prompts
 from loong_jax.run import demonstrations, devices, own_problems, places, serve, sources
 from loong_jax.run.judging import Judge
 from loong_jax.run.texts import Texts, form_of, texts_with
-from loong_jax.verifiers.formed import FormedPool
-from loong_jax.verifiers.pool import LocalVerifierPool
+from loong_jax.verifiers import own_table
+from loong_jax.verifiers.pool import FormedPool, LocalVerifierPool
+from loong_jax.verifiers.worker import WorkerConfig
 
 DEFAULT_NEW_TOKENS = 256  # where no recipe says how long an answer may be
 
@@ -48,6 +49,8 @@ class EvalOptions:
 
     run_dir: tyro.conf.Positional[AnyPath]
     problems: Path | None = None  # JSON lines of problems of your own
+    # of your own, FILE.py:CLASS, that their lines may name; the first for lines that name none
+    verifier: tuple[str, ...] = ()
     all_problems: bool = False  # those of a run's own file too that it was trained on
     # of each domain, the first ones; 128 of a recipe's, all of a file unless given
     num_problems: int | None = None
@@ -87,7 +90,7 @@ def evaluate(options: EvalOptions) -> int:
     """Prints the table and writes the files; the exit status is 0."""
     places.prepare_files(json=options.json, rollouts=options.rollouts)
     console = Console()
-    recipe = recipe_of(options.run_dir)
+    recipe = own_problems.recipe_of(options.run_dir)
     problems = choose_problems(options, recipe, console)
     source = sources.find(options.run_dir)
     serving = serve_options(options)
@@ -102,7 +105,8 @@ def evaluate(options: EvalOptions) -> int:
     console.print(f"loading {source.weights}")
     rules = devices.rules_on(options.mesh, 0, devices.exchange_of(source.config))
     engine, weights = serve.load(source, tokenizer, shapes, rules)
-    pool = LocalVerifierPool(options.num_verifiers)
+    table = own_table(own_verifiers(options, recipe))
+    pool = LocalVerifierPool(options.num_verifiers, WorkerConfig(table=table))
     try:
         with Progress(console=console, transient=True) as progress:
             task = progress.add_task("sampling")
@@ -143,22 +147,12 @@ def evaluate(options: EvalOptions) -> int:
     return 0
 
 
-def recipe_of(run_dir: AnyPath) -> Recipe | None:
-    """The recipe of a run or of the run that a stage belongs to; None for any other directory."""
-    if isinstance(run_dir, RemotePath):
-        return None
-    for directory in (run_dir, *run_dir.resolve().parents[:2]):
-        if (directory / "config.json").exists() and (directory / "stages").is_dir():
-            return own_problems.as_kept(configs.load(directory), directory)
-    return None
-
-
 def choose_problems(
     options: EvalOptions, recipe: Recipe | None, console: Console
 ) -> dict[str, list[Problem]]:
     """By domain, from the file or the recipe. Raises ConfigError where there is neither."""
     if options.problems is not None:
-        found = problem_files.read(options.problems)
+        found = problem_files.read(options.problems, own_verifiers(options, recipe))
         if found.num_repeated:
             console.print(f"{found.num_repeated} lines repeat a problem and are left out")
         posed = found.problems
@@ -192,12 +186,19 @@ def choose_problems(
     }
 
 
+def own_verifiers(options: EvalOptions, recipe: Recipe | None) -> tuple[str, ...]:
+    """Of the command, and of the run."""
+    given = tuple(map(absolute, options.verifier))
+    of_run = own_problems.verifiers_of(recipe.problems) if recipe is not None else {}
+    return given + tuple(name for name in of_run.values() if name not in given)
+
+
 def held_out(problems: Sequence[Problem], recipe: Recipe) -> tuple[Problem, ...]:
     """Without those of the run's own file that are not on the side it is evaluated on."""
     own = recipe.problems
     if not isinstance(own, FileProblems) or own.file is None:
         return tuple(problems)
-    known = {problem.canonical for problem in problem_files.read(own.file).problems}
+    known = {problem.canonical for problem in own_problems.read(own).problems}
     return tuple(
         problem
         for problem in problems

@@ -14,7 +14,8 @@ from loong_jax.errors import ConfigError
 from loong_jax.eval import evaluation
 from loong_jax.models.families import family_of
 from loong_jax.models.parameters import Weights
-from loong_jax.orchestrator.policy import refuse_unable
+from loong_jax.orchestrator.protocols import refuse_unable
+from loong_jax.own import part_of
 from loong_jax.recipes import (
     FileProblems,
     RayReplicas,
@@ -29,12 +30,12 @@ from loong_jax.rollout import paged_engine, sampling
 from loong_jax.run import demonstrations, devices
 from loong_jax.run.demonstrations import Demonstrations
 from loong_jax.run.judging import Judge
-from loong_jax.run.own_problems import FileStream, Pairs
+from loong_jax.run.own_problems import FileStream, Pairs, verifiers_of
 from loong_jax.run.placement import engine_shapes, group_kind
 from loong_jax.run.texts import Texts, texts_of
 from loong_jax.verifiers import admission
-from loong_jax.verifiers.formed import FormedPool
-from loong_jax.verifiers.pool import LocalVerifierPool, VerifierPool
+from loong_jax.verifiers.pool import FormedPool, LocalVerifierPool, VerifierPool
+from loong_jax.verifiers.worker import WorkerConfig
 
 
 class Session:
@@ -44,9 +45,8 @@ class Session:
         """`texts` are those of the recipe unless given."""
         for name, stage in recipe.stages.items():
             if isinstance(stage, RlStage):
-                refuse_unable(
-                    stage.scheduler, group_kind(recipe.engine.placement), where=f"{name}.scheduler"
-                )
+                kind = group_kind(recipe.engine.placement)
+                refuse_unable(part_of(stage.scheduler), kind, where=f"{name}.scheduler")
         self.recipe = recipe
         self.texts = texts or texts_of(recipe)
         self.agent = self.texts.agent
@@ -181,10 +181,11 @@ def _refuse_unfit(recipe: Recipe, domains: Sequence[str]) -> None:
 
 
 def _start_pool(recipe: Recipe) -> VerifierPool:
+    config = WorkerConfig(table=verifiers_of(recipe.problems))
     if isinstance(recipe.verifiers, RayVerifiers) and recipe.problems is not None:
         from loong_jax.verifiers.ray_pool import RayVerifierPool
 
         placement = recipe.engine.placement  # whose Ray is that of the verifiers
         address = placement.address if isinstance(placement, RayReplicas) else None
-        return RayVerifierPool(recipe.verifiers.num_workers, address=address)
-    return LocalVerifierPool(recipe.verifiers.num_workers)
+        return RayVerifierPool(recipe.verifiers.num_workers, config, address=address)
+    return LocalVerifierPool(recipe.verifiers.num_workers, config)

@@ -28,11 +28,12 @@ from loong_jax.orchestrator.experience_maker import Scorers, TrainerWithGenerato
 from loong_jax.orchestrator.journal import Journal
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.tickets import MixedStream, TicketSource
+from loong_jax.own import part_of
 from loong_jax.recipes import EvaluationStage, FusionStage, RlStage, SftStage
 from loong_jax.report.metrics_log import MetricsLog, read_metrics
 from loong_jax.report.progress import Progress
 from loong_jax.report.signal_watch import SignalWatch
-from loong_jax.rl import checkpoint, grading, local_trainer, lora, policy_model, sft, trainer
+from loong_jax.rl import checkpoint, local_trainer, lora, policy_model, rewards, sft, trainer
 from loong_jax.rl.collapse import CollapseWatch
 from loong_jax.rl.local_trainer import LocalTrainer, TrainerSettings
 from loong_jax.rl.lora import LoraConfig
@@ -302,9 +303,9 @@ def _start_rl(
     return _RlStart(state, versions, control, policy, frozen, reference)
 
 
-def _grade(group: Group, settings: RlStage) -> tuple[Group, grading.Disposition]:
-    """As `grading.grade`, save that equal rewards may train: advantages are 0, a penalty is not."""
-    graded, disposition = grading.grade(group, settings.reward)
+def _grade(group: Group, settings: RlStage) -> tuple[Group, rewards.Disposition]:
+    """As `rewards.grade`, save that equal rewards may train: advantages are 0, a penalty is not."""
+    graded, disposition = rewards.grade(group, settings.reward)
     if settings.learns_from_all and disposition == "filtered":
         return graded, "keep"
     return graded, disposition
@@ -328,7 +329,7 @@ def _domains(session: Session, settings: RlStage) -> tuple[str, ...]:
 def _loop_settings(settings: RlStage, seed: int) -> LoopSettings:
     return LoopSettings(
         total_steps=settings.num_steps,
-        scheduler=settings.scheduler,
+        scheduler=part_of(settings.scheduler),
         checkpoint_every=settings.checkpoint_every,
         verdict_deadline_s=settings.verdict_deadline_s,
         stall_timeout_s=settings.stall_timeout_s,
@@ -353,7 +354,8 @@ def run_fusion(
         domain: session.held_out(domain, "validation", settings.num_problems)
         for domain in session.domains
     }
-    progress.start(name, total_steps=len(settings.scales) * len(settings.keep_rates))
+    points = search.candidates(settings.method, settings.scales, settings.keep_rates)
+    progress.start(name, total_steps=len(points))
     sampling = session.recipe.evaluation.sampling
 
     def pass_rates(weights: Weights) -> dict[str, float]:
@@ -456,7 +458,7 @@ class _ShownLog:
         self._num_judged = 0
         self.event = log.event
 
-    def judged(self, group: Group, disposition: grading.Disposition) -> None:
+    def judged(self, group: Group, disposition: rewards.Disposition) -> None:
         self._log.judged(group, disposition)
         self._num_judged += 1
         self._progress.meanwhile(f"{self._num_judged} groups judged since")

@@ -12,7 +12,7 @@ from loong_jax.data.chat_records import Conversation
 from loong_jax.data.response import FORMS, ResponseForm
 from loong_jax.data.tokenizer import AsciiTokenizer, Tokenizer
 from loong_jax.data.tool_template import ChatTurns, Described, ToolTemplate
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.environment import Problem
 from loong_jax.recipes import Recipe
 from loong_jax.remote import AnyPath
 from loong_jax.rl import sft

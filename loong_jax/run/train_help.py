@@ -51,7 +51,11 @@ _STAGES: Mapping[type, Mapping[str, str]] = {
         "rows": "sequences of a micro-batch: fewer take less memory",
         "checkpoint_every": "updates",
     },
-    FusionStage: {"scales": "tried, of the change of all experts", "num_problems": "to choose by"},
+    FusionStage: {
+        "method": "by name: " + ", ".join(named.NAMES["method"]),
+        "scales": "tried, of the change of all experts",
+        "num_problems": "to choose by",
+    },
     SampleStage: {
         "num_problems": "that the teacher answers, of each domain",
         "samples_per_problem": "by the teacher",
@@ -95,7 +99,9 @@ def settings_that_matter(name: str, recipe: Recipe, text: str) -> str:
     lines += [
         "",
         f"`loong train {name} --help-all` lists every setting. A part that is chosen by name may",
-        "be one of your own: FILE.py:FUNCTION, which takes the stage and returns the part.",
+        "be one of your own: FILE.py:FUNCTION, which takes the stage and returns the part, or",
+        "FILE.py:CLASS (docs/tutorials/own_objective.md, docs/how-to/add_scheduler.md and",
+        "add_merge_method.md).",
     ]
     return "\n".join(lines)
 

@@ -56,15 +56,18 @@ def admit(names: Sequence[str]) -> int:
     """
     from loong_jax.verifiers import admission  # reads problems, which import this package
 
-    unknown = set(names) - set(verifiers.VERIFIERS)
+    table = verifiers.own_table([name for name in names if ".py:" in name])
+    unknown = {name for name in names if name not in (*verifiers.VERIFIERS, *table.values())}
     if unknown:
         raise VerifierError(
-            f"verifiers {sorted(unknown)} are unknown. Choose from {sorted(verifiers.VERIFIERS)}."
+            f"verifiers {sorted(unknown)} are unknown. Choose from {sorted(verifiers.VERIFIERS)}, "
+            "or name one of your own: FILE.py:CLASS."
         )
     num_refused = 0
+    short = {whole: name for name, whole in table.items()}
     for name in names or sorted(verifiers.VERIFIERS):
         try:
-            report = admission.admit_registered(name)
+            report = admission.admit_registered(short.get(name, name), table)
         except VerifierError as error:
             print(f"verifier {name!r}: REFUSED; {error}")
             num_refused += 1
@@ -102,7 +105,7 @@ def _judge(verifier: Any, line: bytes) -> tuple[Any, Verdict | Score]:
 
 def _verify_problem(verifier: Verifier, record: dict[str, Any]) -> Verdict:
     """Of a verifier that reads problems alone: `gold`, `question` and the rest as arguments."""
-    from loong_jax.environments.problem import Problem  # which imports this package
+    from loong_jax.environments.environment import Problem  # which imports this package
 
     answer, gold = record.get("answer"), record.get("gold")
     if not isinstance(answer, str):

@@ -18,7 +18,7 @@ from loong_jax.verifiers import tool_calls, verdict
 from loong_jax.verifiers.verdict import Score, Verdict
 
 if TYPE_CHECKING:
-    from loong_jax.environments.problem import Problem
+    from loong_jax.environments.environment import Problem
 
 MAX_CHARS = 200_000
 MAX_CONSTRAINTS = 50

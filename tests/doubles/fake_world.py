@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.environment import Problem
 from loong_jax.orchestrator.simulation.world import VirtualTime
 from loong_jax.rl import events as rl_events
 from loong_jax.rollout import records

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from loong_jax.data import disk, response
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.environment import Problem
 from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.protocols import Emit
 from loong_jax.orchestrator.tickets import TicketSource
-from loong_jax.rl import checkpoint, grading
+from loong_jax.rl import checkpoint, rewards
 from loong_jax.rl import events as rl_events
 from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout import codec, records
@@ -167,7 +167,7 @@ class NoLog:
 
     def step(self, step: int, metrics: Mapping[str, Any], groups: Sequence[Group]) -> None: ...
 
-    def judged(self, group: Group, disposition: grading.Disposition) -> None: ...
+    def judged(self, group: Group, disposition: rewards.Disposition) -> None: ...
 
 
 def run(directory: Path) -> dict[str, Any]:
@@ -198,7 +198,7 @@ def run(directory: Path) -> dict[str, Any]:
         verifiers=pool,
         tickets=TicketSource(problem_at),
         versions=store,
-        grade=lambda group: grading.grade(group, RewardRule()),
+        grade=lambda group: rewards.grade(group, RewardRule()),
         log=NoLog(),
         journal=crash_point.MortalJournal(directory / "journal"),
     )

@@ -8,7 +8,7 @@ import pytest
 
 from loong_jax.data import json_files
 from loong_jax.data.response import render_response
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.environment import Problem
 from loong_jax.errors import ConfigError, LoongError
 from loong_jax.eval import compare
 from loong_jax.eval.evaluation import EvaluationResult, EvaluationSettings, counted, evaluate

@@ -10,9 +10,8 @@ from loong_jax.orchestrator import faults
 from loong_jax.orchestrator.baselines import OneStepOffPolicy
 from loong_jax.orchestrator.dora import DoraPolicy, algorithm_1
 from loong_jax.orchestrator.executor import Inbox
-from loong_jax.orchestrator.faults import BudgetSpent, FaultBudget
+from loong_jax.orchestrator.faults import BudgetSpent, FaultBudget, RunStalled, WorkerLost
 from loong_jax.orchestrator.ledger import ReplicaState
-from loong_jax.orchestrator.loop import RunStalled, WorkerLost
 from loong_jax.rollout import records
 from tests.doubles.fake_world import FakeTimes, FakeWorld
 from tests.orchestrator.ledgers import ledger_of

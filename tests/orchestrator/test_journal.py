@@ -122,4 +122,4 @@ def test_damage_hides_later_segments(tmp_path):
 
 def test_a_record_of_another_release_is_refused():
     with pytest.raises(CheckpointError, match="Teleport"):
-        changes.from_json(["Teleport", 1])
+        journal.from_json(["Teleport", 1])

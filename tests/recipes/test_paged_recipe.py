@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from loong_jax.recipes import EngineSettings, LocalVerifiers, get_recipe
-from loong_jax.rl import batching, grading, local_trainer, trainer
+from loong_jax.rl import batching, local_trainer, rewards, trainer
 from loong_jax.rl.local_trainer import TrainerSettings
 from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
@@ -164,7 +164,7 @@ def test_every_feature_is_used_and_nothing_leaks():
                 assert {group.version for group in groups} == {step}
                 lengths.update(len(r.tokens) for group in groups for r in group.rollouts)
                 weights = store.get(step)
-                graded = [grading.grade(judged(group), RewardRule()) for group in groups]
+                graded = [rewards.grade(judged(group), RewardRule()) for group in groups]
                 kept = [
                     local_trainer.score_group(programs, weights, group, settings)
                     for group, disposition in graded

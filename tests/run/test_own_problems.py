@@ -21,7 +21,7 @@ from loong_jax.rl import checkpoint
 from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rollout.records import Rollout
-from loong_jax.run import evaluate, own_admission, own_problems, run, starting
+from loong_jax.run import own_admission, own_problems, run, starting
 from loong_jax.run.judging import Judge
 from loong_jax.run.session import Session
 from loong_jax.run.texts import Texts
@@ -214,7 +214,7 @@ def test_a_verifier_that_rewards_what_it_should_not_is_refused(file, tmp_path, m
         def close(self):
             pass
 
-    monkeypatch.setattr(own_admission.verifiers, "get_verifier", lambda name: Lenient())
+    monkeypatch.setattr(own_admission.verifiers, "get_verifier", lambda name, **_: Lenient())
     with judging() as judge, pytest.raises(VerifierError, match="'math' is not admitted"):
         own_admission.require(settings(file), judge, tmp_path)
     assert not (tmp_path / "admission.json").exists()
@@ -340,7 +340,7 @@ def test_a_run_on_a_file_from_cold_start_to_evaluation_and_on_from_there(file, t
     assert admitted["verdicts_by_verifier"]["math"] > 100
     trained = json.loads((directory / "stages" / "rl" / "metrics.jsonl").read_text().split("\n")[0])
     assert trained["judged/verdicts"].keys() <= {"correct", "wrong"}
-    kept = evaluate.recipe_of(directory)
+    kept = own_problems.recipe_of(directory)
     assert kept is not None
     assert kept.problems.file == directory / "problems.jsonl"
     assert trained["curriculum/max_new_tokens"] == 16

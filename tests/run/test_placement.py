@@ -14,8 +14,7 @@ from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.orchestrator.dora import algorithm_1
-from loong_jax.orchestrator.policy import refuse_unable
-from loong_jax.orchestrator.protocols import MendsReplicas, MovesGroups, ReplicaGroup
+from loong_jax.orchestrator.protocols import MendsReplicas, MovesGroups, ReplicaGroup, refuse_unable
 from loong_jax.recipes import EngineSettings, ProcessReplicas, RayReplicas, ThreadReplicas
 from loong_jax.rl.local_trainer import TrainerSettings
 from loong_jax.rl.objectives import longcat_objective

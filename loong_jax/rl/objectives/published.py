@@ -1,31 +1,37 @@
-"""Published objectives, with the defaults they were published with.
+"""Published objectives with the defaults they were published with, and corrections of any.
 
 What else belongs to these recipes is not a matter of the loss: filtering groups without signal is
-the orchestrator's (`rl.grading`), penalties for overlong answers are rewards (`rl.rewards`).
+the orchestrator's (`rl.rewards`), penalties for overlong answers are rewards (`rl.rewards`).
+Corrections of the gap between engine and trainer, published under several names, are settings of
+`ratio.engine_cap` and `Objective.engine`. Of one objective, truncation (TIS) and masks (MIS) may be
+combined: the last call wins where two set the same field.
 """
 
+import dataclasses
 from collections.abc import Callable
 
 from loong_jax.errors import ConfigError
-from loong_jax.rl import advantages
+from loong_jax.rl import rewards
 from loong_jax.rl.objectives.clips import (
     AsymmetricClip,
     DetachedClip,
     SymmetricClip,
     TripletClip,
 )
-from loong_jax.rl.objectives.engine_trust import Band, EngineTrust
-from loong_jax.rl.objectives.objective import K3KL, Objective
+from loong_jax.rl.objectives.loss import (
+    K3KL,
+    MeanOfSequenceMeans,
+    Objective,
+    TokenMean,
+    TokenSumOverConstant,
+)
 from loong_jax.rl.objectives.ratios import (
+    Band,
     DecoupledRatio,
+    EngineTrust,
     SequenceRatio,
     SequenceTokenRatio,
     TokenRatio,
-)
-from loong_jax.rl.objectives.reductions import (
-    MeanOfSequenceMeans,
-    TokenMean,
-    TokenSumOverConstant,
 )
 
 
@@ -33,7 +39,7 @@ def longcat_objective(
     *,
     group_size: int,
     max_response_tokens: int,
-    signal: advantages.AdvantageEstimator | None = None,
+    signal: rewards.AdvantageEstimator | None = None,
     ratio: TokenRatio | None = None,
     clip: TripletClip | None = None,
 ) -> Objective:
@@ -42,7 +48,7 @@ def longcat_objective(
     The report gives no values; the defaults of the parts are those its relatives use.
     """
     return Objective(
-        signal=signal or advantages.GroupNormalised(),
+        signal=signal or rewards.GroupNormalised(),
         ratio=ratio or TokenRatio(),
         clip=clip or TripletClip(),
         reduction=TokenSumOverConstant(
@@ -54,7 +60,7 @@ def longcat_objective(
 def grpo_objective(*, group_size: int, eps: float = 0.2, beta: float = 0.01) -> Objective:
     """Eq. 3 of arXiv:2509.18883: GRPO with the k3 KL to a reference. No engine correction."""
     return Objective(
-        signal=advantages.GroupNormalised(),
+        signal=rewards.GroupNormalised(),
         ratio=TokenRatio(engine_cap=None),
         clip=SymmetricClip(eps=eps),
         reduction=MeanOfSequenceMeans(group_size=group_size),
@@ -68,7 +74,7 @@ def dr_grpo_objective(*, group_size: int, max_response_tokens: int, eps: float =
     Its equation sums over tokens; its code, like this, divides by the generation budget too.
     """
     return Objective(
-        signal=advantages.MeanOnly(),
+        signal=rewards.MeanOnly(),
         ratio=TokenRatio(engine_cap=None),
         clip=SymmetricClip(eps=eps),
         reduction=TokenSumOverConstant(
@@ -84,7 +90,7 @@ def dapo_objective(*, eps_low: float = 0.2, eps_high: float = 0.28) -> Objective
     matter of rewards: this is its loss alone.
     """
     return Objective(
-        signal=advantages.GroupNormalised(),
+        signal=rewards.GroupNormalised(),
         ratio=TokenRatio(engine_cap=None),
         clip=AsymmetricClip(eps_low=eps_low, eps_high=eps_high),
         reduction=TokenMean(),
@@ -94,7 +100,7 @@ def dapo_objective(*, eps_low: float = 0.2, eps_high: float = 0.28) -> Objective
 def gspo_objective(*, group_size: int, eps_low: float = 3e-4, eps_high: float = 4e-4) -> Objective:
     """GSPO (arXiv:2507.18071, eq. 5 and 7): the ratio of a response, clipped as one."""
     return Objective(
-        signal=advantages.GroupNormalised(),
+        signal=rewards.GroupNormalised(),
         ratio=SequenceRatio(),
         clip=AsymmetricClip(eps_low=eps_low, eps_high=eps_high),
         reduction=MeanOfSequenceMeans(group_size=group_size),
@@ -109,7 +115,7 @@ def gspo_token_objective(
     With one advantage for each response, as here, loss and gradient are those of GSPO.
     """
     return Objective(
-        signal=advantages.GroupNormalised(),
+        signal=rewards.GroupNormalised(),
         ratio=SequenceTokenRatio(),
         clip=AsymmetricClip(eps_low=eps_low, eps_high=eps_high),
         reduction=MeanOfSequenceMeans(group_size=group_size),
@@ -122,7 +128,7 @@ def cispo_objective(*, low: float = 0.0, high: float = 5.0) -> Objective:
     The paper bounds only above and gives no value; 5 is what TRL's paper index gives.
     """
     return Objective(
-        signal=advantages.GroupNormalised(),
+        signal=rewards.GroupNormalised(),
         ratio=TokenRatio(engine_cap=None),
         clip=DetachedClip(low=low, high=high),
         reduction=TokenMean(),
@@ -135,7 +141,7 @@ def dual_clip_objective(*, group_size: int, eps: float = 0.2, cap: float = 3.0) 
     No KL. The paper uses cap = 3.
     """
     return Objective(
-        signal=advantages.GroupNormalised(),
+        signal=rewards.GroupNormalised(),
         ratio=TokenRatio(engine_cap=None),
         clip=TripletClip(eps_neg_low=eps, eps_neg_high=cap, eps_pos_high=eps),
         reduction=MeanOfSequenceMeans(group_size=group_size),
@@ -150,7 +156,7 @@ def decoupled_ppo_objective(*, eps: float = 0.2, max_weight: float = 5.0) -> Obj
     bound); a mean over tokens, no KL.
     """
     return Objective(
-        signal=advantages.GroupNormalised(),
+        signal=rewards.GroupNormalised(),
         ratio=DecoupledRatio(engine_cap=max_weight),
         clip=SymmetricClip(eps=eps),
         reduction=TokenMean(),
@@ -178,3 +184,63 @@ def objective_of(name: str, *, group_size: int, max_response_tokens: int) -> Obj
     if name not in OBJECTIVES:
         raise ConfigError(f"no objective is called {name!r}. Choose among {', '.join(OBJECTIVES)}.")
     return OBJECTIVES[name](group_size, max_response_tokens)
+
+
+# ---- corrections ----
+
+
+def token_tis(objective: Objective, *, cap: float = 2.0) -> Objective:
+    """Weighs a token by min(rho_t, cap): truncated importance sampling.
+
+    The C of eq. 4 in arXiv:2509.18883, section 3.2.1, after Ionides (2008); 2 is what verl, slime
+    and tunix use.
+    """
+    return _corrected(objective, cap, sequence_cap=None)
+
+
+def sequence_tis(objective: Objective, *, cap: float = 2.0) -> Objective:
+    """Weighs all tokens of a response by min(product of rho, cap): less bias, more variance."""
+    return _corrected(objective, None, sequence_cap=cap)
+
+
+def token_mis(objective: Objective, *, low: float = 0.5, high: float = 5.0) -> Objective:
+    """Weighs a token by rho_t, and refuses it outside [low, high]: masked importance sampling.
+
+    IcePop's bounds (as NeMo-RL documents them).
+    """
+    return _corrected(objective, high, sequence_cap=None, token=Band(low=low, high=high))
+
+
+def sequence_mis(objective: Objective, *, low: float = 0.0, high: float = 3.0) -> Objective:
+    """Weighs a response by the product of rho, and refuses it outside [low, high].
+
+    3 is TRL's default.
+    """
+    return _corrected(objective, None, sequence_cap=high, sequence=Band(low=low, high=high))
+
+
+def geometric_mask(objective: Objective, *, low: float = 0.999, high: float = 1.001) -> Objective:
+    """Refuses a response whose geometric mean of rho is outside [low, high]; weights stay.
+
+    The mean does not grow with the length, so the bounds are narrow. verl proposes these.
+    """
+    return _trusting(objective, geometric=Band(low=low, high=high))
+
+
+def veto(objective: Objective, *, below: float = 1e-4) -> Objective:
+    """Refuses a response with a token that the trainer finds far less likely than the engine did.
+
+    rho_t < below says that the two do not run the same model on that token.
+    """
+    return _trusting(objective, veto_below=below)
+
+
+def _corrected(objective: Objective, engine_cap: float | None, **trust) -> Objective:
+    ratio = dataclasses.replace(objective.ratio, engine_cap=engine_cap)
+    engine = dataclasses.replace(objective.engine, **trust)
+    return dataclasses.replace(objective, ratio=ratio, engine=engine)
+
+
+def _trusting(objective: Objective, **trust) -> Objective:
+    engine = dataclasses.replace(objective.engine, **trust)
+    return dataclasses.replace(objective, engine=engine)

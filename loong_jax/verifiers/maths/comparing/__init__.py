@@ -1,12 +1,14 @@
 """What is the same without looking the same, one kind a module; what nodes are, vectors."""
 
+from collections.abc import Callable
+from typing import Any
+
 from loong_jax.verifiers.maths import names, values
 from loong_jax.verifiers.maths.expression import (
     COLLECTIONS,
     ONE,
     ZERO,
     Node,
-    negate,
     number,
     symbol,
 )
@@ -158,18 +160,9 @@ def fraction(node: Node) -> tuple[Node, Node]:
         above, below = fraction(args[0])
         for arg in args[1:]:
             a, b = fraction(arg)
-            if b == below:
-                above = Node("add", (above, a))
-            else:
-                above = Node("add", (product(above, b), product(a, below)))
-                below = product(below, b)
+            above = Node("add", (product(above, b), product(a, below)))
+            below = product(below, b)
         return above, below
-    if head == "pow" and args[1].head == "number" and isinstance(args[1].args[0], int):
-        above, below = fraction(args[0])
-        if args[1].args[0] < 0:
-            above, below = below, above
-        exponent = number(abs(args[1].args[0]))
-        return tuple(p if p == ONE else Node("pow", (p, exponent)) for p in (above, below))  # type: ignore[return-value]
     return node, ONE
 
 
@@ -189,7 +182,7 @@ _MARKED = {
 }
 _UNITS = _PLAIN | _MARKED
 _COMBINED = frozenset(("add", "mul", "neg", "div", "symbol", "constant"))
-Parts = dict[int, Node]  # coefficients of the unit vectors
+Parts = dict[Any, Node]  # coefficients, by a place
 
 
 def is_combination(node: Node) -> bool:
@@ -197,7 +190,9 @@ def is_combination(node: Node) -> bool:
     if node.head not in _COMBINED:
         return False
     found = {item for item in node.walk() if item in _UNITS}
-    return (len(found) > 1 or bool(found & _MARKED.keys())) and _parts(node) is not None
+    return (len(found) > 1 or bool(found & _MARKED.keys())) and _combined(
+        node, _of_unit, _names_no_unit
+    ) is not None
 
 
 def components(node: Node, size: int, known: frozenset[str]) -> tuple[Node, ...] | None:
@@ -207,73 +202,62 @@ def components(node: Node, size: int, known: frozenset[str]) -> tuple[Node, ...]
     """
     if node.head not in _COMBINED:
         return None
-    parts = _parts(node)
+    parts = _combined(node, _of_unit, _names_no_unit)
     if parts is not None and size in (2, 3) and max(parts) < size:
         return tuple(parts.get(index, ZERO) for index in range(size))
-    found = _sum_of_vectors(node, known)
-    return found if found is not None and len(found) == size else None
+    cells = _combined(node, _cells_of_vector, lambda factor: factor.symbols <= known)
+    return tuple(cells.values()) if cells and {n for n, _ in cells} == {size} else None
 
 
-def _parts(node: Node) -> Parts | None:
+def _combined(
+    node: Node, known: Callable[[Node], Parts | None], may_scale: Callable[[Node], bool]
+) -> Parts | None:
+    """Coefficients of a sum of multiples of what is `known`, by place; None for anything else."""
+    if (own := known(node)) is not None:
+        return own
     head, args = node
-    if node in _UNITS:
-        return {_UNITS[node]: number(1)}
-    if head == "neg":
-        inner = _parts(args[0])
-        return None if inner is None else {i: negate(x) for i, x in inner.items()}
+    if head not in ("neg", "add", "mul", "div"):
+        return None
+    found = {i: parts for i, arg in enumerate(args) if (parts := _combined(arg, known, may_scale))}
     if head == "add":
         total: Parts = {}
-        for term in args:
-            inner = _parts(term)
-            if inner is None:
-                return None
-            for i, x in inner.items():
-                total[i] = Node("add", (total[i], x)) if i in total else x
-        return total
-    if head == "div":
-        inner = _parts(args[0])
-        if inner is None or _names_a_unit(args[1]):
-            return None
-        return {i: Node("div", (x, args[1])) for i, x in inner.items()}
-    if head == "mul":
-        named = [index for index, factor in enumerate(args) if _names_a_unit(factor)]
-        inner = _parts(args[named[0]]) if len(named) == 1 else None
-        if inner is None:
-            return None
-        rest = (*args[: named[0]], *args[named[0] + 1 :])
-        return {i: Node("mul", (*rest, x)) for i, x in inner.items()}
-    return None
-
-
-def _names_a_unit(node: Node) -> bool:
-    return any(item in _UNITS for item in node.walk())
-
-
-def _sum_of_vectors(node: Node, known: frozenset[str]) -> tuple[Node, ...] | None:
-    head, args = node
-    if head == "tuple":
-        return args
-    if head == "matrix" and (len(args) == 1 or len(args[0]) == 1):
-        return tuple(cell for row in args for cell in row)
-    if head == "neg":
-        inner = _sum_of_vectors(args[0], known)
-        return None if inner is None else tuple(map(negate, inner))
-    if head == "add":
-        terms = [_sum_of_vectors(term, known) for term in args]
-        if any(term is None for term in terms) or len({len(term) for term in terms if term}) != 1:
-            return None
-        cells = zip(*(term for term in terms if term), strict=True)
-        return tuple(Node("add", cell) for cell in cells)
-    if head not in ("mul", "div"):
+        for parts in found.values():
+            for place, x in parts.items():
+                total[place] = Node("add", (total[place], x)) if place in total else x
+        return total if len(found) == len(args) else None
+    if len(found) != 1 or (head == "div" and 0 not in found):
         return None
-    found = [_sum_of_vectors(factor, known) for factor in args]
-    at = [index for index, one in enumerate(found) if one is not None]
-    if len(at) != 1 or (head == "div" and at[0]):
+    ((at, parts),) = found.items()
+    before, after = args[:at], args[at + 1 :]
+    if not all(map(may_scale, (*before, *after))):
         return None
-    rest = (*args[: at[0]], *args[at[0] + 1 :])
-    if not frozenset[str]().union(*(r.symbols for r in rest)) <= known:
+    return {place: Node(head, (*before, x, *after)) for place, x in parts.items()}
+
+
+def _of_unit(node: Node) -> Parts | None:
+    return {_UNITS[node]: ONE} if node in _UNITS else None
+
+
+def _names_no_unit(node: Node) -> bool:
+    return not any(item in _UNITS for item in node.walk())
+
+
+def _cells_of_vector(node: Node) -> Parts | None:
+    """By size and index."""
+    if node.head == "matrix" and 1 in size_of(node):
+        return {(max(size_of(node)), i): x for (_, i), x in (_cells_of_matrix(node) or {}).items()}
+    return (
+        {(len(node.args), i): x for i, x in enumerate(node.args)} if node.head == "tuple" else None
+    )
+
+
+def _cells_of_matrix(node: Node) -> Parts | None:
+    """By size and index, row after row."""
+    matrix = matrix_of(node) if node.unlabelled.head in ("matrix", "bracket", "tuple") else None
+    if matrix is None:
         return None
-    return tuple(Node(head, (*args[: at[0]], x, *args[at[0] + 1 :])) for x in found[at[0]] or ())
+    cells = (x for row in matrix.args for x in row)
+    return {(size_of(matrix), i): x for i, x in enumerate(cells)}
 
 
 def size_of(matrix: Node) -> tuple[int, int]:
@@ -294,26 +278,9 @@ def matrix_of(node: Node) -> Node | None:
         if node.head == "tuple":
             return Node("matrix", tuple((item,) for item in rows))
         return Node("vector", (rows,))
-    if node.head == "add":
-        parts = [matrix_of(item) for item in node.args]
-        if any(part is None for part in parts) or len({size_of(p) for p in parts if p}) != 1:
-            return None
-        cells = zip(*([x for row in p.args for x in row] for p in parts if p), strict=True)
-        flat = [Node("add", tuple(cell)) for cell in cells]
-        return shaped(flat, size_of(parts[0]))  # type: ignore[arg-type]
-    if node.head in ("mul", "div", "neg"):
-        found = [(i, matrix_of(a)) for i, a in enumerate(node.args) if a.head == "matrix"]
-        if len(found) != 1 or (node.head == "div" and found[0][0] == 1):
-            return None
-        index, matrix = found[0]
-        assert matrix is not None
-        flat = [
-            Node(node.head, (*node.args[:index], x, *node.args[index + 1 :]))
-            for row in matrix.args
-            for x in row
-        ]
-        return shaped(flat, size_of(matrix))
-    return None
+    cells = _combined(node, _cells_of_matrix, lambda factor: factor.head != "matrix") or {}
+    sizes = {size for size, _ in cells}
+    return shaped(list(cells.values()), sizes.pop()) if len(sizes) == 1 else None
 
 
 def shaped(flat: list[Node], size: tuple[int, int]) -> Node:

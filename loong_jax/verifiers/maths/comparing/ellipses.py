@@ -13,7 +13,6 @@ from fractions import Fraction
 from loong_jax.verifiers.maths import values
 from loong_jax.verifiers.maths.expression import (
     Node,
-    negate,
     number,
     substitute,
     symbol,
@@ -53,8 +52,6 @@ def _split(node: Node) -> Iterator[tuple[list[Node], list[Node]]]:
     if not before or not after or ELLIPSIS in after:
         return
     yield before, after
-    if node.head == "mul" and len(after) > 1:
-        yield before, [Node("mul", tuple(after))]
 
 
 def _with_parameter(head: str, first: Sequence[Node], last: Sequence[Node]) -> Node | None:
@@ -73,8 +70,6 @@ def _with_parameter(head: str, first: Sequence[Node], last: Sequence[Node]) -> N
         there = Node("add", (symbol(name), number(-back)))
         if values.equal(term, substitute(end, name, there)) is not True:
             return None
-    if len(first) == MIN_TERMS and _is_also_a_row(first, end, name):
-        return None
     index = next(letter for letter in _INDICES if letter not in end.symbols)
     return Node(
         _BIG[head], (index, number(starts[0]), symbol(name), with_names(end, {name: index}))
@@ -86,17 +81,6 @@ def _fits(end: Node, name: str, first: Sequence[Node], start: int) -> bool:
         values.equal(term, substitute(end, name, number(start + i))) is True
         for i, term in enumerate(first)
     )
-
-
-def _is_also_a_row(first: Sequence[Node], end: Node, name: str) -> bool:
-    """Whether 1 + 2 + ... + 2^n may be all numbers to 2^n: the terms begin a row with step 1."""
-    step = values.real_value(Node("add", (first[1], negate(first[0]))))
-    if step not in (1, -1):
-        return False
-    at = [values.real_value(substitute(end, name, number(k))) for k in (3, 4, 5)]
-    if None in at:
-        return True
-    return any(values.gap(b, a) != step for a, b in itertools.pairwise(at))
 
 
 # ---- numbers alone

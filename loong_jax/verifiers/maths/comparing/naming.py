@@ -14,6 +14,7 @@ from loong_jax.verifiers.maths.expression import (
     negate,
     number,
     render,
+    rewritten,
     substitute,
     symbol,
     with_names,
@@ -75,25 +76,18 @@ def names_measure(left: Node) -> bool:
 
 def with_products_of(other: Node, node: Node) -> Node:
     """g times (a - b) for g(a - b), where `other` has the letter g as a number."""
-    args = tuple(with_products_of(other, a) if isinstance(a, Node) else a for a in node.args)
-    if node.head == "apply" and len(args) == 2:
-        name = symbol(str(node.args[0]))
-        if name in set(other.walk()):
-            return Node("mul", (name, args[1]))
-    return Node(node.head, args)
+    known = set(other.walk())
+
+    def multiplied(part: Node) -> Node | None:
+        if part.head != "apply" or len(part.args) != 2 or symbol(str(part.args[0])) not in known:
+            return None
+        return Node("mul", (symbol(str(part.args[0])), rewritten(part.args[1], multiplied)))
+
+    return rewritten(node, multiplied)
 
 
 _FUNCTION_NAMES = frozenset(("phi", "varphi", "psi", "Phi", "Psi", "Gamma", "Pr"))
 _SQUARED_NAMES = frozenset(("sigma", "s", "chi", "R", "eta"))
-
-
-def with_plain_equals(node: Node) -> Node:
-    """f = 0 for f \\equiv 0, where no modulus follows."""
-    if node.head in ("list", "and", "or"):
-        return Node(node.head, tuple(map(with_plain_equals, node.args)))
-    if node.head == "chain" and node.args[0] == ("==",) and names_something(node.args[1]):
-        return Node("chain", (("=",), *node.args[1:]))
-    return node
 
 
 def as_values(node: Node) -> Node:
@@ -255,15 +249,14 @@ def points(node: Node) -> tuple[Node, ...]:
 
 
 def with_sign(item: Any, sign: int) -> Any:
-    if type(item) is tuple:
-        return tuple(with_sign(part, sign) for part in item)
-    if not isinstance(item, Node):
-        return item
-    args = tuple(with_sign(arg, sign) for arg in item.args)
-    if item.head != "pm":
-        return Node(item.head, args)
-    last = args[-1] if sign > 0 else negate(args[-1])
-    return last if len(args) == 1 else Node("add", (args[0], last))
+    def chosen(node: Node) -> Node | None:
+        if node.head != "pm":
+            return None
+        *before, last = (with_sign(arg, sign) for arg in node.args)
+        last = last if sign > 0 else negate(last)
+        return Node("add", (*before, last)) if before else last
+
+    return rewritten(item, chosen)
 
 
 def with_bounds_named(gold: Node, answer: Node) -> tuple[Node, Node]:

@@ -288,7 +288,6 @@ def bold_inside(sentence: str) -> str | None:
         or _STATES_AFTER.search(after)
     ):
         return None
-    said = numerals.in_digits(said)
     return with_unit_after(said, sentence, found[0].end()) if said[-1:].isdigit() else said
 
 

@@ -250,9 +250,6 @@ def last_bold(body: str) -> str | None:
     contents = [match[1].strip().rstrip(".,;") for match in run]
     if any(content.endswith(":") for content in contents):
         return None  # a heading
-    if len(contents) == 1:
-        unit = re.match(r"\s*(%|\\%|percent\b)", after)
-        return contents[0] + (unit[1] if unit else "")
     return " \\text{ and } ".join(contents)
 
 

@@ -20,7 +20,7 @@ class Matcher(Comparison):
         if gold == answer:
             return True
         self.rung = "canonical"
-        gold, answer = (naming.with_plain_equals(ellipses.closed(n)) for n in (gold, answer))
+        gold, answer = ellipses.closed(gold), ellipses.closed(answer)
         if (classes := families.classes_of_gold(gold)) is not None:
             outcome = single.classes(self, classes, gold, answer)
             if outcome is not None:
@@ -33,11 +33,9 @@ class Matcher(Comparison):
             return ladder.temperature(self, gold, answer)
         gold_label, answer_label = comparing.label(gold), comparing.label(answer)
         if comparing.labels_conflict(gold_label, answer_label):
-            self.note = f"{' '.join(answer_label)} for {' '.join(gold_label)}"
-            return None
+            return self.told(None, f"{' '.join(answer_label)} for {' '.join(gold_label)}")
         if comparing.denies(answer_label):
-            self.note = f"the answer says of it: {' '.join(answer_label)}"
-            return False
+            return self.told(False, f"the answer says of it: {' '.join(answer_label)}")
         gold, answer = gold.unlabelled, answer.unlabelled
         if gold.head in ("tuple", "bracket", "interval", "union"):
             answer = _range_of(single.point(answer))
@@ -49,8 +47,7 @@ class Matcher(Comparison):
             gold = gold.args[0]
         if answer.head == "modular":
             if gold.head == "number" and families.is_open(answer):
-                self.note = "the remainder is not worked out"
-                return False
+                return self.told(False, "the remainder is not worked out")
             answer = families.residue(answer) if gold.head != "chain" else answer.args[0]
         if gold.head == "piecewise" or answer.head == "piecewise":
             return single.in_pieces(self, gold, answer)

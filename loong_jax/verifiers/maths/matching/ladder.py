@@ -24,6 +24,11 @@ class Comparison:
     rung: str = "exact"
     note: str = ""
 
+    def told(self, outcome: bool | None, note: str) -> bool | None:
+        """An outcome, with what is to be said of it."""
+        self.note = note
+        return outcome
+
     def match(self, gold: Node, answer: Node) -> bool | None:
         """True, False, or None where it cannot be told. Raises CostError."""
         raise NotImplementedError
@@ -60,8 +65,6 @@ def real_set(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         answer = answer.args[2]
     left, right = real_sets.real_set(gold), real_sets.real_set(answer)
     if left is None or right is None:
-        if left is None and right is None:
-            return alike(gold, answer)
         return False if comparing.is_value(answer) else None
     if gold.head == "tuple" and answer.head == "bracket":
         return False
@@ -87,8 +90,7 @@ def temperature(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         return True
     numbers = [naming.right_side(node).args[0] for node in (gold, answer)]
     if equal(matcher, numbers[0], numbers[1]):
-        matcher.note = "the same number of degrees on another scale"
-        return None
+        return matcher.told(None, "the same number of degrees on another scale")
     return False
 
 
@@ -106,8 +108,7 @@ def quantity(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     if unit == UNITS["pound_sterling"] and other_unit == UNITS["pound"]:
         return equal(matcher, value, other)  # the word stands for both
     if unit.dimensions != other_unit.dimensions:
-        matcher.note = "the units measure different things"
-        return False
+        return matcher.told(False, "the units measure different things")
     if unit.factor == other_unit.factor:
         return equal(matcher, value, other)
     ratio = number(other_unit.factor / unit.factor)

@@ -73,8 +73,7 @@ def collection(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         (answer.head == "bracket" and gold.head == "set")
         or (gold.head == "bracket" and answer.head in ("set", *BARE_LISTS))
     ) and (naming.may_be_interval(items) or naming.may_be_interval(given)):
-        matcher.note = "square brackets may hold two elements or all between them"
-        return None
+        return matcher.told(None, "square brackets may hold two elements or all between them")
     if gold.head == "set" and answer.head == "tuple":
         return False
     if len(given) > 1 and {i.head for i in given} == {"set"} != {i.head for i in items}:
@@ -85,8 +84,6 @@ def collection(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         [naming.right_side(i) for i in items],
         [naming.right_side(i) for i in given],
     )
-    if {gold.head, answer.head} == {"and", "or"} and all(i.head == "symbol" for i in items):
-        return False  # p and q are statements here
     names = [naming.left_side(i) for i in given]
     is_several = answer.head == "or" or (all(names) and len(set(names)) < len(names))
     if gold.head == "tuple" and is_several:

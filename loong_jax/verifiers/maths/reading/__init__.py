@@ -317,6 +317,13 @@ class Parser:
     def reset(self, mark: int) -> None:
         self._position = mark
 
+    def inside(self) -> Node:
+        """Items between brackets, where a bar opens what it would close outside of them."""
+        saved, self.bars = self.bars, 0
+        node = self.nested(self.items)
+        self.bars = saved
+        return node
+
     def nested(self, rule: Callable[[], Node]) -> Node:
         self._depth += 1
         if self._depth > MAX_DEPTH:

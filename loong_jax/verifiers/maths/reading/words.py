@@ -166,22 +166,22 @@ def subscripted(parser: Parser, name: str) -> Node:
         return constant(names.CONSTANT_LETTERS[name])
     if name[0] in "fgh" and (len(name) == 1 or name[1] in "_'"):
         if parser.at("(") and not parser.token.spaced:
-            return Node("apply", (name, *in_brackets(parser)))
+            return Node("apply", (name, *brackets.arguments_of(parser)))
         if parser.at("^") and parser.peek().text == "{" and parser.peek(2).text == "-":
             mark = parser.mark()
             parser.take()
             if brackets.raw_argument(parser) == "-1" and parser.at("("):
-                return Node("apply", (name + "^-1", *in_brackets(parser)))
+                return Node("apply", (name + "^-1", *brackets.arguments_of(parser)))
             parser.reset(mark)
     if name in _POLYNOMIALS and parser.at("(") and not parser.token.spaced:
         mark = parser.mark()
-        arguments = in_brackets(parser)
+        arguments = brackets.arguments_of(parser)
         if len(arguments) == 1 and arguments[0].head == "symbol" and parser.at("="):
             return Node("apply", (name, *arguments))
         parser.reset(mark)
     if name in ("C", "P") and parser.at("(") and not parser.token.spaced:
         mark = parser.mark()
-        arguments = in_brackets(parser)
+        arguments = brackets.arguments_of(parser)
         if len(arguments) == 2:
             return call("binomial" if name == "C" else "permutations", *arguments)
         parser.reset(mark)
@@ -190,17 +190,6 @@ def subscripted(parser: Parser, name: str) -> Node:
 
 def _counts(below: str) -> bool:
     return below in ("n", "m", "N", "k") or (below.isdigit() and len(below) < 4 and int(below) > 1)
-
-
-def in_brackets(parser: Parser) -> tuple[Node, ...]:
-    parser.expect("(")
-    if parser.accept(")"):
-        return ()
-    saved, parser.bars = parser.bars, 0
-    node = parser.nested(parser.items)
-    parser.bars = saved
-    parser.expect(")")
-    return node.args if node.head == "list" else (node,)
 
 
 def function(parser: Parser, spelled: str) -> Node:
@@ -217,7 +206,7 @@ def function(parser: Parser, spelled: str) -> Node:
             raise ParseError(f"{spelled}^-1 may be an inverse or a reciprocal")
         name, power = names.INVERSES[name], None
     if parser.at("(") or (parser.at("{") and name != "set"):
-        arguments = in_brackets(parser) if parser.at("(") else (parser.argument(),)
+        arguments = brackets.arguments_of(parser) if parser.at("(") else (parser.argument(),)
         if parser.at("^", "**") and power is not None:
             raise ParseError("two powers of one function")
     elif parser.at("[") and name not in ("sqrt",):

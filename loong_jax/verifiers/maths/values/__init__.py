@@ -6,7 +6,7 @@ points that no text can know to be special.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -293,52 +293,48 @@ def _compare_at(
     return False
 
 
-def constant_ratio(gold: Node, answer: Node) -> int | None:
-    """Sign of the constant that gold is times answer; 0 where there is none, None if unknown."""
-    names = sorted(gold.symbols | answer.symbols)
-    ratios = []
+def _at_points(*nodes: Node) -> Iterator[tuple[Any, list[Any]]]:
+    """The context and the finite values of expressions, wherever all of them have one."""
+    names = sorted(frozenset[str]().union(*(node.symbols for node in nodes)))
     for trial in range(len(POINTS)):
         bindings = bindings_at(names, trial)
         try:
-            a, evaluator = evaluate(gold, LOW_DIGITS, bindings, False)
-            b, _ = evaluate(answer, LOW_DIGITS, bindings, False)
+            found = [evaluate(node, LOW_DIGITS, bindings, False) for node in nodes]
         except Undefined:
             continue
-        context = evaluator.context
-        a, b = evaluator.real(a), evaluator.real(b)
-        if not context.isfinite(a) or not context.isfinite(b):
+        context = found[0][1].context
+        reals = [evaluator.real(value) for value, evaluator in found]
+        if all(map(context.isfinite, reals)):
+            yield context, reals
+
+
+def constant_ratio(gold: Node, answer: Node) -> int | None:
+    """Sign of the constant that gold is times answer; 0 where there is none, None if unknown."""
+    ratios: list[Any] = []
+    for context, (a, b) in _at_points(gold, answer):
+        if a == 0 and b == 0:
             continue
-        if b == 0 or a == 0:
-            if a == b:
-                continue
+        if a == 0 or b == 0:
             return 0
         ratios.append(a / b)
+        if abs(ratios[-1] - ratios[0]) > abs(ratios[0]) * context.mpf(10) ** -20:
+            return 0
+        if context.im(ratios[0]) != 0:
+            return 0
     if len(ratios) < 2:
         return None
-    first = ratios[0]
-    if any(abs(ratio - first) > abs(first) * context.mpf(10) ** -20 for ratio in ratios[1:]):
-        return 0
-    if context.im(first) != 0:
-        return 0
-    return 1 if context.re(first) > 0 else -1
+    return 1 if ratios[0].real > 0 else -1
 
 
 def is_fixed(node: Node) -> bool:
     """Whether an expression has one real value, whatever its symbols are."""
-    seen = []
-    names = sorted(node.symbols)
-    for trial in range(len(POINTS)):
-        try:
-            value, evaluator = evaluate(node, LOW_DIGITS, bindings_at(names, trial), False)
-        except Undefined:
-            continue
-        value, context = evaluator.real(value), evaluator.context
-        if context.isfinite(value) and abs(context.im(value)) < context.mpf(10) ** -25:
+    seen: list[Any] = []
+    for context, (value,) in _at_points(node):
+        if abs(context.im(value)) < (small := context.mpf(10) ** -25):
             seen.append(context.re(value))
-    if len(seen) < MIN_FIXED:
-        return False
-    size = max(1, *map(abs, seen))
-    return all(abs(value - seen[0]) <= size * context.mpf(10) ** -25 for value in seen)
+            if abs(seen[-1] - seen[0]) > max(1, abs(seen[0])) * small:
+                return False
+    return len(seen) >= MIN_FIXED
 
 
 # Values of the symbols, by trial: positive, then with signs. Of up to four symbols no two have the

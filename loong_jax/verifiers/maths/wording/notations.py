@@ -154,9 +154,7 @@ MAX_CHARS = 160
 @functools.lru_cache(maxsize=512)
 def may_be_group(text: str) -> bool:
     """Whether a gold may be such a group: C_4 alone may be anything."""
-    return (
-        "Z" in text or "\u2124" in text or "yclic group" in text or _JOIN.search(text) is not None
-    )
+    return "Z" in text or "\u2124" in text or _JOIN.search(text) is not None
 
 
 def read_group(text: str) -> Counter | None:
@@ -164,9 +162,6 @@ def read_group(text: str) -> Counter | None:
     if len(text) > MAX_CHARS:
         return None
     text = _LEFT.sub("", text).strip(" .")
-    cyclic = _SAID.CYCLIC.fullmatch(text)
-    if cyclic is not None:
-        return Counter(_prime_powers(int(cyclic["order"])))
     text = _SAID.NAMED.sub("", text, count=1)
     found: Counter = Counter()
     is_finite = False

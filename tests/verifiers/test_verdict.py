@@ -3,7 +3,7 @@ import time
 import pytest
 
 from loong_jax.data import response
-from loong_jax.verifiers import extract
+from loong_jax.verifiers import verdict
 from loong_jax.verifiers.verdict import Verdict
 
 THINK, ANSWER = "<longcat_think>a</longcat_think>", "<longcat_answer>b</longcat_answer>"
@@ -11,7 +11,7 @@ THINK, ANSWER = "<longcat_think>a</longcat_think>", "<longcat_answer>b</longcat_
 
 @pytest.mark.parametrize("answer", ["7*x+9", "", " a b ", "\n", "<b>", "1" * 10**6])
 def test_finds_the_answer_of_a_whole_response(answer):
-    assert extract.extract_answer(response.render_response("thinking", answer)) == answer
+    assert verdict.extract_answer(response.render_response("thinking", answer)) == answer
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_finds_the_answer_of_a_whole_response(answer):
     ],
 )
 def test_a_broken_form_is_wrong_and_not_ungradable(text):
-    judged = extract.extract_answer(text)
+    judged = verdict.extract_answer(text)
     assert isinstance(judged, Verdict)
     assert (judged.outcome, judged.reason) == ("wrong", "format")
     assert not response.read(
@@ -42,7 +42,7 @@ def test_a_broken_form_is_wrong_and_not_ungradable(text):
 
 
 def test_an_answer_in_tags_without_thinking_says_what_it_lacks():
-    judged = extract.answer_of("<longcat_answer>5 3</longcat_answer>")
+    judged = verdict.answer_of("<longcat_answer>5 3</longcat_answer>")
     assert isinstance(judged, Verdict)
     assert judged.evidence == "<longcat_answer> without </longcat_think> before it"
 
@@ -50,5 +50,5 @@ def test_an_answer_in_tags_without_thinking_says_what_it_lacks():
 def test_a_response_full_of_tags_costs_little():
     text = "<longcat_think>" + "</longcat_think><longcat_answer>" * 30000
     start = time.thread_time()
-    assert isinstance(extract.extract_answer(text), Verdict)
+    assert isinstance(verdict.extract_answer(text), Verdict)
     assert time.thread_time() - start < 0.5

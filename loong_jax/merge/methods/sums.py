@@ -1,8 +1,8 @@
-"""Means weighted by how much each entry matters: the diagonal of the Fisher information."""
+"""Weighted sums: of models, of deltas, and by the diagonal of the Fisher information."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -12,22 +12,39 @@ from loong_jax.merge.methods import method
 from loong_jax.models.parameters import Weights
 
 
-class _Weighed(method.Method):
-    takes_importances = True
-    floor: float
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Linear(method.Method):
+    """Weighted mean of the models; needs no base. Model soups, arXiv:2203.05482.
 
-    def __post_init__(self):
-        if not 0 < self.floor < float("inf"):
-            raise ConfigError(
-                f"floor={self.floor} must be positive and finite: it bounds the divisor."
-            )
+    value = sum_i w_i e_i / sum_i w_i, or the sum alone.
+    """
 
-    def tells_matrices_apart(self, is_thinned):
-        return False
+    normalise: bool = True  # divide by the sum of weights
+
+    needs_base = False
+
+    def equation(self, given, known):
+        weights = method.shares(given.weights) if self.normalise else given.weights
+        return method.add(method.weigh(given.models, weights))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Fisher(_Weighed):
+class TaskArithmetic(method.Method):
+    """Weighted sum of the deltas. arXiv:2212.04089.
+
+    value = b + scale sum_i w_i d_i, over sum_i w_i where normalised.
+    """
+
+    scale: float = 1.0
+    normalise: bool = False
+
+    def equation(self, given, known):
+        weights = method.shares(given.weights) if self.normalise else given.weights
+        return given.base + self.scale * method.add(method.weigh(given.deltas, weights))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fisher(method.Method):
     """Mean of the models weighted by w_i and their diagonal Fisher information. arXiv:2111.09832.
 
     value = sum_i w_i (F_i + floor) e_i / sum_i w_i (F_i + floor)
@@ -37,17 +54,19 @@ class Fisher(_Weighed):
 
     floor: float = 1e-6  # added to every importance: where nobody knows, the plain mean
 
+    bounds: ClassVar = {"floor": method.DIVISOR}
+    takes_importances = True
     needs_base = False
     weights_are = "shares"
 
     def equation(self, given, known):
         shares = method.weigh(tuple(f + self.floor for f in given.importances), given.weights)
         terms = [share * model for share, model in zip(shares, given.models, strict=True)]
-        return method.merged(method.add(terms) / method.add(shares), given.models)
+        return method.add(terms) / method.add(shares)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FisherDeltas(_Weighed):
+class FisherDeltas(method.Method):
     """Deltas times their coefficients, averaged by importance: DF-Merge. arXiv:2504.18992.
 
     value = b + n sum_i (F_i + floor) w_i d_i / sum_i (F_i + floor) over n experts
@@ -58,12 +77,14 @@ class FisherDeltas(_Weighed):
 
     floor: float = 1e-12
 
+    bounds: ClassVar = {"floor": method.DIVISOR}
+    takes_importances = True
+
     def equation(self, given, known):
         shares = tuple(f + self.floor for f in given.importances)
         weighted = method.weigh(given.deltas, given.weights)
         total = method.add([share * term for share, term in zip(shares, weighted, strict=True)])
-        value = given.base + len(given.deltas) * (total / method.add(shares))
-        return method.merged(value, given.deltas)
+        return given.base + len(given.deltas) * (total / method.add(shares))
 
 
 def diagonal_fisher(
