@@ -42,8 +42,7 @@ from loong_jax.rollout.slot_table import PrefillQueue, SlotTable
 
 EncodePrompt = Callable[[Problem], np.ndarray]
 AttemptLengths = Callable[[Ticket], tuple[int, ...]]
-# first tokens of the members of a prefill, and the members: number in the prefix, attempt
-Prefilled = tuple[ResultTokens, tuple[tuple[int, Attempt], ...]]
+Prefilled = tuple[ResultTokens, tuple[tuple[int, Attempt], ...]]  # of members, and these
 
 COUNTS = ("preemptions", "restarts", "tokens_reprefilled", "tickets_given", "tickets_taken")
 COUNTS += ("chunks_between_blocks", "rests", "slots_rested")  # restarts: without a cache
@@ -79,9 +78,7 @@ class Replica:
         assert group_size >= 1, f"group_size={group_size}"
         engine.config.check_sampling(sampling)
         self.engine, self.number = engine, number
-        self.group_size = group_size
-        self.sampling = sampling
-        self.seed = seed
+        self.group_size, self.sampling, self.seed = group_size, sampling, seed
         self.version: int | None = None
         self._tokenizer: Tokenizer = engine.get_tokenizer()
         self._tools: PausedOnTools | None = None
@@ -115,9 +112,7 @@ class Replica:
         return self._slots.cache_pressure
 
     def statistics(self) -> dict[str, int]:
-        """Counters since the start: `COUNTS` and those of the engine and of tools, all named num_*,
-        and num_slots_held, as of now.
-        """
+        """Counters since the start, of engine and tools too; num_slots_held is as of now."""
         own = {f"num_{name}": count for name, count in self._counts.items()}
         own |= {"num_slots_held": self.active_slots} | self._slots.statistics()
         return own if self._tools is None else own | self._tools.statistics()
