@@ -18,49 +18,34 @@ from loong_jax.rollout.records import (
 )
 from loong_jax.rollout.versions import VersionError, VersionStore
 from tests.doubles.fake_model import fake_engine, fake_problem, fake_weights
+from tests.rollout.written import Watched, content, groups_of
 
 ENGINE = fake_engine()
 GROUP_SIZE = 2
 LONG = 20
 
 
-class Harness:
+class Harness(Watched):
     """A started group, its store with versions 0 and 1, and its events in order."""
 
     def __init__(self, num_replicas=1, max_new_tokens=LONG, **options):
-        self.store = VersionStore(1)
+        store = VersionStore(1)
         for version in range(2):
-            self.store.put(version, fake_weights(version))
-        self.group = LocalReplicaGroup(
+            store.put(version, fake_weights(version))
+        group = LocalReplicaGroup(
             ENGINE,
-            self.store,
+            store,
             num_replicas=num_replicas,
             group_size=GROUP_SIZE,
             sampling=SamplingSettings(max_new_tokens=max_new_tokens),
             seed=0,
             **options,
         )
-        self.events = queue.Queue()
-
-    def __enter__(self):
-        self.group.start(self.events.put)
-        return self
+        super().__init__(group, store)
 
     def __exit__(self, *_):
         self.group.close(30.0)
         assert not [t for t in threading.enumerate() if t.name.startswith("replica-")]
-
-    def until(self, kind, count=1):
-        """All events up to the `count`-th of `kind`."""
-        seen = []
-        while sum(isinstance(event, kind) for event in seen) < count:
-            seen.append(self.events.get(timeout=400))
-            assert kind is ReplicaFailed or not isinstance(seen[-1], ReplicaFailed), seen[-1]
-        return seen
-
-    def dispatch(self, replica, numbers, version):
-        tickets = [Ticket(number=n, problem=fake_problem(n)) for n in numbers]
-        self.group.dispatch(replica, tickets, version)
 
 
 class Gate(threading.Event):
@@ -68,17 +53,6 @@ class Gate(threading.Event):
 
     def __call__(self, replica):
         assert self.wait(60)
-
-
-def groups_of(events):
-    return {e.group.ticket.number: e.group for e in events if isinstance(e, GroupGenerated)}
-
-
-def content(groups):
-    return {
-        n: [(r.tokens.tolist(), r.engine_logprob.tolist()) for r in g.rollouts]
-        for n, g in groups.items()
-    }
 
 
 def test_groups_and_blocks_are_reported_with_their_version():
