@@ -75,7 +75,8 @@ def _part(field: str, option: str, name: str, stage: Any) -> Any:
     if ".py:" in name:
         found = own.own_function(name)
         if field in _CLASSES and isinstance(found, type):
-            return own.named(name, _CLASSES[field], _fields(getattr(stage, field)))
+            known = _fields(stage.scheduler) if field == "scheduler" else {}
+            return own.named(name, _CLASSES[field], known)
         part = found(stage)
         if field in _CLASSES:
             return own.as_own(part, name, _CLASSES[field])
@@ -86,6 +87,8 @@ def _part(field: str, option: str, name: str, stage: Any) -> Any:
     _refuse_unknown(option, name, NAMES[field])
     if field == "objective":
         return OBJECTIVES[name](stage.group_size, stage.sampling.max_new_tokens)
+    if field == "method":  # whose settings mean other things under the same names
+        return METHODS[name]()
     return _like(getattr(stage, field), NAMES[field][name])
 
 
