@@ -24,6 +24,8 @@ CHANGED_SINCE = {  # what their recipes say otherwise today
             "stages.sft.row_length", *EVALUATES},
     "distill": {"engine.cache_length", "engine.prefill_length", "stages.sft.row_length",
                 *EVALUATES},
+    "environments": {"stages.sft.is_cold_start", "stages.before"},
+    "agentic-mini": {"stages.sft.is_cold_start"},
 }  # fmt: skip
 
 
