@@ -75,7 +75,7 @@ def _part(field: str, option: str, name: str, stage: Any) -> Any:
     if ".py:" in name:
         found = own.own_function(name)
         if field in _CLASSES and isinstance(found, type):
-            known = _fields(stage.scheduler) if field == "scheduler" else {}
+            known = _shared(stage.scheduler, found) if field == "scheduler" else {}
             return own.named(name, _CLASSES[field], known)
         part = found(stage)
         if field in _CLASSES:
@@ -87,21 +87,26 @@ def _part(field: str, option: str, name: str, stage: Any) -> Any:
     _refuse_unknown(option, name, NAMES[field])
     if field == "objective":
         return OBJECTIVES[name](stage.group_size, stage.sampling.max_new_tokens)
-    if field == "method":  # whose settings mean other things under the same names
-        return METHODS[name]()
     return _like(getattr(stage, field), NAMES[field][name])
 
 
 def _like(old: Any, kind: Callable[..., Any]) -> Any:
     """A config of that kind, with the settings that it has in common with the old one."""
-    known = inspect.signature(kind).parameters
-    return kind(**{name: value for name, value in _fields(old).items() if name in known})
+    return kind(**_shared(old, kind))
 
 
-def _fields(config: Any) -> Mapping[str, Any]:
-    if isinstance(config, own.OwnPart):
-        return config.settings
-    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+def _shared(old: Any, kind: Callable[..., Any]) -> Mapping[str, Any]:
+    """Settings of `old` that `kind` has as well, by the same name and of the same type."""
+    if isinstance(old, own.OwnPart):
+        given, types = old.settings, {}
+    else:
+        given = {field.name: getattr(old, field.name) for field in dataclasses.fields(old)}
+        types = {field.name: field.type for field in dataclasses.fields(old)}
+    return {
+        name: given[name]
+        for name, parameter in inspect.signature(kind).parameters.items()
+        if name in given and types.get(name, parameter.annotation) == parameter.annotation
+    }
 
 
 def _sized(stage: RlStage, prefix: str, arguments: Sequence[str]) -> RlStage:

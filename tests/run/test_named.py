@@ -14,7 +14,7 @@ from loong_jax import configs, options, own, recipes
 from loong_jax.data.response import FORMS
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator.changes import Assign
-from loong_jax.orchestrator.policy import decide
+from loong_jax.orchestrator.dora import decide
 from loong_jax.rl.objectives import OBJECTIVES, TokenMean, clipped_gain
 from loong_jax.rl.optimizers import Muon
 from loong_jax.rl.rewards import group_advantages
