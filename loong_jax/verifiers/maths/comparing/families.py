@@ -291,18 +291,6 @@ def _multiple(vector: Point | list[Fraction], of: Point) -> Fraction | None:
     return factor if all(v == factor * x for v, x in zip(vector, of, strict=True)) else None
 
 
-def as_function(node: Node) -> Node:
-    """r(t) = (...), read as a product on its left, with the name it is."""
-    if node.head == "chain" and node.args[0] == ("=",) and len(node.args) == 3:
-        left, right = node.args[1:]
-        is_vector = right.head in ("tuple", "matrix") or nodes.is_combination(right)
-        if is_vector and nodes.is_applied(left):
-            name, variable = left.args
-            name = nodes.without_accent(name.args[0])
-            return Node("chain", (("=",), Node("apply", (name, variable)), right))
-    return node
-
-
 MAX_ELEMENTS = 64
 FARTHEST = 10**9  # from 0, of an end
 _INTEGERS, _NATURAL, _POSITIVE = "set Z", "set N", frozenset(("set Z+", "set N*", "set N+"))

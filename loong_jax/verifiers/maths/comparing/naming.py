@@ -318,16 +318,17 @@ def with_names_of(gold: Node, answer: Node) -> Node | None:
 def applied(gold: Node, answer: Node) -> tuple[Node, Node]:
     """Both with P(x) as the name it is, where it was read as a product on the left of an equation.
 
-    That is so where the other has P(t) there, or where a function in pieces follows.
+    That is so where the other has P(t) there, and where a function in pieces or a vector follows.
     """
-    left = _product(gold)
-    if left is None:
-        return gold, answer
-    other = _product(answer)
-    is_renamed = other is not None and left[0] == other[0] and left != other
-    if gold.args[2].head != "piecewise" and not is_renamed:
-        return gold, answer
-    return _with_name(gold, left), answer if other is None else _with_name(answer, other)
+    own, given = _product(gold), _product(answer)
+    is_function = own is not None and (
+        gold.args[2].head == "piecewise"
+        or (given is not None and own[0] == given[0] and own != given)
+    )
+    return (
+        _with_name(gold, own) if own and (is_function or _is_vector(gold)) else gold,
+        _with_name(answer, given) if given and (is_function or _is_vector(answer)) else answer,
+    )
 
 
 def _product(equation: Node) -> tuple[Node, Node] | None:
@@ -336,8 +337,13 @@ def _product(equation: Node) -> tuple[Node, Node] | None:
     return equation.args[1].args if nodes.is_applied(equation.args[1]) else None
 
 
+def _is_vector(equation: Node) -> bool:
+    right = equation.args[2]
+    return right.head in ("tuple", "matrix") or nodes.is_combination(right)
+
+
 def _with_name(equation: Node, parts: tuple[Node, Node]) -> Node:
-    left = Node("apply", (parts[0].args[0], parts[1]))
+    left = Node("apply", (nodes.without_accent(parts[0].args[0]), parts[1]))
     return Node("chain", (equation.args[0], left, *equation.args[2:]))
 
 

@@ -53,7 +53,6 @@ class Matcher(Comparison):
         if "chain" in gold.heads and gold.args[0] != ("in",):
             answer = naming.as_values(answer)
         if gold.head == "chain":
-            gold, answer = map(families.as_function, (gold, answer))
             return relations.relation(self, gold, answer)
         if gold.head in BARE_LISTS and any(i.head == "chain" for i in gold.args):
             return relations.system(self, gold, answer)
