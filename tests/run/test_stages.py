@@ -35,8 +35,8 @@ def test_time_before_an_interruption_counts_towards_the_end_of_a_stage(tmp_path)
         own=tmp_path / "c", inputs={name: tmp_path / name for name in ("a", "b")}
     )
 
-    def keeps_going(stages, earlier_s):
-        stage = types.SimpleNamespace(wall_time_of=stages)
+    def keeps_going(names, earlier_s):
+        stage = types.SimpleNamespace(wall_time_of=names)
         work: Any = types.SimpleNamespace(stage=stage, directories=directories)
         return stages.Work.keep_going(work, earlier_s)()
 
