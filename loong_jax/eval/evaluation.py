@@ -20,8 +20,7 @@ from loong_jax.data.response import FORMS, ResponseForm, read
 from loong_jax.environments.environment import Problem, current_uid
 from loong_jax.errors import ConfigError, LoongError, refuse_below
 from loong_jax.eval import metrics
-from loong_jax.rollout.records import Rollout, SamplingSettings
-from loong_jax.rollout.statistics import readable
+from loong_jax.rollout.records import Rollout, SamplingSettings, readable
 from loong_jax.verifiers.verdict import Verdict
 
 FORMAT_VERSION = 1

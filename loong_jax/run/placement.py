@@ -14,8 +14,8 @@ from loong_jax.rl.policy_model import policy_of
 from loong_jax.rollout import paged_engine
 from loong_jax.rollout.agentic.agent import Agent
 from loong_jax.rollout.engine import Engine
-from loong_jax.rollout.host_messages import HostLauncher, HostSetup
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
+from loong_jax.rollout.hosts import HostLauncher, HostSetup
 from loong_jax.rollout.local_replicas import LocalReplicaGroup, ScoreGroup
 from loong_jax.rollout.process_hosts import SINGLE_THREADED, ProcessLauncher
 from loong_jax.rollout.versions import VersionStore

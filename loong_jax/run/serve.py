@@ -118,10 +118,9 @@ def serve(chosen: ServeOptions) -> int:
     engine, weights = load(source, tokenizer, shapes, rules)
     started_s = time.monotonic()
     print("compiling; the first time takes longest", flush=True)
-    engine.warm_up(weights)
-    print(f"compiled in {time.monotonic() - started_s:.0f} s", flush=True)
     scheduler = Scheduler(engine, weights, limits=chosen.limits, metrics=Metrics())
     scheduler.start()
+    print(f"compiled in {time.monotonic() - started_s:.0f} s", flush=True)
     frontend = Frontend(
         scheduler=scheduler,
         tokenizer=tokenizer,

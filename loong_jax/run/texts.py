@@ -18,8 +18,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.recipes import Recipe, ToolSettings
 from loong_jax.remote import AnyPath
 from loong_jax.rl import sft
-from loong_jax.rollout.agentic.agent import Agent
-from loong_jax.rollout.agentic.tools import Toolbox
+from loong_jax.rollout.agentic.agent import Agent, Toolbox
 from loong_jax.run import sources
 
 Example = dict[str, np.ndarray]  # tokens and loss_mask

@@ -19,10 +19,9 @@ from loong_jax.recipes import EngineSettings, ProcessReplicas, RayReplicas, Thre
 from loong_jax.rl.local_trainer import TrainerSettings
 from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rollout import paged_engine, process_hosts
-from loong_jax.rollout.events import GroupGenerated, ReplicaFailed
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
-from loong_jax.rollout.records import SamplingSettings, Ticket
+from loong_jax.rollout.records import GroupGenerated, ReplicaFailed, SamplingSettings, Ticket
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.run import devices, placement
 from tests.doubles import tiny
