@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped, UInt32
 from loong_jax.rollout import slots as slot_rows
 from loong_jax.rollout import speculation
 from loong_jax.rollout.engine import Params, ResultTokens, SampleRequest
-from loong_jax.rollout.engine_config import EngineConfig
+from loong_jax.rollout.engine_config import EngineSettings
 from loong_jax.rollout.slots import Cache, DecodeState, Drawn, Prefix, SlotState, Truncation
 
 WHOLE: Any = PartitionSpec()  # `Any`, as what is cut stands in place of arrays
@@ -38,7 +38,7 @@ class OneDevice:
         self.model_of = model_of
         self.make_cache = make_cache
 
-    def refuse_uneven(self, config: EngineConfig) -> None:
+    def refuse_uneven(self, config: EngineSettings) -> None:
         """One device takes any number of sequences."""
 
     def abstract_cache(self, batch: int, capacity: int) -> Cache:
@@ -110,7 +110,7 @@ class Members(NamedTuple):
         rows: Sequence[int],
         requests: Sequence[SampleRequest],
         end_ids: Sequence[int],
-        config: EngineConfig,
+        config: EngineSettings,
     ) -> "Members":
         """Member i samples `requests[i]` after the prompt `rows[i]`.
 
