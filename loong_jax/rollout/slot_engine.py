@@ -53,6 +53,11 @@ class SlotEngine:
                 f"{'no' if hidden is None else 'a'} drafting head to decode with. Set "
                 "num_mtp_layers=1 in the model's config to have one, and speculation to use it."
             )
+        if not (config.cache_length and config.prefill_lengths):
+            raise ConfigError(
+                f"cache_length={config.cache_length} and prefill_lengths={config.prefill_lengths} "
+                "leave lengths open, and an engine is compiled for them. Give both."
+            )
         if self.is_paged != (config.pages is not None):
             raise ConfigError(
                 f"pages={config.pages} for a {type(self).__name__}. Take PagedEngine with a "

@@ -93,6 +93,7 @@ class ProverSettings:
             slots_per_replica=self.num_slots,
             cache_length=self.prompt_length + self.max_new_tokens,
             prefill_lengths=(self.prompt_length,),
+            prefill_prompts=8,
         )
 
 

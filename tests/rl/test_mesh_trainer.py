@@ -253,7 +253,11 @@ def test_publishing_on_a_mesh_brings_no_weight_to_the_host(monkeypatch, name):
     state = trainer.initial_state(policy, ADAM, weights)
     graphdef = family_of(MODELS[name]).abstract_weights(MODELS[name], policy.rules)[0]
     shapes = EngineSettings(
-        slots_per_replica=8, cache_length=32, prefill_lengths=(16,), prefill_members=8
+        slots_per_replica=8,
+        cache_length=32,
+        prefill_lengths=(16,),
+        prefill_prompts=8,
+        prefill_members=8,
     )
     engine = engine_for(graphdef, MODELS[name], AsciiTokenizer(), shapes, policy.rules)
     store, seen = VersionStore(max_staleness=0), []
