@@ -124,7 +124,7 @@ def from_json(value: Json) -> Any:
         return remote.located(str(fields["value"]))
     if kind == "dtype":
         return dtype_of_name(str(fields["value"]))
-    if _is_older(kind):
+    if _is_older(kind, fields):
         older: Any = importlib.import_module(f"{_PACKAGE}recipes.older")
         return from_json(older.convert(kind.rpartition(".")[2], fields))
     cls = _class_of_kind(kind)
@@ -260,7 +260,9 @@ def _read(path: Path) -> dict[str, Any]:
     return record
 
 
-def _is_older(kind: Json) -> TypeGuard[str]:
+def _is_older(kind: Json, fields: Mapping[str, Json]) -> TypeGuard[str]:
+    if isinstance(kind, str) and kind.rpartition(".")[2] in config_kinds.RENAMED:
+        return "prefill_length" in fields
     places = ("launch.recipe", "orchestrator.", "multi_version_policy", "own_policy")
     if not isinstance(kind, str) or not kind.startswith(places):
         return False

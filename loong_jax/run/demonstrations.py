@@ -22,7 +22,7 @@ from loong_jax.recipes import (
     packaged,
     quickstart,
 )
-from loong_jax.run import own_problems, tools
+from loong_jax.run import own_problems, texts
 from loong_jax.run.own_problems import FileStream, Pairs
 from loong_jax.run.texts import Texts
 
@@ -99,11 +99,11 @@ def pairs_of(recipe: Recipe, stage: SftStage, texts: Texts) -> "Demonstrations |
 def _are_in_text(recipe: Recipe) -> bool:
     """True where prompts themselves describe the tools: for models without a chat template."""
     has_template = recipe.model.vocab_size != AsciiTokenizer.vocab_size
-    return tools.are_described(recipe) and not has_template
+    return texts.tools_are_described(recipe) and not has_template
 
 
 def _description(problem: Problem) -> str:
-    offered = tools.toolbox(problem.arguments.get("tools", ()))
+    offered = texts.toolbox(problem.arguments.get("tools", ()))
     return tool_template.description(list(offered.values()))
 
 
@@ -163,7 +163,7 @@ def _turns_before(environment: environments.Environment, problem: Problem) -> st
     names = problem.arguments.get("tools", ())
     if not names:
         return ""
-    toolbox = tools.toolbox(names)
+    toolbox = texts.toolbox(names)
     asked = getattr(environment, "calls")(problem)  # noqa: B009 - of those with tools alone
     answers = [toolbox[n].call(a, problem=problem, timeout_s=TOOL_S) for n, a in asked]
     calls = "".join(tool_template.call_text(n, a) for n, a in asked)

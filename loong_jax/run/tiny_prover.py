@@ -25,7 +25,7 @@ from loong_jax.rl.optimizers import Muon, WarmupCosine
 from loong_jax.rl.policy_model import policy_of
 from loong_jax.rl.sft import SftSettings
 from loong_jax.rollout import paged_engine, sampling
-from loong_jax.rollout.engine_config import EngineConfig
+from loong_jax.rollout.engine_config import EngineSettings
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.synth.formal import proofs
 from loong_jax.synth.formal.expert_iteration import Goal, Solution
@@ -88,8 +88,8 @@ class ProverSettings:
             row_length=self.row_length,
         )
 
-    def shapes(self) -> EngineConfig:
-        return EngineConfig(
+    def shapes(self) -> EngineSettings:
+        return EngineSettings(
             slots_per_replica=self.num_slots,
             cache_length=self.prompt_length + self.max_new_tokens,
             prefill_lengths=(self.prompt_length,),

@@ -53,7 +53,7 @@ def recipe():
         engine=EngineSettings(
             slots_per_replica=8,
             cache_length=56,
-            prefill_length=8,
+            prefill_lengths=(8,),
             prefill_prompts=2,
             prefill_members=8,
             decode_steps=2,

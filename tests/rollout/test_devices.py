@@ -31,7 +31,9 @@ def test_an_engine_loads_rounded_weights_and_routers_keep_theirs():
     weights = jax.tree.map(lambda a: a + 1e-3, weights)
 
     def loaded(bits):
-        shapes = EngineConfig(slots_per_replica=2, cache_length=64, mantissa_bits=bits)
+        shapes = EngineConfig(
+            slots_per_replica=2, cache_length=64, prefill_lengths=(32,), mantissa_bits=bits
+        )
         engine = SlotEngine.for_model(graphdef, config, AsciiTokenizer(), shapes)
         return engine.load_params(weights)
 

@@ -72,7 +72,7 @@ def test_a_recipe_writes_and_scores_the_same_in_threads_and_in_processes():
         stage = dataclasses.replace(
             given.stages["rl_logic"], sampling=sampling, group_size=2, objective=objective
         )
-        engine = paged_engine.engine_for(graphdef, model, AsciiTokenizer(), given.engine.shapes)
+        engine = paged_engine.engine_for(graphdef, model, AsciiTokenizer(), given.engine)
         store = VersionStore(stage.scheduler.max_staleness)
         store.put(0, weights)
         scoring = TrainerSettings(
