@@ -113,7 +113,8 @@ def test_a_model_with_an_ngram_embedding_is_given_the_tokens_before():
     config = dataclasses.replace(MODEL, ngram=ngram, num_layers=1)
     graphdef, weights = moe.init_weights(config, jax.random.key(1))
     weights["head"] = weights["head"] * 3
-    engine = SlotEngine.for_model(graphdef, config, AsciiTokenizer(), SHAPES)
+    shapes = dataclasses.replace(SHAPES, single_threaded=True)
+    engine = SlotEngine.for_model(graphdef, config, AsciiTokenizer(), shapes)
     prompts = [PROMPTS[3], PROMPTS[0][:1], PROMPTS[0][:2]]
     requests = [request(i, temperature=0.8) for i in range(3)]
     prefix, first = engine.prefill_batch(
