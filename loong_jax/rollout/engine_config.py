@@ -252,6 +252,3 @@ class EngineSettings:
                 f"than cache_length={self.cache_length}. Lower max_new_tokens or lengthen the "
                 "cache."
             )
-
-
-EngineConfig = EngineSettings

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped, UInt32
 from loong_jax.rollout import slots as slot_rows
 from loong_jax.rollout import speculation
 from loong_jax.rollout.engine import Params, ResultTokens, SampleRequest
-from loong_jax.rollout.engine_config import EngineConfig
+from loong_jax.rollout.engine_config import EngineSettings
 from loong_jax.rollout.slots import Cache, DecodeState, Drawn, Prefix, SlotState, Truncation
 
 WHOLE: Any = PartitionSpec()  # `Any`, as what is cut stands in place of arrays
@@ -47,7 +47,7 @@ class OneDevice:
         on_cpu = single_threaded and jax.default_backend() == "cpu"
         self._options = {"xla_cpu_multi_thread_eigen": False} if on_cpu else None
 
-    def refuse_uneven(self, config: EngineConfig) -> None:
+    def refuse_uneven(self, config: EngineSettings) -> None:
         """One device takes any number of sequences."""
 
     def abstract_cache(self, batch: int, capacity: int) -> Cache:
@@ -119,7 +119,7 @@ class Members(NamedTuple):
         rows: Sequence[int],
         requests: Sequence[SampleRequest],
         end_ids: Sequence[int],
-        config: EngineConfig,
+        config: EngineSettings,
     ) -> "Members":
         """Member i samples `requests[i]` after the prompt `rows[i]`.
 

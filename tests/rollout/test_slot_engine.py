@@ -14,10 +14,11 @@ from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.models.families import family_of
 from loong_jax.rollout.engine import SampleRequest
-from loong_jax.rollout.engine_config import EngineConfig
+from loong_jax.rollout.engine_config import EngineSettings
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slot_engine import SlotEngine
 from tests.doubles import tiny
+from tests.doubles.fake_model import fake_engine
 from tests.rollout.engine_checks import num_compiled
 
 SHAPES = tiny.engine_shapes(prefill_lengths=(8, 16), narrow_slots=(4,))
@@ -113,8 +114,7 @@ def test_a_model_with_an_ngram_embedding_is_given_the_tokens_before():
     config = dataclasses.replace(MODEL, ngram=ngram, num_layers=1)
     graphdef, weights = moe.init_weights(config, jax.random.key(1))
     weights["head"] = weights["head"] * 3
-    shapes = dataclasses.replace(SHAPES, single_threaded=True)
-    engine = SlotEngine.for_model(graphdef, config, AsciiTokenizer(), shapes)
+    engine = SlotEngine.for_model(graphdef, config, AsciiTokenizer(), SHAPES)
     prompts = [PROMPTS[3], PROMPTS[0][:1], PROMPTS[0][:2]]
     requests = [request(i, temperature=0.8) for i in range(3)]
     prefix, first = engine.prefill_batch(
@@ -287,4 +287,10 @@ def test_what_does_not_fit_is_refused():
 def test_bad_shapes_are_refused(changes):
     fields = {"slots_per_replica": 8, "cache_length": 32, "prefill_lengths": (8,)} | changes
     with pytest.raises(ConfigError):
-        EngineConfig(**fields)
+        EngineSettings(**fields)
+
+
+def test_an_engine_is_compiled_for_lengths():
+    for open_ in ({"cache_length": 0, "prefill_lengths": ()}, {"prefill_lengths": ()}):
+        with pytest.raises(ConfigError, match="leave lengths open"):
+            fake_engine(**open_)
