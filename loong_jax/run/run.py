@@ -56,7 +56,6 @@ from loong_jax.run.pipeline import (
 )
 from loong_jax.run.session import Judge, Session
 from loong_jax.run.texts import texts_of
-from loong_jax.run.work import Work
 
 DATA = "data.json"  # in the run directory: which conversations it began with
 RUN: Mapping[type, Callable[[Any], dict[str, Any]]] = {  # a stage -> what carries it out
@@ -238,7 +237,7 @@ def _train(
         def run_one(name: str, directories: StageDirectories) -> dict[str, Any]:
             usage.save()
             stage = settings[name]
-            work: Any = Work(
+            work: Any = stages.Work(
                 session=session, name=name, stage=stage, directories=directories, progress=progress
             )
             return RUN[type(stage)](work) | {"peak_gb": usage.stage_peak_gb()}
