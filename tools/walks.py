@@ -53,6 +53,7 @@ APART = {
     "data/json_files.py": "lines of files",
     "errors.py": "messages",
     "interrupts.py": "signals",
+    "orchestrator/faults.py": "how often something failed",
     "logs.py": "messages",
     "report/": "metrics, and what a run shows",
     "rl/collapse.py": "metrics",
