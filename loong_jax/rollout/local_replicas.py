@@ -416,6 +416,7 @@ class LocalReplicaGroup:
             self._versions.release(replica.version, f"replica-{number}")
         if failure and replica is not None:
             self._partials.keep(replica.partials())
+        replica = None  # its cache is free when a new one takes its place
         self._pressures.pop(number, None)
         mailbox.end()
         if failure:
