@@ -177,7 +177,7 @@ def refuse_changes(
     Raises:
       ConfigError: another key differs; the message holds both values of each.
     """
-    found = differences(saved, given)
+    found = differences(_completed(saved), given)
     allowed = [difference for difference in found if _is_free(difference.key, free)]
     refused = [difference for difference in found if not _is_free(difference.key, free)]
     if refused:
@@ -203,8 +203,7 @@ def open_run(
     given = to_json(config)
     allowed = []
     if path.exists():
-        saved = _completed(_read(path)["config"])
-        allowed = refuse_changes(saved, given, run_dir=run_dir, free=free)
+        allowed = refuse_changes(_read(path)["config"], given, run_dir=run_dir, free=free)
     run_dir.mkdir(parents=True, exist_ok=True)
     record = {"format_version": FORMAT_VERSION, "recipe": recipe, "versions": versions()}
     partial = path.with_suffix(".partial")

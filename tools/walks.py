@@ -53,6 +53,7 @@ APART = {
     "data/json_files.py": "lines of files",
     "errors.py": "messages",
     "interrupts.py": "signals",
+    "orchestrator/faults.py": "how often something failed",
     "logs.py": "messages",
     "report/": "metrics, and what a run shows",
     "rl/collapse.py": "metrics",
@@ -144,7 +145,7 @@ def smallest() -> Recipe:
             domains={"stem": DomainProblems(environment="vector_sum", levels=(2,))}
         ),
         engine=EngineSettings(
-            num_replicas=1, slots_per_replica=16, cache_length=48, prefill_length=32
+            num_replicas=1, slots_per_replica=16, cache_length=48, prefill_lengths=(32,)
         ),
         verifiers=LocalVerifiers(num_workers=1),
         evaluation=EvaluationSettings(

@@ -35,7 +35,6 @@ from loong_jax.run import demonstrations, memory, sizes, stages, starting
 from loong_jax.run.pipeline import StageDirectories
 from loong_jax.run.session import Session
 from loong_jax.run.texts import texts_of
-from loong_jax.run.work import Work
 
 NEVER = -1  # no token has this id
 BETA2 = 0.99
@@ -178,7 +177,7 @@ def main(task: Mapping[str, Any]) -> None:
     directories = StageDirectories(own=own, inputs={}, given=starting.given(recipe))
     progress = _Said()
     with progress, Session(recipe, texts) as session:
-        work: Any = Work(
+        work: Any = stages.Work(
             session=session, name="rl", stage=stage, directories=directories, progress=progress
         )
         stages.run_rl(work)

@@ -121,10 +121,7 @@ class Orchestrator:
         self._verifying = Verifying(
             name, verifiers, self.ledger, self._inbox, log, clock, settings.verdict_deadline_s
         )
-        name_of_scheduler = type(scheduler).__name__
-        self._executor = Executor(
-            self.ledger, self.commit, replicas, trainer, versions, name_of_scheduler
-        )
+        self._executor = Executor(self.ledger, self.commit, replicas, trainer, versions)
 
     def commit(self, change: Change, groups: Sequence[Group] = ()) -> None:
         """The change is in the journal, then in the ledger; its effect may follow.

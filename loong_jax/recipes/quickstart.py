@@ -62,10 +62,15 @@ def quickstart() -> Recipe:
     """
     return Recipe(
         name="quickstart",
-        model=MoEConfig.tiny(),
+        model=MoEConfig.tiny(chunk_tokens=None, unroll_layers=True),
         problems=three_domains(),
         engine=EngineSettings(
-            cache_length=80, prefill_lengths=(32,), narrow_slots=(16, 64), groups_per_replica=2
+            cache_length=80,
+            prefill_lengths=(32,),
+            prefill_prompts=2,  # more hardly come at a time
+            narrow_slots=(16, 64),
+            groups_per_replica=2,
+            single_threaded=True,
         ),
         verifiers=RayVerifiers(),
         evaluation=EvaluationSettings(
@@ -106,7 +111,7 @@ def rl_stage(after: str, domains: tuple[str, ...], *, num_steps: int) -> RlStage
         optimizer=AdamW(schedule=RL_SCHEDULE),
         group_size=GROUP_SIZE,
         sampling=SamplingSettings(max_new_tokens=MAX_NEW_TOKENS),
-        rows=16,
+        rows=4,  # what a program makes of so few stays near a core
         row_length=152,
         # No right response comes near the limit here: what reaches it runs on in circles. Masked
         # instead, such responses would go unpunished and take over.

@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from loong_jax.errors import ConfigError
 from loong_jax.models.families import ModelConfig, family_of
 from loong_jax.rollout.engine import Params
-from loong_jax.rollout.engine_config import EngineConfig
+from loong_jax.rollout.engine_config import EngineSettings
 from loong_jax.rollout.programs import WHOLE, OneDevice
 from loong_jax.rollout.slots import Cache
 from loong_jax.rollout.speculation import DraftedCache
@@ -48,7 +48,7 @@ class OnMesh(OneDevice):
         self._shardings = jax.tree.map(lambda leaf: leaf.sharding, weights)
         self._specs = jax.tree.map(lambda leaf: leaf.sharding.spec, weights)
 
-    def refuse_uneven(self, config: EngineConfig) -> None:
+    def refuse_uneven(self, config: EngineSettings) -> None:
         """ConfigError where sequences of `config` cannot be shared evenly among the devices."""
         rules, parts = self._rules, self._rules.parts("act_batch")
         sizes: dict[str, tuple[int, ...]] = {}

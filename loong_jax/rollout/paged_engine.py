@@ -18,19 +18,14 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from flax import nnx
 
-from loong_jax.data.tokenizer import Tokenizer
-from loong_jax.models.families import ModelConfig
 from loong_jax.rollout import pages as page_pool
 from loong_jax.rollout.engine import Params, PrefillWork, ResultTokens
-from loong_jax.rollout.engine_config import EngineConfig
 from loong_jax.rollout.pages import OutOfPages, PageAllocator
 from loong_jax.rollout.programs import WHOLE, Reading
 from loong_jax.rollout.reading import CachedPrefixes
 from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.rollout.slots import DecodeState, Prefix
-from loong_jax.sharding import ShardingRules
 
 
 class Label(NamedTuple):
@@ -327,15 +322,3 @@ class PagedEngine(SlotEngine):
                 arrays, _ = self._block(params, state, list(range(width)), width, length)
                 state = state._replace(arrays=arrays)
         return state
-
-
-def engine_for(
-    graphdef: nnx.GraphDef,
-    model: ModelConfig,
-    tokenizer: Tokenizer,
-    config: EngineConfig,
-    rules: ShardingRules | None = None,
-) -> SlotEngine:
-    """The engine of a model as `config` says: over pages, or with slots that own their cache."""
-    kind = SlotEngine if config.pages is None else PagedEngine
-    return kind.for_model(graphdef, model, tokenizer, config, rules)

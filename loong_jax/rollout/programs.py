@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped, UInt32
 from loong_jax.rollout import slots as slot_rows
 from loong_jax.rollout import speculation
 from loong_jax.rollout.engine import Params, ResultTokens, SampleRequest
-from loong_jax.rollout.engine_config import EngineConfig
+from loong_jax.rollout.engine_config import EngineSettings
 from loong_jax.rollout.slots import Cache, DecodeState, Drawn, Prefix, SlotState, Truncation
 
 WHOLE: Any = PartitionSpec()  # `Any`, as what is cut stands in place of arrays
@@ -34,11 +34,20 @@ class OneDevice:
     caches: Any = WHOLE  # how caches are cut
     one_cache: Any = WHOLE  # as `caches`, of a single sequence
 
-    def __init__(self, model_of: Callable[[Params], Any], make_cache: Callable[[int, int], Cache]):
+    def __init__(
+        self,
+        model_of: Callable[[Params], Any],
+        make_cache: Callable[[int, int], Cache],
+        *,
+        single_threaded: bool = False,
+    ):
+        """`single_threaded` is that of `EngineSettings`."""
         self.model_of = model_of
         self.make_cache = make_cache
+        on_cpu = single_threaded and jax.default_backend() == "cpu"
+        self._options = {"xla_cpu_multi_thread_eigen": False} if on_cpu else None
 
-    def refuse_uneven(self, config: EngineConfig) -> None:
+    def refuse_uneven(self, config: EngineSettings) -> None:
         """One device takes any number of sequences."""
 
     def abstract_cache(self, batch: int, capacity: int) -> Cache:
@@ -67,7 +76,7 @@ class OneDevice:
     ) -> Callable[..., Any]:
         """`program` compiled; `outs` says how its results, or all leaves below one, are cut."""
         del outs
-        return jax.jit(program, donate_argnums=donate)
+        return jax.jit(program, donate_argnums=donate, compiler_options=self._options)
 
     def eval_shape(self, program: Callable[..., Any], *args: Any) -> Any:
         """The result of `program` as `jax.ShapeDtypeStruct`."""
@@ -110,7 +119,7 @@ class Members(NamedTuple):
         rows: Sequence[int],
         requests: Sequence[SampleRequest],
         end_ids: Sequence[int],
-        config: EngineConfig,
+        config: EngineSettings,
     ) -> "Members":
         """Member i samples `requests[i]` after the prompt `rows[i]`.
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.rollout import speculation
 from loong_jax.rollout.engine import Params, ResultTokens
-from loong_jax.rollout.engine_config import EngineConfig
+from loong_jax.rollout.engine_config import EngineSettings
 from loong_jax.rollout.programs import (
     NOT_RECORDED,
     WHOLE,
@@ -105,7 +105,7 @@ class ChunkReader:
         programs: Programs,
         devices: OneDevice,
         tokenizer: Tokenizer,
-        config: EngineConfig,
+        config: EngineSettings,
         hidden: jax.ShapeDtypeStruct | None,
     ):
         """`hidden` is like one state of the model, where it drafts."""

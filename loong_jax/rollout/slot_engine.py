@@ -22,7 +22,7 @@ from loong_jax.models.families import ModelConfig
 from loong_jax.rollout import slots as slot_rows
 from loong_jax.rollout.devices import OnMesh, rounded
 from loong_jax.rollout.engine import Params, PrefillWork, ResultTokens, SampleRequest
-from loong_jax.rollout.engine_config import EngineConfig
+from loong_jax.rollout.engine_config import EngineSettings
 from loong_jax.rollout.programs import WHOLE, Members, OneDevice, Programs, Reading
 from loong_jax.rollout.reading import CachedPrefixes, ChunkReader
 from loong_jax.rollout.records import SamplingSettings
@@ -40,7 +40,7 @@ class SlotEngine:
         self,
         devices: OneDevice,
         tokenizer: Tokenizer,
-        config: EngineConfig,
+        config: EngineSettings,
         num_before: int = 0,
         hidden: jax.ShapeDtypeStruct | None = None,
     ):
@@ -52,6 +52,11 @@ class SlotEngine:
                 f"speculation={config.speculation}, but the model has "
                 f"{'no' if hidden is None else 'a'} drafting head to decode with. Set "
                 "num_mtp_layers=1 in the model's config to have one, and speculation to use it."
+            )
+        if not (config.cache_length and config.prefill_lengths):
+            raise ConfigError(
+                f"cache_length={config.cache_length} and prefill_lengths={config.prefill_lengths} "
+                "leave lengths open, and an engine is compiled for them. Give both."
             )
         if self.is_paged != (config.pages is not None):
             raise ConfigError(
@@ -88,7 +93,7 @@ class SlotEngine:
         graphdef: nnx.GraphDef,
         model_config: ModelConfig,
         tokenizer: Tokenizer,
-        config: EngineConfig,
+        config: EngineSettings,
         rules: ShardingRules | None = None,
     ) -> "SlotEngine":
         """The engine of the model that `init_weights` of its family gave `graphdef` for, under the
@@ -109,6 +114,7 @@ class SlotEngine:
             devices = OneDevice(
                 lambda weights: nnx.merge(graphdef, nnx.State(weights)),
                 functools.partial(make_cache, model_config),
+                single_threaded=config.single_threaded,
             )
         return cls(
             devices,
@@ -327,3 +333,18 @@ class SlotEngine:
         for width in self.config.narrow_slots:
             state, _ = self.generate(params, state, slots=np.arange(width, dtype=np.int32))
         return state
+
+
+def engine_for(
+    graphdef: nnx.GraphDef,
+    model: ModelConfig,
+    tokenizer: Tokenizer,
+    config: EngineSettings,
+    rules: ShardingRules | None = None,
+) -> SlotEngine:
+    """The engine of a model as `config` says: with slots that own their cache, or over pages."""
+    if config.pages is None:
+        return SlotEngine.for_model(graphdef, model, tokenizer, config, rules)
+    from loong_jax.rollout.paged_engine import PagedEngine  # which stands on this module
+
+    return PagedEngine.for_model(graphdef, model, tokenizer, config, rules)

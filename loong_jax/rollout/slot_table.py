@@ -13,7 +13,7 @@ import numpy as np
 
 from loong_jax.rollout.attempts import Attempt, Held, Job
 from loong_jax.rollout.engine import Engine, Params, Prefix, ResultTokens
-from loong_jax.rollout.engine_config import EngineConfig
+from loong_jax.rollout.engine_config import EngineSettings
 
 
 class SlotTable:
@@ -169,7 +169,7 @@ class SlotTable:
 class PrefillQueue:
     """Queues by prefill bucket, one long read under way, and prefixes whose members wait."""
 
-    def __init__(self, config: EngineConfig):
+    def __init__(self, config: EngineSettings):
         self._config = config
         self._largest = config.prefill_lengths[-1]
         self._queues: dict[tuple[int, bool], deque[Attempt]] = {}  # by bucket, and if it is long

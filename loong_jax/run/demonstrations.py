@@ -3,11 +3,12 @@
 import dataclasses
 import functools
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
 from loong_jax import environments
-from loong_jax.data import chat_records, tool_template
+from loong_jax.data import chat_records, json_files, tool_template
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.data.tool_template import ToolTemplate
 from loong_jax.environments import Problem, ProblemStream
@@ -24,9 +25,10 @@ from loong_jax.recipes import (
 )
 from loong_jax.run import own_problems, texts
 from loong_jax.run.own_problems import FileStream, Pairs
-from loong_jax.run.texts import Texts
+from loong_jax.run.texts import Sampled, Texts
 
 TOOL_S = 10.0
+SAMPLES = "samples.jsonl"  # of a stage: what it kept of a teacher's answers
 HELD_OUT_SEED = 0  # of validation and test problems: runs of other seeds meet the same ones
 
 
@@ -94,6 +96,16 @@ def pairs_of(recipe: Recipe, stage: SftStage, texts: Texts) -> "Demonstrations |
         texts=texts,
         describes_tools=_are_in_text(recipe),
     )
+
+
+def sampled(directory: Path, seed: int) -> Pairs:
+    """What a stage kept, again and again: as it was sampled where the student has those tokens."""
+    kept = json_files.read_jsonl(directory / SAMPLES)
+    given = [
+        Sampled(r["prompt"], tuple(r["tokens"])) if "tokens" in r else (r["prompt"], r["response"])
+        for r in kept
+    ]
+    return Pairs(given=tuple(given), seed=seed)
 
 
 def _are_in_text(recipe: Recipe) -> bool:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import tyro
 from rich.console import Console
 
-from loong_jax import cli_help, configs, options
+from loong_jax import cli_help, configs, options, process
 from loong_jax.data import chat_records, json_files
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.recipes import (
@@ -55,7 +56,6 @@ from loong_jax.run.pipeline import (
 )
 from loong_jax.run.session import Judge, Session
 from loong_jax.run.texts import texts_of
-from loong_jax.run.work import Work
 
 DATA = "data.json"  # in the run directory: which conversations it began with
 RUN: Mapping[type, Callable[[Any], dict[str, Any]]] = {  # a stage -> what carries it out
@@ -223,6 +223,8 @@ def _train(
     ):
         # once verifiers have started: Ray forks, which a process with JAX's threads should not
         _show_memory(recipe, [name for name in settings if only in (None, name)])
+        if jax.default_backend() == "cpu":
+            process.keep_freed_memory()
         if isinstance(recipe.problems, FileProblems):
             if not own_admission.is_done(run_dir):
                 progress.start(next(iter(settings)), total_steps=None)
@@ -235,7 +237,7 @@ def _train(
         def run_one(name: str, directories: StageDirectories) -> dict[str, Any]:
             usage.save()
             stage = settings[name]
-            work: Any = Work(
+            work: Any = stages.Work(
                 session=session, name=name, stage=stage, directories=directories, progress=progress
             )
             return RUN[type(stage)](work) | {"peak_gb": usage.stage_peak_gb()}

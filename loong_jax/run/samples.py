@@ -7,7 +7,6 @@ whole at the end of each piece, so a stage that was stopped goes on with the nex
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from loong_jax.data import json_files
@@ -16,13 +15,11 @@ from loong_jax.errors import ConfigError
 from loong_jax.recipes import SampleStage
 from loong_jax.rollout import sampling
 from loong_jax.rollout.records import Rollout
-from loong_jax.run import serve, sources
-from loong_jax.run.own_problems import Pairs
+from loong_jax.run import demonstrations, serve, sources
 from loong_jax.run.session import Session
-from loong_jax.run.texts import Sampled, Texts
-from loong_jax.run.work import Work
+from loong_jax.run.stages import Work
+from loong_jax.run.texts import Texts
 
-SAMPLES = "samples.jsonl"
 PIECE = 64  # problems that are posed, judged and noted together
 _NO_TEXT = "\ufffd"  # what decoding writes for a token, or a part of a character, without text
 
@@ -36,7 +33,7 @@ def run_samples(work: Work[SampleStage]) -> dict[str, Any]:
         for problem in session.stream(domain, "train").take_distinct(settings.num_problems)
     ]
     noted = json_files.read_json(own / "noted.json", {"pieces": 0, "judged": 0, "right": 0})
-    kept = json_files.read_jsonl(own / SAMPLES)[: noted.get("kept", 0)]
+    kept = json_files.read_jsonl(own / demonstrations.SAMPLES)[: noted.get("kept", 0)]
     pieces = [problems[i : i + PIECE] for i in range(0, len(problems), PIECE)]
     progress.start(work.name, total_steps=len(pieces), first_step=noted["pieces"])
     places = work.directories
@@ -58,7 +55,7 @@ def run_samples(work: Work[SampleStage]) -> dict[str, Any]:
             "right": noted["right"] + right,
             "kept": len(kept),
         }
-        json_files.write_jsonl(own / SAMPLES, kept)
+        json_files.write_jsonl(own / demonstrations.SAMPLES, kept)
         json_files.write_json(own / "noted.json", noted)
         progress.step(number + 1, {"right": noted["right"] / noted["judged"]})
     if not kept:
@@ -93,16 +90,6 @@ def _texts_of(session: Session, source: sources.Source) -> Texts:
         source.config, source.hf_config, source.files, where=str(source.weights)
     )
     return dataclasses.replace(own, tokenizer=tokenizer, files=source.files)
-
-
-def pairs(directory: Path, seed: int) -> Pairs:
-    """What a stage kept, again and again: as it was sampled where the student has those tokens."""
-    kept = json_files.read_jsonl(directory / SAMPLES)
-    given = [
-        Sampled(r["prompt"], tuple(r["tokens"])) if "tokens" in r else (r["prompt"], r["response"])
-        for r in kept
-    ]
-    return Pairs(given=tuple(given), seed=seed)
 
 
 def _right(

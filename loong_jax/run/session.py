@@ -27,7 +27,7 @@ from loong_jax.recipes import (
     packaged,
 )
 from loong_jax.rl.policy_model import policy_of
-from loong_jax.rollout import paged_engine, sampling
+from loong_jax.rollout import sampling, slot_engine
 from loong_jax.rollout.records import Rollout
 from loong_jax.run import demonstrations, devices
 from loong_jax.run.demonstrations import Demonstrations
@@ -74,7 +74,7 @@ class Session:
         graphdef, self.abstract_weights = family.abstract_weights(recipe.model, self.rules)
         self.policy = policy_of(graphdef, recipe.model, recipe.bias, rules=self.rules)
         engines = {
-            rules: paged_engine.engine_for(
+            rules: slot_engine.engine_for(
                 family.abstract_weights(recipe.model, rules)[0],
                 recipe.model,
                 self.tokenizer,

@@ -4,17 +4,20 @@ Every stage leaves in its directory: `weights/` (a checkpoint of nothing else), 
 `metrics.jsonl`, sample rollouts, and `checkpoints/` from which it resumes.
 """
 
+import dataclasses
 import itertools
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 
 from loong_jax import interrupts
 from loong_jax.data import json_files
+from loong_jax.errors import CheckpointError
 from loong_jax.eval import evaluation
 from loong_jax.merge import report as merge_report
 from loong_jax.merge import search
@@ -27,26 +30,95 @@ from loong_jax.orchestrator.journal import Journal
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.tickets import MixedStream, TicketSource
 from loong_jax.own import part_of
-from loong_jax.recipes import EvaluationStage, FusionStage, RlStage, SftStage
+from loong_jax.recipes import EvaluationStage, FusionStage, RlStage, SftStage, Stage
 from loong_jax.report.metrics_log import MetricsLog, read_metrics
 from loong_jax.report.progress import Progress
 from loong_jax.report.signal_watch import SignalWatch
 from loong_jax.report.usage import StepProfile
-from loong_jax.rl import checkpoint, local_trainer, lora, rewards, sft, trainer
+from loong_jax.rl import checkpoint, local_trainer, lora, policy_model, rewards, sft, trainer
 from loong_jax.rl.collapse import CollapseWatch
 from loong_jax.rl.local_trainer import LocalTrainer, TrainerSettings
 from loong_jax.rl.lora import LoraConfig
 from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rl.trainer import TrainState
 from loong_jax.rollout.records import Group
-from loong_jax.rollout.versions import VersionStore
-from loong_jax.run import placement, samples
+from loong_jax.rollout.versions import VersionStore, manifest_of
+from loong_jax.run import demonstrations, placement, starting
+from loong_jax.run.pipeline import StageDirectories
 from loong_jax.run.session import Session
-from loong_jax.run.work import Work, load_weights, save_weights
 
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 60.0
+T = TypeVar("T", bound=Stage)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Work(Generic[T]):
+    """A stage on its way: its settings, what it shares with others, where it reads and writes."""
+
+    session: Session
+    name: str
+    stage: T
+    directories: StageDirectories
+    progress: Progress
+
+    @property
+    def own(self) -> Path:
+        return self.directories.own
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """Those whose problems it poses."""
+        return getattr(self.stage, "domains", ()) or self.session.domains
+
+    def weights_of(self, name: str) -> Weights:
+        """Those of an earlier stage, or from elsewhere as weights of the recipe's model."""
+        session, given = self.session, self.directories.given
+        if name in given:
+            return starting.load_on(given[name], session.recipe.model, session.rules)
+        return session.place(load_weights(self.directories.inputs[name]))
+
+    def keep_going(self, earlier_s: float) -> Callable[[], bool]:
+        """True until as much time has passed as `wall_time_of` trained for; always true for none.
+
+        `earlier_s` of it had passed before an interruption.
+        """
+        stages: tuple[str, ...] = getattr(self.stage, "wall_time_of", ())
+        if not stages:
+            return lambda: True
+        places = self.directories.inputs
+        done = [json_files.read_json(places[name] / "done.json") for name in stages]
+        whole_s = sum(part["wall_s"] - part["evaluation_s"] for part in done)
+        ends_s = time.monotonic() + whole_s - earlier_s
+        return lambda: time.monotonic() < ends_s
+
+
+def save_weights(directory: Path, step: int, weights: Weights, like: Weights | None = None) -> None:
+    """Writes `weights/` of a stage, rounded to the dtypes of `like`.
+
+    Where that loses bits they are there as "masters" too, for the stages that go on from here.
+    """
+    stored = weights if like is None else policy_model.in_dtypes_of(weights, like)
+    arrays: dict[str, Any] = {"weights": stored}
+    if manifest_of(stored) != manifest_of(weights):
+        arrays["masters"] = weights
+    checkpoint.save(directory / "weights", step, arrays, keep=1)
+
+
+def load_weights(directory: Path) -> Weights:
+    """What a finished stage made, as precise as there is, on device. CheckpointError where it is
+    damaged.
+    """
+    try:
+        found = checkpoint.restore(directory / "weights")
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"the weights of stage {directory.name} cannot be read: {error} If {directory} is of "
+            f"this run, delete {directory / 'done.json'} and {directory / 'weights'}, and the same "
+            "command makes them again from the stage's last checkpoint."
+        ) from error
+    return jax.tree.map(jnp.asarray, found.arrays.get("masters", found.arrays["weights"]))
 
 
 def run_sft(work: Work[SftStage]) -> dict[str, Any]:
@@ -116,7 +188,7 @@ def _pairs(work: Work[SftStage]) -> Iterable[tuple[str, str]]:
     session, samples_of = work.session, work.stage.samples_of
     if samples_of is None:
         return session.demonstrations(work.stage)
-    return samples.pairs(work.directories.inputs[samples_of], session.recipe.seed)
+    return demonstrations.sampled(work.directories.inputs[samples_of], session.recipe.seed)
 
 
 def _say_skipped(skipped: Sequence[str], step: int) -> None:

@@ -73,7 +73,7 @@ def fake_weights(seed: int, *, vocab_size: int = 128, num_rows: int = 61, eos_lo
 
 
 def fake_engine(**shapes: Any) -> SlotEngine:
-    """An engine over `FakeModel`; `shapes` are fields of `EngineConfig`."""
+    """An engine over `FakeModel`; `shapes` are fields of `EngineSettings`."""
     config = tiny.engine_shapes(**dict(cache_length=48, prefill_lengths=(16, 24)) | shapes)
     kind = SlotEngine if config.pages is None else PagedEngine
     return kind(

@@ -80,7 +80,7 @@ def scripted_weights(turns: Sequence[str], *, sharpness: float = 30.0) -> dict[s
 
 
 def scripted_engine(**shapes: Any) -> SlotEngine:
-    """An engine over `ScriptedModel`; `shapes` are fields of `EngineConfig`."""
+    """An engine over `ScriptedModel`; `shapes` are fields of `EngineSettings`."""
     own = dict(slots_per_replica=4, cache_length=320, prefill_lengths=(16, 32), prefill_prompts=3)
     config = tiny.engine_shapes(**own | dict(decode_steps=8, chunked_prefill=True) | shapes)
     kind = SlotEngine if config.pages is None else PagedEngine

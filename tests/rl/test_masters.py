@@ -12,7 +12,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.models import moe, parameters
 from loong_jax.rl import checkpoint, optimizers, sft, trainer
 from loong_jax.rl.policy_model import longcat_policy
-from loong_jax.run import starting, work
+from loong_jax.run import stages, starting
 from tests.doubles import tiny
 from tests.doubles.toy_policy import toy_policy, toy_weights
 from tests.rl.test_trainer import token_logprobs
@@ -125,10 +125,10 @@ def test_a_stage_keeps_its_masters_beside_weights_in_the_dtype_of_the_model(tmp_
     _, masters = moe.init_weights(
         dataclasses.replace(config, param_dtype="float32"), jax.random.key(0)
     )
-    work.save_weights(tmp_path, 3, masters, like)
+    stages.save_weights(tmp_path, 3, masters, like)
     stored = checkpoint.restore(tmp_path / "weights").arrays["weights"]
     assert stored["head"].dtype == jnp.bfloat16
-    jax.tree.map(np.testing.assert_array_equal, work.load_weights(tmp_path), masters)
+    jax.tree.map(np.testing.assert_array_equal, stages.load_weights(tmp_path), masters)
     starting_from = starting._read(
         tmp_path,
         {
@@ -140,5 +140,5 @@ def test_a_stage_keeps_its_masters_beside_weights_in_the_dtype_of_the_model(tmp_
     )
     assert all(name.startswith("weights/") for name in starting_from)
     assert dtypes(starting_from) == {"float32", "bfloat16"}
-    work.save_weights(tmp_path / "plain", 3, masters, jax.eval_shape(lambda: masters))
+    stages.save_weights(tmp_path / "plain", 3, masters, jax.eval_shape(lambda: masters))
     assert "masters" not in checkpoint.restore(tmp_path / "plain" / "weights").arrays

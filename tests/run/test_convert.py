@@ -19,7 +19,7 @@ from loong_jax.merge import checkpoints
 from loong_jax.models import moe, parameters
 from loong_jax.models.hf import HfCheckpoint
 from loong_jax.rl import checkpoint
-from loong_jax.run import convert, sources, work
+from loong_jax.run import convert, sources, stages
 from tests.doubles import crash_point, tiny
 from tests.sweeps import thinned
 
@@ -35,7 +35,7 @@ def contents(directory):
 def test_commands_there_and_back(tmp_path, capsys):
     assert cli.main(["import-hf", str(PUBLISHED), str(tmp_path / "ours")]) == 0
     assert sorted(p.name for p in (tmp_path / "ours").iterdir()) == ["model.json", "weights"]
-    weights = parameters.by_path(work.load_weights(tmp_path / "ours"))
+    weights = parameters.by_path(stages.load_weights(tmp_path / "ours"))
     config = HfCheckpoint(PUBLISHED).config
     assert weights["layers/experts/down"].shape == (2, config.num_experts, 10, 20)
     arguments = [str(tmp_path / "ours"), str(tmp_path / "back"), "--max-shard-gb", "5e-5"]
@@ -78,11 +78,11 @@ def test_tokenizer_and_template_travel_with_the_weights(tmp_path):
         (theirs / name).write_text(f"of {name}")
     convert.import_hf(theirs, ours)
     convert.export_hf(ours, tmp_path / "back")
-    config, weights = HfCheckpoint(theirs).config, work.load_weights(ours)
+    config, weights = HfCheckpoint(theirs).config, stages.load_weights(ours)
     recipe = dataclasses.replace(recipes.get_recipe("quickstart")(), model=config)
     configs.open_run(recipe, tmp_path / "run")
     stage = tmp_path / "run" / "stages" / "sft"
-    work.save_weights(stage, 3, weights)
+    stages.save_weights(stage, 3, weights)
     sources.keep_files(sources.find(ours), tmp_path / "run" / "model")
     convert.export_hf(stage, tmp_path / "trained")
     for directory in (ours, tmp_path / "back", tmp_path / "trained"):
@@ -151,7 +151,7 @@ def test_a_killed_import_goes_on(tmp_path, monkeypatch):
     convert.import_hf(PUBLISHED, tmp_path / "ours")
     assert len(blocks) == len(set(blocks)) > 50
     whole = HfCheckpoint(PUBLISHED)
-    for leaf, found in parameters.by_path(work.load_weights(tmp_path / "ours")).items():
+    for leaf, found in parameters.by_path(stages.load_weights(tmp_path / "ours")).items():
         expected = read(whole, leaf, tuple((0, size) for size in found.shape))
         np.testing.assert_array_equal(found, expected)
 
@@ -180,10 +180,10 @@ def interrupted(*arguments, **options):
 def test_an_import_replaces_no_weights(tmp_path, step):
     """Not those of a stage, whose directory has no model.json."""
     weights = {"head": np.ones((2, 3), np.float32)}
-    work.save_weights(tmp_path, step, weights)
+    stages.save_weights(tmp_path, step, weights)
     with pytest.raises(CheckpointError, match=f"already holds a checkpoint, of step {step}"):
         convert.import_hf(PUBLISHED, tmp_path)
-    np.testing.assert_array_equal(work.load_weights(tmp_path)["head"], weights["head"])
+    np.testing.assert_array_equal(stages.load_weights(tmp_path)["head"], weights["head"])
     assert [p.name for p in tmp_path.iterdir()] == ["weights"]
 
 
@@ -191,7 +191,7 @@ def test_a_stage_of_a_run_is_exported_with_the_config_of_the_run(tmp_path):
     config = tiny.smallest_config()
     _, weights = moe.init_weights(config, jax.random.key(0))
     stage = tmp_path / "run" / "stages" / "general"
-    work.save_weights(stage, 3, weights)
+    stages.save_weights(stage, 3, weights)
     with pytest.raises(CheckpointError, match="its config is unknown"):
         convert.export_hf(stage, tmp_path / "out", max_shard_bytes=10**9)
     recipe = dataclasses.replace(recipes.get_recipe("quickstart")(), model=config)
@@ -199,7 +199,7 @@ def test_a_stage_of_a_run_is_exported_with_the_config_of_the_run(tmp_path):
     convert.export_hf(stage, tmp_path / "out", max_shard_bytes=10**9)
     model = moe.load_hf(tmp_path / "out")
     assert model.config == config
-    work.save_weights(stage, 4, weights | {"head": weights["head"][:, 1:]})
+    stages.save_weights(stage, 4, weights | {"head": weights["head"][:, 1:]})
     with pytest.raises(CheckpointError, match=r"Put the model\.json beside it"):
         convert.export_hf(stage, tmp_path / "other", max_shard_bytes=10**9)
 
@@ -241,8 +241,8 @@ def negated(source, destination):
     """A copy of an imported model with other weights of the same shapes."""
     shutil.copytree(source, destination)
     shutil.rmtree(destination / "weights")
-    weights = work.load_weights(source)
-    work.save_weights(destination, 0, jax.tree.map(lambda a: -a, weights))
+    weights = stages.load_weights(source)
+    stages.save_weights(destination, 0, jax.tree.map(lambda a: -a, weights))
 
 
 def stopped_export(source, destination, point="ShardWritten"):

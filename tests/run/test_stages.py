@@ -22,7 +22,6 @@ from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.run import session, stages
 from loong_jax.run.pipeline import StageDirectories
 from loong_jax.run.texts import Texts
-from loong_jax.run.work import Work
 from loong_jax.verifiers import admission, verdict
 from tests.report import test_metrics_log
 
@@ -36,10 +35,10 @@ def test_time_before_an_interruption_counts_towards_the_end_of_a_stage(tmp_path)
         own=tmp_path / "c", inputs={name: tmp_path / name for name in ("a", "b")}
     )
 
-    def keeps_going(stages, earlier_s):
-        stage = types.SimpleNamespace(wall_time_of=stages)
+    def keeps_going(names, earlier_s):
+        stage = types.SimpleNamespace(wall_time_of=names)
         work: Any = types.SimpleNamespace(stage=stage, directories=directories)
-        return Work.keep_going(work, earlier_s)()
+        return stages.Work.keep_going(work, earlier_s)()
 
     assert keeps_going(("a", "b"), 90.0)
     assert not keeps_going(("a", "b"), 100.0)
@@ -68,7 +67,7 @@ def test_sft_that_is_told_to_stop_saves_the_step_under_way(tmp_path, monkeypatch
     progress = Progress(["sft"], console=Console(file=io.StringIO()))
     with pytest.raises(interrupts.Terminated), interrupts.handled():
         stages.run_sft(
-            Work(
+            stages.Work(
                 session=session,
                 name="sft",
                 stage=SftStage(num_steps=9, optimizer=optimizer, row_length=8),

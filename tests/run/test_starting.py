@@ -18,7 +18,7 @@ from loong_jax.models.moe.model import abstract_weights
 from loong_jax.recipes import MeshSettings, PodSettings
 from loong_jax.rl.auxiliary import AuxiliaryLosses
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
-from loong_jax.run import pod_sft, sources, starting, work
+from loong_jax.run import pod_sft, sources, stages, starting
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.doubles import tiny
 
@@ -49,7 +49,7 @@ def test_weights_arrive_in_the_dtype_and_sharding_of_the_model(imported):
     rules = ShardingRules(mesh=make_mesh(fsdp=2, expert=2, tensor=2))
     wanted = template(read_config(imported), rules)
     found = starting.load(imported, read_config(imported), wanted)
-    expected = work.load_weights(imported)
+    expected = stages.load_weights(imported)
     assert {str(a.dtype) for a in jax.tree.leaves(expected)} == {"bfloat16", "float32"}
 
     def check(a, like, b):
@@ -65,7 +65,7 @@ def test_layers_are_stacked_on_the_way(imported):
     deeper = dataclasses.replace(config, num_layers=3 * config.num_layers)
     rules = ShardingRules(mesh=make_mesh(fsdp=2, expert=2))
     found = starting.load(imported, deeper, template(deeper, rules), stack=3)
-    once = parameters.by_path(work.load_weights(imported))
+    once = parameters.by_path(stages.load_weights(imported))
     for path, a in parameters.by_path(found).items():
         b = np.asarray(once[path], np.float32)
         b = np.concatenate([b] * 3) if path.startswith("layers/") else b
@@ -127,6 +127,6 @@ def test_a_run_starts_from_them_with_all_losses_and_controllers(imported, tmp_pa
     with ocp.PyTreeCheckpointer() as reader:
         saved = reader.restore(path)
     (name,) = (name for name in saved if name.endswith("weights.embedding"))
-    start = np.asarray(work.load_weights(imported)["embedding"], np.float32)
+    start = np.asarray(stages.load_weights(imported)["embedding"], np.float32)
     moved = abs(np.asarray(saved[name]) - start).max()
     assert 0 < moved < 3e-4  # two steps of 1e-4 away from the import
