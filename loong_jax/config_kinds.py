@@ -25,13 +25,13 @@ KINDS: dict[str, str] = {  # tag -> "module:class" in loong_jax
     "domain_problems": "recipes.problems:DomainProblems",
     "packaged_problems": "recipes.problems:PackagedProblems",
     "file_problems": "recipes.problems:FileProblems",
-    "engine_settings": "recipes.engine:EngineSettings",
-    "thread_replicas": "recipes.engine:ThreadReplicas",
-    "process_replicas": "recipes.engine:ProcessReplicas",
-    "ray_replicas": "recipes.engine:RayReplicas",
+    "engine_settings": "rollout.engine_config:EngineSettings",
+    "thread_replicas": "rollout.engine_config:ThreadReplicas",
+    "process_replicas": "rollout.engine_config:ProcessReplicas",
+    "ray_replicas": "rollout.engine_config:RayReplicas",
     "page_config": "rollout.engine_config:PageConfig",
-    "local_verifiers": "recipes.engine:LocalVerifiers",
-    "ray_verifiers": "recipes.engine:RayVerifiers",
+    "local_verifiers": "recipes.recipe:LocalVerifiers",
+    "ray_verifiers": "recipes.recipe:RayVerifiers",
     "evaluation_settings": "eval.evaluation:EvaluationSettings",
     "sampling_settings": "rollout.records:SamplingSettings",
     "tool_settings": "recipes.recipe:ToolSettings",
@@ -125,6 +125,7 @@ OLDER = (
     "multi_version_policy",
     "own_policy",
 )
+RENAMED = ("engine_settings", "EngineSettings")  # which had one prefill_length
 _OTHER_TAGS = {
     "rl.collapse.Limits": "collapse_limits",
     "rl.collapse.Drift": "collapse_drift",

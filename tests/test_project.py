@@ -25,6 +25,8 @@ FLOORS = (
         "logs",
         "remote",
         "own",
+        "options",
+        "cli_help",
     },
     {"models"},
     {"environments", "verifiers"},
@@ -32,9 +34,9 @@ FLOORS = (
     {"rl", "rollout", "merge", "eval", "report", "synth"},
     {"orchestrator"},
     {"recipes"},
-    {"run", "options"},
+    {"run"},
     {"plan", "launch", "doctor", "bench"},
-    {"cli", "cli_help", "commands"},
+    {"cli"},
 )
 # The form of a response is known to those who pose and those who judge, too. These two modules
 # import nothing of ours above the ground.

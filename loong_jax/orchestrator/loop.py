@@ -45,7 +45,7 @@ from loong_jax.orchestrator.protocols import (
 )
 from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import events as rl_events
-from loong_jax.rollout import events as rollout_events
+from loong_jax.rollout import records
 from loong_jax.rollout.records import Group, Ticket
 from loong_jax.rollout.reuse import GroupReuse
 
@@ -271,10 +271,10 @@ class Orchestrator:
 
     def _advance(self, event: Any) -> None:
         match event:
-            case rollout_events.BlockDecoded():
+            case records.BlockDecoded():
                 place = {"replica": event.replica, "version": event.version}
                 self._say("decode", event, **place, num_tokens=event.num_tokens)
-            case rollout_events.GroupGenerated():
+            case records.GroupGenerated():
                 self._on_generated(event.group)
             case GroupVerified():
                 self._on_verified(event)
@@ -287,18 +287,18 @@ class Orchestrator:
                 self._on_trained(event)
             case rl_events.VersionPublished():
                 self._on_published(event)
-            case rollout_events.GroupsMigrated():
+            case records.GroupsMigrated():
                 self._executor.on_moved(event.source, event.target)
                 self._say("migrate", **event._asdict())
             case rl_events.Saved():
                 self._on_saved(event)
-            case rollout_events.ReplicaFailed(replica, error):
+            case records.ReplicaFailed(replica, error):
                 self._on_replica_failed(replica, error)
             case changes.ReplicaBack(replica):
                 self._executor.can(MendsReplicas).mend(replica)
                 self.commit(event)
                 self._say("replica_back", replica=replica)
-            case rollout_events.ReplicaIdle():
+            case records.ReplicaIdle():
                 pass
             case rl_events.WorkerFailed():
                 raise WorkerLost(

@@ -13,8 +13,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.orchestrator.changes import Action
 from loong_jax.orchestrator.ledger import Ledger
 from loong_jax.rl.rewards import Disposition
-from loong_jax.rollout.events import Emit
-from loong_jax.rollout.records import Group, Ticket
+from loong_jax.rollout.records import Emit, Group, Ticket
 from loong_jax.verifiers.verdict import Verdict
 
 Grade = Callable[[Group], tuple[Group, Disposition]]
@@ -83,7 +82,7 @@ def check_policy(policy: Policy, over_provision: float = 0.0) -> None:
 
 @runtime_checkable
 class ReplicaGroup(Protocol):
-    """Engines that each host one policy version. Emits the events of `loong_jax.rollout.events`."""
+    """Engines that each host one policy version. Emits events of `loong_jax.rollout.records`."""
 
     num_replicas: int
     groups_per_replica: int  # how many groups of G rollouts one replica decodes at once

@@ -24,9 +24,8 @@ from loong_jax.rl.objectives import Objective, TripletClip
 from loong_jax.rl.optimizers import Optimizer
 from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rl.trainer import TrainState
-from loong_jax.rollout import codec, statistics
-from loong_jax.rollout.events import Emit
-from loong_jax.rollout.records import Group, Rollout
+from loong_jax.rollout import codec, records
+from loong_jax.rollout.records import Emit, Group, Rollout
 
 
 @runtime_checkable
@@ -222,11 +221,11 @@ class LocalTrainer:
             temperature,
             self._frozen,
         )
-        histogram = statistics.staleness_histogram(groups, version)
+        histogram = records.staleness_histogram(groups, version)
         clip = settings.objective.clip
         if isinstance(clip, TripletClip) and clip.pos_high_schedule is not None:
             metrics["clip/eps_pos_high"] = float(objectives.pos_high_at(clip, version))
-        metrics |= statistics.completion_metrics(statistics.rollouts_of(groups), settings.form) | {
+        metrics |= records.completion_metrics(records.rollouts_of(groups), settings.form) | {
             "staleness/histogram": histogram,
             "staleness/mean": sum(int(lag) * n for lag, n in histogram.items())
             / sum(histogram.values()),

@@ -9,9 +9,8 @@ import pytest
 
 from loong_jax.data import tool_template
 from loong_jax.rollout.agentic import calls, paused
-from loong_jax.rollout.agentic.agent import TurnLimits
+from loong_jax.rollout.agentic.agent import Toolbox, TurnLimits
 from loong_jax.rollout.agentic.calls import Answer, CallPool
-from loong_jax.rollout.agentic.tools import Toolbox
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.verifiers.tool_calls import ToolCall
 from tests.doubles.fake_model import fake_problem
