@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import orbax.checkpoint as ocp
 
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.merge import checkpoints
@@ -205,25 +204,16 @@ def _read(directory: Path, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str,
             f"{directory} holds no finished weights. Name a directory that `loong import-hf` made, "
             "or a finished stage of a run."
         )
-    path = (place / str(steps[-1]) / "arrays").absolute()
-    reader = ocp.PyTreeCheckpointHandler()
-    there = reader.metadata(path).tree  # pyright: ignore[reportArgumentType]
-    there = {name: leaf for name, leaf in there.items() if not name.startswith("masters/")}
-    shapes = {name: tuple(leaf.shape) for name, leaf in there.items()}
+    stored = checkpoint.Stored(place, steps[-1])
+    shapes = {n: leaf.shape for n, leaf in stored.shapes.items() if not n.startswith("masters/")}
     if odd := _first_difference(shapes, {n: tuple(a.shape) for n, a in wanted.items()}):
         raise CheckpointError(
-            f"{path} holds {odd} of shape {shapes.get(odd)}, and the model has "
+            f"{place} holds {odd} of shape {shapes.get(odd)}, and the model has "
             f"{wanted[odd].shape if odd in wanted else None}. Put the model.json beside it that "
             "belongs to the weights."
         )
-    kinds = {
-        name: ocp.ArrayRestoreArgs(sharding=a.sharding, global_shape=a.shape, dtype=a.dtype)
-        for name, a in wanted.items()
-    }
-    return reader.restore(
-        path,  # pyright: ignore[reportArgumentType]
-        args=ocp.args.PyTreeRestore(wanted, restore_args=kinds, partial_restore=True),
-    )
+    arrays = stored.arrays({name: leaf.sharding for name, leaf in wanted.items()})
+    return {name: array.astype(wanted[name].dtype, copy=False) for name, array in arrays}
 
 
 def _first_difference(a: dict[str, Any], b: dict[str, Any]) -> str | None:
