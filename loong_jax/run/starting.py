@@ -17,7 +17,16 @@ from loong_jax.models import parameters
 from loong_jax.models.families import ModelConfig, family_of
 from loong_jax.models.hf import read_weights
 from loong_jax.models.moe import MoEConfig, scaling
-from loong_jax.recipes import START, TEACHER, EvaluationStage, Recipe, RlStage, SftStage, Stage
+from loong_jax.recipes import (
+    START,
+    TEACHER,
+    EvaluationStage,
+    Recipe,
+    RlStage,
+    SftStage,
+    Stage,
+    quickstart,
+)
 from loong_jax.remote import AnyPath, RemotePath
 from loong_jax.rl import checkpoint
 from loong_jax.run import sources
@@ -94,7 +103,7 @@ def with_given_model(recipe: Recipe) -> Recipe:
     found = given(recipe)
     if START in found:
         model, _ = sources.read_model(found[START])
-        if recipe.model == MoEConfig.tiny():  # nobody asked for another one
+        if recipe.model in (MoEConfig.tiny(), quickstart.MODEL):  # nobody asked for another one
             recipe = dataclasses.replace(recipe, model=model)
         refuse_other_model(found[START], model, recipe.model)
     if recipe.dtype is not None:
