@@ -9,9 +9,9 @@ import inspect
 import runpy
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple, get_args
 
 import tyro
 
@@ -50,6 +50,12 @@ def own_function(name: str) -> Callable[..., Any]:
     return called
 
 
+def absolute(name: str) -> str:
+    """FILE.py:CLASS with the whole path, by which a run finds it again from anywhere."""
+    file, _, kind = name.rpartition(":")
+    return f"{Path(file).resolve()}:{kind}"
+
+
 def built(name: str, **settings: Any) -> Any:
     """What the class that `FILE.py:CLASS` names makes of `settings`."""
     return _within(name, own_function(name), **settings)
@@ -74,7 +80,7 @@ def _within(name: str, function: Callable[..., Any], *arguments: Any, **settings
 class OwnPart:
     """A part of your own: the frozen dataclass that `kind` names, and its fields.
 
-    Its file is read once it is to compute something, so again when a run goes on.
+    Its file is read once it is to compute or decide something, so again when a run goes on.
     """
 
     kind: str  # FILE.py:CLASS
@@ -87,21 +93,44 @@ class OwnPart:
     def part(self) -> Any:
         return built(self.kind, **self.settings)
 
+    def __getattr__(self, name: str) -> Any:
+        """A setting, or else what the part has of that name."""
+        if name.startswith("__") or name in ("kind", "settings"):  # of a copy in the making
+            raise AttributeError(name)
+        return self.settings[name] if name in self.settings else getattr(self.part, name)
 
-def as_own(part: Any, method: str, what: str) -> Any:
-    """A part of your own as an `OwnPart`; as it is where no file holds its class (a notebook).
 
-    ConfigError unless it is a dataclass with that method, at the top of its file.
+class Contract(NamedTuple):
+    """What a part of a config may be: one of ours, or one of your own that has what it needs."""
+
+    kinds: Any  # ours, a union
+    needs: Sequence[str]
+    page: str
+
+
+def named(name: str, contract: Contract, known: Mapping[str, Any]) -> Any:
+    """The part that the class FILE.py:CLASS makes, with those of the fields `known` that it has."""
+    fields = inspect.signature(own_function(name)).parameters
+    part = built(name, **{field: value for field, value in known.items() if field in fields})
+    return as_own(part, name, contract)
+
+
+def as_own(part: Any, what: str, contract: Contract) -> Any:
+    """A part of your own as an `OwnPart`; as it is where it is ours, or no file has its class.
+
+    ConfigError unless it is a dataclass at the top of its file that has what the contract says.
     """
-    if isinstance(part, OwnPart):
-        return part
     cls = type(part)
-    if not (dataclasses.is_dataclass(part) and callable(getattr(part, method, None))):
-        raise ConfigError(
-            f"{what}={part!r:.80} is none of ours and no frozen dataclass with a method "
-            f"`{method}`. docs/tutorials/own_objective.md says what it takes."
-        )
+    ours = get_args(contract.kinds)
+    if cls in ours:
+        return part
+    refuse_lacking(part, what, contract)
     module = cls.__module__
+    if not dataclasses.is_dataclass(part) or module.startswith("loong_jax."):
+        raise ConfigError(
+            f"{what}={part!r:.80} is none of {', '.join(kind.__name__ for kind in ours)}, and no "
+            f"frozen dataclass of your own. {contract.page} says what it takes."
+        )
     file = module if module.endswith(".py") else getattr(sys.modules[module], "__file__", None)
     if file is None:
         return part
@@ -112,3 +141,17 @@ def as_own(part: Any, method: str, what: str) -> Any:
         )
     settings = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
     return OwnPart(kind=f"{Path(file).resolve()}:{cls.__name__}", settings=settings)
+
+
+def refuse_lacking(part: Any, what: str, contract: Contract) -> None:
+    """ConfigError where it has not what the contract says."""
+    if missing := [name for name in contract.needs if not hasattr(part, name)]:
+        raise ConfigError(
+            f"{what}={part!r:.80} is none of ours and lacks {', '.join(missing)}. {contract.page} "
+            "says what it takes."
+        )
+
+
+def part_of(part: Any) -> Any:
+    """What computes: of an `OwnPart` what it stands for."""
+    return part.part if isinstance(part, OwnPart) else part

@@ -39,6 +39,27 @@ PEERS = Path(".venv-peers/bin/python")
 TIMEOUT_S = 7200.0  # of one process of one side
 COUNTS = ("prompts", "group_size", "new_tokens", "steps", "warmup", "rounds", "rows")
 PARTS = (*grpo_ours.PARTS, "rest")
+SHAPES = {  # of random models
+    "llama-5m": dict(
+        hidden_size=256,
+        num_layers=6,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=64,
+        ffn_hidden_size=768,
+    ),
+    "qwen2-1.5b": dict(
+        vocab_size=151_936,
+        hidden_size=1536,
+        num_layers=28,
+        num_heads=12,
+        num_kv_heads=2,
+        head_dim=128,
+        ffn_hidden_size=8960,
+        qkv_bias=True,
+        rope_theta=1e6,
+    ),
+}
 TRL_SCRIPT = Path(__file__).with_name("grpo_hf_torch.py")
 Row = dict[str, Any]
 
@@ -47,12 +68,15 @@ Row = dict[str, Any]
 class Options:
     """Times a step of GRPO, ours and TRL's, at equal tokens: sums of two-digit numbers.
 
-    Takes minutes. Without TRL, ours alone is measured.
+    Takes minutes. Without TRL, ours alone is measured. With --accelerator both run in bfloat16 on
+    the device that JAX and torch find; of ours the shares of its peaks are shown then.
     Example: loong bench grpo --model models/SmolLM2-135M-Instruct --json grpo.json
     """
 
     json: Path | None = None  # all figures
-    model: Path | None = None  # a dense model as Hugging Face has it; a random Llama unless given
+    model: Path | None = None  # a dense model as Hugging Face has it; a random one unless given
+    shape: str = "llama-5m"  # of the random one: llama-5m or qwen2-1.5b
+    accelerator: bool = False  # in bfloat16 where there is one; else on CPU in float32
     peer_python: Path | None = None  # that has TRL; this one or .venv-peers/bin/python unless given
     prompts: int = 8  # of a step
     group_size: int = 8  # samples of a prompt
@@ -72,6 +96,8 @@ class Options:
                 raise ConfigError(
                     f"{name}={getattr(self, name)} must be at least {least.get(name, 1)}. Raise it."
                 )
+        if self.shape not in SHAPES:
+            raise ConfigError(f"shape={self.shape!r} must be one of {', '.join(SHAPES)}.")
         samples = self.prompts * self.group_size
         if self.trl_rows and (samples % self.trl_rows or self.trl_rows % self.group_size):
             raise ConfigError(
@@ -83,6 +109,7 @@ class Options:
 def main(arguments: Sequence[str]) -> int:
     chosen = options.parse(Options, "loong bench grpo", arguments)
     places.prepare_files(json=chosen.json)
+    jax.config.update("jax_platforms", "cpu")  # of this process, which measures nothing
     with tempfile.TemporaryDirectory() as directory:
         save = records.saver(chosen.json, chosen)
         measure(Path(directory), chosen, report=lambda text: print(text, flush=True), save=save)
@@ -100,13 +127,13 @@ def measure(
 
     Raises LoongError where a side fails, or does not work on as many tokens as the other.
     """
-    model = chosen.model or write_model(directory / "model")
+    model = chosen.model or write_model(directory / "model", chosen.shape)
     pythons = {"ours": Path(sys.executable), "trl": peer_python(chosen.peer_python)}
     sides = {side: python for side, python in pythons.items() if python is not None}
     if "trl" not in sides:
         report(f"TRL is absent, so ours is measured alone. Remedy: {REMEDY}.")
     result: dict[str, Any] = {
-        "model": str(chosen.model or "random Llama"),
+        "model": str(chosen.model or f"random {chosen.shape}"),
         "tokens_per_step": chosen.prompts * chosen.group_size * chosen.new_tokens,
         "load_average_before": os.getloadavg()[0],
         "rounds": [],
@@ -140,19 +167,10 @@ def peer_python(named: Path | None) -> Path | None:
     return PEERS.absolute() if PEERS.exists() else None
 
 
-def write_model(directory: Path) -> Path:
-    """A random Llama of five million parameters, with a tokenizer."""
-    vocab_size = _write_tokenizer(directory)
-    config = DenseConfig(
-        vocab_size=vocab_size,
-        hidden_size=256,
-        num_layers=6,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=64,
-        ffn_hidden_size=768,
-        tied=True,
-    )
+def write_model(directory: Path, shape: str) -> Path:
+    """A random model of one of `SHAPES`, with a tokenizer."""
+    sizes: dict[str, Any] = {"vocab_size": _write_tokenizer(directory), **SHAPES[shape]}
+    config = DenseConfig(**sizes, tied=True)
     save_weights_hf(config, dense.init_weights(config, jax.random.key(0))[1], directory)
     return directory
 
@@ -178,7 +196,8 @@ def _write_tokenizer(directory: Path) -> int:
 def task_of(chosen: Options, model: Path, *, seed: int) -> dict[str, Any]:
     """What both children are told; problems are those that ours poses, in its order."""
     names = ("prompts", "group_size", "new_tokens", "learning_rate", "rows", "trl_rows")
-    task = {name: getattr(chosen, name) for name in (*names, "staleness")} | {
+    names = (*names, "staleness", "accelerator")
+    task = {name: getattr(chosen, name) for name in names} | {
         "model": str(model.absolute()),
         "steps": chosen.warmup + chosen.steps,
         "beta2": grpo_ours.BETA2,
@@ -202,7 +221,9 @@ def run(
     file, log = place / "task.json", place / "log.txt"
     file.write_text(json.dumps({**task, "directory": str(place)}))
     threads = {f"{kind}_NUM_THREADS": str(task["threads"]) for kind in ("OMP", "MKL")}
-    environment = os.environ | threads | {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}
+    environment = os.environ | threads | {"HF_HUB_OFFLINE": "1"}
+    if not task["accelerator"]:
+        environment["JAX_PLATFORMS"] = "cpu"
     module = ["-m", grpo_ours.__name__] if side == "ours" else [str(TRL_SCRIPT)]
     found: dict[str, Any] = {"steps": []}
     with (
@@ -226,6 +247,8 @@ def run(
                 if "settings" in record:
                     found |= record
                     report(f"  with {json.dumps(record['settings'])}")
+                elif "device" in record:
+                    found |= record
                 elif "ended" in record:
                     report(f"  step {record['ended']} of {task['steps']}")
                 else:
@@ -261,6 +284,8 @@ def summary(rounds: Sequence[Mapping[str, Row]], chosen: Options) -> dict[str, A
         curve = [statistics.mean(steps) for steps in zip(*map(_rewards, runs), strict=True)]
         times = [statistics.mean(steps) for steps in zip(*map(_elapsed_s, runs), strict=True)]
         row |= {"tokens_per_s": tokens / row["seconds"], "reward": curve, "elapsed_s": times}
+        if work := next((found[side].get("device") for found in rounds if side in found), None):
+            row["device"] = shares(work, row)
         sides[side] = row
     both = [found for found in rounds if len(found) == 2]
     if not both:
@@ -274,6 +299,20 @@ def summary(rounds: Sequence[Mapping[str, Row]], chosen: Options) -> dict[str, A
     }
     medians = {name: statistics.median(found) for name, found in ratios.items()}
     return {"sides": sides, **medians, "by_round": ratios}
+
+
+def shares(work: Mapping[str, Any], row: Row) -> Row:
+    """What a side reached of its device's peaks, from `grpo_ours.work_of` and medians of steps."""
+    found = {
+        **work,
+        "flops": work["train_flops"] / row["training"],
+        "bandwidth": work["decode_bytes"] / row["generation"],
+        "idle_share": row["rest"] / row["seconds"],
+    }
+    if (peak := work["peak"]) is not None:
+        found["mfu"] = found["flops"] / peak["bf16_flops"]
+        found["bandwidth_share"] = found["bandwidth"] / peak["memory_bandwidth"]
+    return found
 
 
 def _median(found: Row, unit: str, chosen: Options) -> float:
@@ -301,6 +340,11 @@ def as_text(result: Mapping[str, Any], chosen: Options) -> str:
         lines.append(
             f"{side:6}{row['seconds']:8.2f}{row['cpu_s']:8.2f}{parts}{row['tokens_per_s']:10.0f}"
         )
+    lines += [
+        as_device_text(side, row["device"])
+        for side, row in result["sides"].items()
+        if "device" in row
+    ]
     if "speedup" in result:
         lines.append(
             f"ours is {result['speedup']:.2f}x as fast, {result['speedup_in_cpu_time']:.2f}x by "
@@ -311,3 +355,17 @@ def as_text(result: Mapping[str, Any], chosen: Options) -> str:
         curve = ", ".join(f"{at_s:.0f} s {reward:.3f}" for at_s, reward in points)
         lines.append(f"reward by step, {side}: {curve}")
     return "\n".join(lines)
+
+
+def as_device_text(side: str, found: Row) -> str:
+    of_peak = "", ""
+    if found["peak"] is not None:
+        of_peak = f" (MFU {found['mfu']:.1%})", f" ({found['bandwidth_share']:.1%} of the peak)"
+    memory = f"the table says {found['table_bytes'] / 1e9:.2f} GB"
+    if found["peak_bytes"] is not None:
+        memory = f"at most {found['peak_bytes'] / 1e9:.2f} GB in use, {memory}"
+    return (
+        f"{side} on {found['kind']}: training at {found['flops'] / 1e12:.3g} TFLOP/s{of_peak[0]}, "
+        f"decoding at {found['bandwidth'] / 1e12:.3g} TB/s{of_peak[1]}, idle for "
+        f"{found['idle_share']:.1%}; {memory}"
+    )

@@ -1,4 +1,4 @@
-"""TRL's side of `loong bench grpo`: GRPOTrainer with plain `generate`, on CPU.
+"""TRL's side of `loong bench grpo`: GRPOTrainer with plain `generate`.
 
 A script of its own, for the python that has TRL: `python grpo_hf_torch.py TASK.json`.
 Prints a JSON line for what it ran with, then one for every step.
@@ -76,8 +76,12 @@ def say(record: dict[str, Any]) -> None:
 def main(task: dict[str, Any]) -> None:
     torch.set_num_threads(task["threads"])
     transformers.utils.logging.disable_progress_bar()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(task["model"], padding_side="left")
+    # as tokenizer.json says, where AutoTokenizer has splits of its own for Qwen2
+    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(
+        task["model"], padding_side="left"
+    )
     model = transformers.AutoModelForCausalLM.from_pretrained(task["model"], dtype=torch.float32)
+    # with bf16 the trainer keeps float32 masters and computes in bfloat16
     per_step = task["prompts"] * task["group_size"]
     rows = task["trl_rows"] or per_step
     settings = {
@@ -95,8 +99,8 @@ def main(task: dict[str, Any]) -> None:
         "beta": 0.0,
         "loss_type": "grpo",
         "temperature": 1.0,
-        "use_cpu": True,
-        "bf16": False,
+        "use_cpu": not (task["accelerator"] and torch.cuda.is_available()),
+        "bf16": task["accelerator"],
         "gradient_checkpointing": False,
         "seed": task["seed"],
     }

@@ -12,12 +12,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from loong_jax import configs
+from loong_jax.bench.device import PEAKS
 from loong_jax.data.response import FORMS
+from loong_jax.environments.environment import Problem
 from loong_jax.environments.numbers import Addition
-from loong_jax.environments.problem import Problem
 from loong_jax.eval.evaluation import EvaluationSettings
+from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe import MoEConfig
+from loong_jax.plan import counts
 from loong_jax.recipes import Recipe, RlStage, smol
 from loong_jax.report import metrics_log
 from loong_jax.report.progress import Progress
@@ -25,7 +31,7 @@ from loong_jax.rl.objectives import grpo_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout.records import SamplingSettings
-from loong_jax.run import demonstrations, sizes, stages, starting
+from loong_jax.run import demonstrations, memory, sizes, stages, starting
 from loong_jax.run.pipeline import StageDirectories
 from loong_jax.run.session import Session
 from loong_jax.run.texts import texts_of
@@ -65,6 +71,7 @@ def recipe_of(task: Mapping[str, Any]) -> Recipe:
         seed=task["seed"],
         model=MoEConfig.tiny(),  # stands for the one that is found
         start_from=Path(task["model"]),
+        dtype=jnp.bfloat16 if task["accelerator"] else None,
         form=dataclasses.replace(FORMS["completion"], template="40 + 85 = 125\n{prompt}"),
         engine=dataclasses.replace(
             base.engine,
@@ -125,6 +132,25 @@ def say(record: Mapping[str, Any]) -> None:
     print(json.dumps(record), flush=True)
 
 
+def work_of(model: ModelConfig, task: Mapping[str, Any], prompt_tokens: float) -> dict[str, float]:
+    """Of a step: operations of training, and bytes that decoding has to read, at the least.
+
+    `prompt_tokens` is the mean of the prompts, which training reads once for their group. The head
+    multiplies what is predicted alone; a token of a response that is sampled reads all weights and
+    all of its sequence's cache.
+    """
+    counted, new = counts.of(model), task["new_tokens"]
+    samples = task["prompts"] * task["group_size"]
+    predicted, read = samples * new, task["prompts"] * prompt_tokens
+    seen = predicted * (prompt_tokens + new / 2) + read * prompt_tokens / 2
+    forward = 2 * ((counted.active - counted.head) * (predicted + read) + counted.head * predicted)
+    forward += counts.attention_flops(model, seen)
+    size = jnp.dtype(model.dtype).itemsize
+    cached = samples * (prompt_tokens + new / 2) * counts.cache_width(model)
+    weights = counted.total - counted.looked_up
+    return {"train_flops": 3 * forward, "decode_bytes": new * size * (weights + cached)}
+
+
 def main(task: Mapping[str, Any]) -> None:
     recipe = starting.with_given_model(recipe_of(task))
     texts = texts_of(recipe)
@@ -145,13 +171,27 @@ def main(task: Mapping[str, Any]) -> None:
                 "scheduler": configs.to_json(stage.scheduler),
                 "dtype": str(recipe.model.dtype),
             },
-            "prompt_tokens": sum(len(texts.prompt(problem)) for problem in posed),
+            "prompt_tokens": (prompt_tokens := sum(len(texts.prompt(one)) for one in posed)),
         }
     )
     directories = StageDirectories(own=own, inputs={}, given=starting.given(recipe))
     progress = _Said()
     with progress, Session(recipe, texts) as session:
-        stages.run_rl(session, "rl", stage, directories, progress)
+        work: Any = stages.Work(
+            session=session, name="rl", stage=stage, directories=directories, progress=progress
+        )
+        stages.run_rl(work)
+    if task["accelerator"]:
+        device = jax.local_devices()[0]
+        peak, used = PEAKS.get(device.device_kind), device.memory_stats() or {}
+        of_device = {
+            "kind": device.device_kind,
+            "peak": None if peak is None else peak._asdict(),
+            "peak_bytes": used.get("peak_bytes_in_use"),
+            "table_bytes": memory.total(memory.compiled_needs(recipe, "rl")),
+            **work_of(recipe.model, task, prompt_tokens / len(posed)),
+        }
+        say({"device": of_device})
     for record in steps_of(metrics_log.read_metrics(own), metrics_log.read_events(own)):
         step = record["step"]
         say(record | {"cpu_s": progress.cpu_s[step] - progress.cpu_s[step - 1]})

@@ -6,22 +6,24 @@
 
 `prompt` or `messages` is required; without `gold` a verifier must be named that needs none.
 `arguments` are the verifier's own (docs/reference/verifiers.md); `tests` are those of a code
-verifier. A `solution` is a worked one: thinking and answer in their tags (data/response.py), or the
-thinking alone where `gold` is the answer.
+verifier. A line may name a verifier of your own, FILE.py:CLASS, where the reader's `own` has it. A
+`solution` is a worked one: thinking and answer in their tags (data/response.py), or the thinking
+alone where `gold` is the answer.
 """
 
 import dataclasses
 import hashlib
 import json
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from loong_jax.data import json_files, response
 from loong_jax.data.json_files import BadLine
-from loong_jax.environments.problem import Domain, Problem
-from loong_jax.verifiers import VERIFIERS
+from loong_jax.environments.environment import Domain, Problem
+from loong_jax.errors import ConfigError
+from loong_jax.verifiers import VERIFIERS, own_table
 
 DOMAIN_OF_VERIFIER: dict[str, Domain] = {"code": "code", "logic": "logic"}  # of others: stem
 ROLES = ("system", "user", "assistant")
@@ -59,8 +61,12 @@ class ProblemFile:
         return found
 
 
-def read(path: Path) -> ProblemFile:
+def read(path: Path, own: Sequence[str] = ()) -> ProblemFile:
     """All problems in the order of the file, each once.
+
+    `own` are verifiers of your own, DIR/FILE.py:CLASS. Lines may name those alone, by the end of
+    the path, and a line that names none is for the first of them: no program runs because a file
+    of data says so.
 
     Raises ConfigError, which names the first lines that are no problems and what is wrong with
     each.
@@ -70,7 +76,7 @@ def read(path: Path) -> ProblemFile:
 
     def read_line(record: dict[str, Any], number: int) -> None:
         _check_keys(record)
-        digest, posed = _posed(record, number)
+        digest, posed = _posed(record, number, own)
         first = line_of.setdefault(posed.problem.uid, number)
         if first != number and digest not in found:
             raise BadLine(
@@ -79,7 +85,14 @@ def read(path: Path) -> ProblemFile:
             )
         found.setdefault(digest, posed)
 
-    num_lines = len(json_files.read_lines(path, read_line, noun="problem"))
+    try:
+        num_lines = len(json_files.read_lines(path, read_line, noun="problem"))
+    except _ProgramNamed as error:  # said once: all lines may name it
+        raise ConfigError(
+            f"{path} names the verifier {error.args[0]!r}, a program, which no file of data may "
+            "start. If you know what it does, name it to the command too: "
+            f"--verifier {error.args[0]}"
+        ) from None
     return ProblemFile(tuple(found.values()), num_lines - len(found))
 
 
@@ -108,12 +121,12 @@ def from_record(record: Mapping[str, Any]) -> dict[str, Any] | None:
     found = {key: record[key] for key, kind in kinds.items() if isinstance(record.get(key), kind)}
     try:
         _posed(found, 0)
-    except BadLine:
+    except (BadLine, _ProgramNamed):
         return None
     return found
 
 
-def _posed(record: Mapping[str, Any], line: int) -> tuple[str, Posed]:
+def _posed(record: Mapping[str, Any], line: int, own: Sequence[str] = ()) -> tuple[str, Posed]:
     """The problem of a line, and a digest that is equal for lines that say the same."""
     try:
         json.dumps(dict(record), ensure_ascii=False).encode()
@@ -125,13 +138,10 @@ def _posed(record: Mapping[str, Any], line: int) -> tuple[str, Posed]:
     messages = _messages(record)
     prompt = "\n".join(content for _, content in messages) or record.get("prompt", "")
     gold, arguments = record.get("gold"), dict(record.get("arguments", {}))
-    verifier = record.get("verifier", "code" if "tests" in record else "math")
+    verifier = _verifier(record, own)
     domain = record.get("domain", DOMAIN_OF_VERIFIER.get(verifier, "stem"))
     if not prompt.strip():
         raise BadLine("has no prompt. Say what the model is asked, in prompt or in messages")
-    if verifier not in VERIFIERS:
-        raise BadLine(f"has verifier={verifier!r}, which is unknown. Choose one of "
-                       f"{sorted(VERIFIERS)}")  # fmt: skip
     if "tests" in record:
         if verifier != "code" or "tests" in arguments:
             raise BadLine(
@@ -172,6 +182,28 @@ def _posed(record: Mapping[str, Any], line: int) -> tuple[str, Posed]:
         messages=messages,
     )
     return digest, Posed(problem, line, messages, _solution(_worked(record), gold))
+
+
+class _ProgramNamed(Exception):
+    """A line names a verifier of somebody's own that the reader does not."""
+
+
+def _verifier(record: Mapping[str, Any], own: Sequence[str]) -> str:
+    """The name of the verifier that a line asks for."""
+    usual = "code" if "tests" in record else next(iter(own_table(own)), "math")
+    written = record.get("verifier", usual)
+    if written in VERIFIERS:
+        return written
+    if ".py:" not in written:
+        raise BadLine(f"has verifier={written!r}, which is unknown. Choose one of "
+                       f"{sorted(VERIFIERS)}, or one of your own: FILE.py:CLASS")  # fmt: skip
+    file, _, kind = written.rpartition(":")
+    parts = [part for part in Path(file).parts if part not in (".", "..")]
+    for name, whole in own_table(own).items():
+        place, _, known = whole.rpartition(":")
+        if known == kind and list(Path(place).parts[-len(parts) :]) == parts:
+            return name
+    raise _ProgramNamed(written)
 
 
 def _worked(record: Mapping[str, Any]) -> str | None:

@@ -3,9 +3,15 @@
 import importlib
 from typing import Any
 
-from loong_jax.environments.environment import LEVELS, Environment, Solution
-from loong_jax.environments.problem import Domain, Problem, split_of
-from loong_jax.environments.stream import ProblemStream
+from loong_jax.environments.environment import (
+    LEVELS,
+    Domain,
+    Environment,
+    Problem,
+    ProblemStream,
+    Solution,
+    split_of,
+)
 
 WORKED = {  # with solutions in steps: module and class
     "vector_sum": "chains:VectorSum",

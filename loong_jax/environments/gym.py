@@ -14,8 +14,15 @@ from typing import Any, NamedTuple
 
 from loong_jax.environments import gym_answers
 from loong_jax.environments.answers import MAX_ANSWER_CHARS, Malformed
-from loong_jax.environments.environment import LEVELS, Solution, check_level, posed, state_of
-from loong_jax.environments.problem import Domain, Problem
+from loong_jax.environments.environment import (
+    LEVELS,
+    Domain,
+    Problem,
+    Solution,
+    check_level,
+    posed,
+    state_of,
+)
 from loong_jax.errors import ConfigError
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.verdict import Verdict
@@ -153,7 +160,7 @@ class Gym:
 
     def problem(self, level: int, seed: int) -> Problem:
         """Raises ConfigError without the package; its draws that cannot be judged are skipped."""
-        check_level(level)
+        check_level(level, LEVELS)
         for draw in range(MAX_DRAWS):
             digest = hashlib.blake2b(f"{self.name}/{level}/{seed}/{draw}".encode(), digest_size=3)
             number = int.from_bytes(digest.digest(), "big")

@@ -21,8 +21,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from loong_jax.environments.environment import Solution, check_level
-from loong_jax.environments.problem import Domain, Problem
+from loong_jax.environments.environment import LEVELS, Domain, Problem, Solution, check_level
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.sandbox import Limits, Program, SandboxLost, SandboxRunner
@@ -198,7 +197,7 @@ class ModuleEnvironment:
         return tuple(self._value("levels"))
 
     def problem(self, level: int, seed: int) -> Problem:
-        check_level(level)
+        check_level(level, LEVELS)
         state, prompt = self._value("pose", level, seed)
         return Problem(
             uid=f"{self.name}-{self.module.hash}/{level}/{seed}",

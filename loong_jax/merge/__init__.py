@@ -1,14 +1,26 @@
 """Fusing experts in parameter space, as pure functions over pytrees."""
 
 from loong_jax.merge.fusion import fuse
-from loong_jax.merge.methods import METHODS, Method
-from loong_jax.merge.methods.fisher import Fisher, FisherDeltas, diagonal_fisher
-from loong_jax.merge.methods.longcat import LongcatFusion
-from loong_jax.merge.methods.means import Linear, TaskArithmetic
-from loong_jax.merge.methods.selecting import Ram, Sce
-from loong_jax.merge.methods.sphere import Karcher, NuSlerp, Slerp
-from loong_jax.merge.methods.thinning import Dare, Della
-from loong_jax.merge.methods.trimming import Breadcrumbs, Ties
+from loong_jax.merge.methods import (
+    METHODS,
+    Breadcrumbs,
+    Dare,
+    Della,
+    Fisher,
+    FisherDeltas,
+    Karcher,
+    Linear,
+    LongcatFusion,
+    Method,
+    NuSlerp,
+    Ram,
+    Sce,
+    Slerp,
+    TaskArithmetic,
+    Ties,
+)
+from loong_jax.merge.methods.method import FusedLeaf
+from loong_jax.merge.methods.sums import diagonal_fisher
 from loong_jax.merge.report import fuse_with_report
 from loong_jax.merge.search import (
     CoefficientSearch,
@@ -28,6 +40,7 @@ __all__ = [
     "Della",
     "Fisher",
     "FisherDeltas",
+    "FusedLeaf",
     "Karcher",
     "Linear",
     "LongcatFusion",

@@ -7,9 +7,8 @@ one of the inputs is of ours, so are the others read, and what is written.
 
 import contextlib
 import dataclasses
-import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +18,13 @@ import numpy as np
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.merge import fusion, published, tree
 from loong_jax.merge import report as report_lib
-from loong_jax.merge.methods import Method
-from loong_jax.merge.methods.longcat import LongcatFusion
-from loong_jax.merge.tree import BatchAxes, PathRules
+from loong_jax.merge.methods import LongcatFusion, Method
+from loong_jax.merge.tree import PathRules
 from loong_jax.models import parameters
 from loong_jax.models.hf import HfCheckpoint, files, unfinished
 from loong_jax.models.parameters import Weights
+from loong_jax.own import OwnPart
 from loong_jax.remote import AnyPath, RemotePath
-
-Load = Callable[[Path], Weights]
-Save = Callable[[Path, Weights, Mapping[str, Any]], None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,7 +40,7 @@ class MergeConfig:
     weights: tuple[float, ...] = ()  # of the experts; equal unless given
     importances: tuple[AnyPath, ...] = ()  # of the experts' weights, where the method needs them
     masters: bool = True  # merge the float32 masters of a checkpoint that holds them
-    method: Method = dataclasses.field(default_factory=LongcatFusion)
+    method: Method | OwnPart = dataclasses.field(default_factory=LongcatFusion)
     rules: PathRules = dataclasses.field(default_factory=PathRules)
 
     def __post_init__(self):
@@ -77,18 +73,12 @@ def longcat_stacks(path: str) -> int:
     return 1 if path.startswith("layers/") else 0
 
 
-def merge_checkpoints(
-    config: MergeConfig,
-    *,
-    load: Load | None = None,
-    save: Save | None = None,
-    batch_axes: BatchAxes = longcat_stacks,
-) -> dict[str, Any]:
+def merge_checkpoints(config: MergeConfig) -> dict[str, Any]:
     """Fuses leaf by leaf, saves with the report beside the weights; returns the report.
 
-    `load` and `save` are of checkpoints unless given. Safetensors files alone are merged from disk
-    to disk, where every matrix is a tensor of its own. Raises CheckpointError where a checkpoint is
-    missing, or the output already holds a fusion or other weights. No empty output is left.
+    Safetensors files alone are merged from disk to disk, where every matrix is a tensor of its own.
+    Raises CheckpointError where a checkpoint is missing, or the output already holds a fusion or
+    other weights. No empty output is left.
     """
     target = config.output / published.REPORT
     if target.exists() and not (config.output / unfinished.MARK).exists():
@@ -97,45 +87,39 @@ def merge_checkpoints(
     is_new = not config.output.exists()
     files.make_directory(config.output)
     try:
-        if load is None and all(map(published.is_published, inputs)):
+        if all(map(published.is_published, inputs)):
             return _merge_published(config, inputs)
-        return _merge_restored(config, load, save, batch_axes)
+        return _merge_restored(config)
     finally:
         if is_new:
             with contextlib.suppress(OSError):  # holds something
                 config.output.rmdir()
 
 
-def _merge_restored(
-    config: MergeConfig, load: Load | None, save: Save | None, batch_axes: BatchAxes
-) -> dict[str, Any]:
+def _merge_restored(config: MergeConfig) -> dict[str, Any]:
     target = config.output / published.REPORT
     partial = target.with_suffix(".json.partial")  # until the weights that it is about are whole
-    if save is None and not partial.exists():
+    if not partial.exists():
         _refuse_weights(config.output)
-    dtypes = None
-    if load is None:
-        load = functools.partial(load_weights, masters=config.masters)
-        dtypes = {
-            p: leaf.dtype for p, leaf in tree.flatten(load_weights(_local(config.base)))[0].items()
-        }
+
+    def load(path: AnyPath) -> Weights:
+        return load_weights(_local(path), masters=config.masters)
+
     fused, report = report_lib.fuse_with_report(
-        load(_local(config.base)),
-        {name: load(_local(path)) for name, path in (config.by_name(config.experts) or {}).items()},
+        load(config.base),
+        config.by_name([load(path) for path in config.experts]) or {},
         method=config.method,
         weights=config.by_name(config.weights),
-        batch_axes=batch_axes,
-        importances=config.by_name([load(_local(path)) for path in config.importances]),
+        batch_axes=longcat_stacks,
+        importances=config.by_name([load(path) for path in config.importances]),
         rules=config.rules,
     )
-    if dtypes is not None:  # masters are merged in float32 and cast here, once
-        leaves, structure = tree.flatten(fused)
-        cast = [np.asarray(leaf).astype(dtypes[path]) for path, leaf in leaves.items()]
-        fused = jax.tree_util.tree_unflatten(structure, cast)
+    as_stored = load_weights(_local(config.base))  # masters are merged in float32 and cast once
+    fused = jax.tree.map(lambda leaf, base: np.asarray(leaf).astype(base.dtype), fused, as_stored)
     report = _sources(config) | report
     partial.write_text(json.dumps(report, indent=1))
-    save = save or save_weights
-    save(config.output, fused, {name: report[name] for name in ("method", "weights", "sources")})
+    said = {name: report[name] for name in ("method", "weights", "sources")}
+    save_weights(config.output, fused, said)
     partial.replace(target)
     return report
 

@@ -15,23 +15,20 @@ from loong_jax.merge.methods import Method
 from loong_jax.merge.plan import Experts, LeafTask, Plan
 from loong_jax.merge.tree import PathRules
 from loong_jax.models.parameters import Weights
+from loong_jax.own import OwnPart
 
 
 class MergedLeaf(NamedTuple):
-    path: str
-    role: tree.LeafRole
-    base: tree.Leaf | None
-    experts: dict[str, tree.Leaf]
+    task: LeafTask
     value: tree.Leaf  # dtype and placement of the base's leaf
-    kept: dict[str, float]  # share of the entries of a delta that dropout or trimming left
-    erased: dict[str, float]  # share of those that the election removed
+    counts: np.ndarray  # [3, I]: entries of each delta moved, left of these, agreed on of those
 
 
 def fuse(
     base: Weights | None,
     experts: Experts,
     *,
-    method: Method | None = None,
+    method: Method | OwnPart | None = None,
     weights: Mapping[str, float] | Sequence[float] | None = None,
     batch_axes: tree.BatchAxes = 0,
     masks: Experts | None = None,
@@ -90,13 +87,13 @@ def merge_leaf(
 ) -> MergedLeaf:
     """Merges one leaf, on the host; the value lies where the base's leaf does.
 
-    Without `count` the shares kept and erased are not looked at, and 1 and 0. A leaf is merged into
-    `into` where given, and then never held whole.
+    Without `count` nothing is counted. A leaf is merged into `into` where given, and then never
+    held whole.
     """
     task = plan.task(path)
-    first, names = plan.first[path], list(task.experts)
+    first = plan.first[path]
     value: Any = copied(task, plan.rules)
-    counts = np.ones((3, len(names)))
+    counts = np.zeros((3, len(task.experts)))
     if value is None:
         if into is None:
             value = np.empty(first.shape, first.dtype)
@@ -105,8 +102,7 @@ def merge_leaf(
         def write(start: int, vector: np.ndarray) -> None:
             flat[start : start + len(vector)] = vector
 
-        finite, found = streaming.merge(task, into.write if into else write, count=count)
-        counts = found if count else counts
+        finite, counts = streaming.merge(task, into.write if into else write, count=count)
         if not finite:
             raise ConfigError(
                 f"The merge of {path} is not finite. Look for NaN or inf in the weights, or"
@@ -115,8 +111,7 @@ def merge_leaf(
         value = value if into is None else into
     if isinstance(first, jax.Array):
         value = jax.device_put(value, first.sharding)
-    kept, erased = _shares(counts, names)
-    return MergedLeaf(path, task.role, task.base, task.experts, value, kept, erased)
+    return MergedLeaf(task, value, counts)
 
 
 def copied(task: LeafTask, rules: PathRules) -> tree.Leaf | None:
@@ -127,13 +122,3 @@ def copied(task: LeafTask, rules: PathRules) -> tree.Leaf | None:
     keeps_base = task.role == "controller" and rules.controller_value == "base"
     has_nothing = not math.prod(task.first.shape)
     return task.first if (keeps_base and task.base is not None) or has_nothing else None
-
-
-def _shares(counts: np.ndarray, names: Sequence[str]) -> tuple[dict[str, float], dict[str, float]]:
-    moved, kept, agreed = counts
-    kept_share = np.where(moved > 0, kept / np.maximum(moved, 1), 1.0)
-    erased_share = np.where(kept > 0, 1 - agreed / np.maximum(kept, 1), 0.0)
-    return (
-        dict(zip(names, kept_share.tolist(), strict=True)),
-        dict(zip(names, erased_share.tolist(), strict=True)),
-    )

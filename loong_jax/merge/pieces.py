@@ -98,19 +98,6 @@ def padded(vector: np.ndarray) -> np.ndarray:
     return result
 
 
-_FIRST_NOT_FINITE = {"bfloat16": 0x7F80, "float16": 0x7C00, "float32": 0x7F800000}
-
-
-def is_finite(vector: np.ndarray) -> bool:
-    """Whether all entries are, by their bits: those of NaN and inf are the largest of each sign."""
-    first = _FIRST_NOT_FINITE.get(vector.dtype.name)
-    if first is None or not len(vector):
-        return bool(np.isfinite(vector.astype(np.float64)).all())
-    size = vector.dtype.itemsize
-    positive, negative = vector.view(f"i{size}").max(), vector.view(f"u{size}").max()
-    return bool(positive < first and negative < first + (1 << (8 * size - 1)))
-
-
 def ranks(sizes: Float[np.ndarray, "rows length"]) -> np.ndarray:
     """The place of each number among those along the last axis, from 0, of equal ones the first
     lower; none is negative. One sort of 64-bit keys."""

@@ -11,10 +11,10 @@ import numpy as np
 from loong_jax.errors import ConfigError
 from loong_jax.merge import masks as mask_lib
 from loong_jax.merge import tree
-from loong_jax.merge.methods import Method, means
-from loong_jax.merge.methods.longcat import LongcatFusion
+from loong_jax.merge.methods import Linear, LongcatFusion, Method
 from loong_jax.merge.tree import PathRules
 from loong_jax.models.parameters import Weights
+from loong_jax.own import OwnPart, part_of
 
 Experts = Mapping[str, Weights] | Sequence[Weights]
 ByName = dict[str, dict[str, tree.Leaf]]  # leaves by path, by expert in the order of their names
@@ -82,7 +82,7 @@ class Plan:
         method, weights = self.method, tuple(self.weights.values())
         masks = importances = None
         if role == "controller":
-            method, weights = means.Linear(), (1.0,) * len(weights)
+            method, weights = Linear(), (1.0,) * len(weights)
         elif role != "exact":
             if self.masks is not None and path in next(iter(self.masks.values())):
                 masks = tuple(tree.on_host(leaves[path]) for leaves in self.masks.values())
@@ -111,7 +111,7 @@ def make(
     base: Weights | None,
     experts: Experts,
     *,
-    method: Method | None = None,
+    method: Method | OwnPart | None = None,
     weights: Mapping[str, float] | Sequence[float] | None = None,
     batch_axes: tree.BatchAxes = 0,
     masks: Experts | None = None,
@@ -119,14 +119,14 @@ def make(
     rules: PathRules | None = None,
 ) -> Plan:
     """Checks the inputs of `fuse`; see there. Reads no weights, but to name unnamed experts."""
-    method = LongcatFusion() if method is None else method
-    if base is None and method.needs_base:
-        raise ConfigError(f"{type(method).__name__} merges deltas. Give the base they start from.")
+    chosen: Method = LongcatFusion() if method is None else part_of(method)
+    if base is None and chosen.needs_base:
+        raise ConfigError(f"{type(chosen).__name__} merges deltas. Give the base they start from.")
     if not experts:
         raise ConfigError("There are no experts to merge. Give at least one.")
-    if method.num_experts not in (None, len(experts)):
+    if chosen.num_experts not in (None, len(experts)):
         raise ConfigError(
-            f"{type(method).__name__} goes from one model to another and was given"
+            f"{type(chosen).__name__} goes from one model to another and was given"
             f" {len(experts)} experts. Give two, or take Karcher for more."
         )
     named, given_weights, *besides = _name(experts, weights, masks, importances, batch_axes)
@@ -144,18 +144,17 @@ def make(
         masks=by_name(besides[0]),
         importances=by_name(besides[1]),
         structure=structure,
-        method=method,
-        weights=_check_weights(method, {name: given_weights.get(name, 1.0) for name in flat}),
+        method=chosen,
+        weights=_check_weights(chosen, {name: given_weights.get(name, 1.0) for name in flat}),
         of_model={},
         batch_axes=batch_axes,
         rules=PathRules() if rules is None else rules,
     )
-    _check_masks(plan)
-    _check_importances(plan)
+    _check_beside(plan)
     if (
-        isinstance(method, LongcatFusion)
-        and method.combine == "disjoint_mean"
-        and (method.keep_rate < 1 or plan.masks)
+        isinstance(chosen, LongcatFusion)
+        and chosen.combine == "disjoint_mean"
+        and (chosen.keep_rate < 1 or plan.masks)
     ):
         warnings.warn(
             "combine='disjoint_mean' after dropout multiplies what the experts share by up to"
@@ -222,44 +221,33 @@ def _check_weights(method: Method, weights: dict[str, float]) -> dict[str, float
     return weights
 
 
-def _check_masks(plan: Plan) -> None:
-    if plan.masks is None:
-        return
-    if not plan.method.drops_out:
-        raise ConfigError(f"{type(plan.method).__name__} drops nothing out. Leave masks out.")
-    first = next(iter(plan.masks.values())).keys()
-    for name, leaves in plan.masks.items():
-        if leaves.keys() != first:
-            raise ConfigError(
-                f"The masks of expert {name} are for {sorted(leaves.keys() ^ first)[:5]} more or"
-                " fewer leaves than the others'. Mask the same leaves of every expert."
-            )
-        _check_shapes(plan, name, leaves, "mask")
-
-
-def _check_importances(plan: Plan) -> None:
-    needed, kind = plan.method.takes_importances, type(plan.method).__name__
-    if plan.importances is None and needed:
+def _check_beside(plan: Plan) -> None:
+    """Raises ConfigError for masks and importances that do not fit the method or the weights."""
+    kind = type(plan.method).__name__
+    if plan.masks is not None and not plan.method.drops_out:
+        raise ConfigError(f"{kind} drops nothing out. Leave masks out.")
+    if plan.method.takes_importances and plan.importances is None:
         raise ConfigError(
             f"{kind} weighs every entry and was given no importances. Give those of each expert"
             " (merge.diagonal_fisher makes them)."
         )
-    if plan.importances is not None and not needed:
+    if plan.importances is not None and not plan.method.takes_importances:
         raise ConfigError(f"{kind} takes no importances. Leave them out, or choose Fisher.")
-    for name, leaves in (plan.importances or {}).items():
-        if missing := sorted(set(plan.merged_paths()) - leaves.keys()):
-            raise ConfigError(
-                f"The importances of expert {name} lack {missing[:5]}. Give one for every leaf"
-                " that is merged."
-            )
-        _check_shapes(plan, name, leaves, "importance")
-
-
-def _check_shapes(plan: Plan, name: str, leaves: Mapping[str, tree.Leaf], what: str) -> None:
-    for path, leaf in leaves.items():
-        expected = getattr(plan.experts[name].get(path), "shape", None)
-        if leaf.shape != expected:
-            raise ConfigError(
-                f"The {what} {path} of expert {name} has shape {leaf.shape} and its leaf"
-                f" {expected}. Give {what}s of the shape of the weights."
-            )
+    masked = {path for leaves in (plan.masks or {}).values() for path in leaves}
+    for what, trees, needed in (
+        ("mask", plan.masks, masked),
+        ("importance", plan.importances, set(plan.merged_paths())),
+    ):
+        for name, leaves in (trees or {}).items():
+            if missing := sorted(needed - leaves.keys()):
+                raise ConfigError(
+                    f"The {what}s of expert {name} lack {missing[:5]}. Give one for the same leaves"
+                    " of every expert."
+                )
+            for path, leaf in leaves.items():
+                expected = getattr(plan.experts[name].get(path), "shape", None)
+                if leaf.shape != expected:
+                    raise ConfigError(
+                        f"The {what} {path} of expert {name} has shape {leaf.shape} and its leaf"
+                        f" {expected}. Give {what}s of the shape of the weights."
+                    )

@@ -68,10 +68,11 @@ class Report:
         self._total: Sums | None = None
 
     def add(self, leaf: MergedLeaf) -> None:
-        if leaf.role not in ("merged", "no_dropout") or not leaf.value.size:
+        task = leaf.task
+        if task.role not in ("merged", "no_dropout") or not leaf.value.size:
             return
         sums = measure(leaf)
-        self._records[leaf.path] = {"role": leaf.role} | describe(sums, self._plan)
+        self._records[task.path] = {"role": task.role} | describe(sums, self._plan)
         self._total = sums if self._total is None else _add(self._total, sums)
 
     def to_json(self) -> dict[str, Any]:
@@ -87,14 +88,12 @@ class Report:
 
 def measure(leaf: MergedLeaf) -> Sums:
     """The sums of one leaf, every expert against every other, piece by piece."""
-    num_experts = len(leaf.experts)
-    parts = _sums_of_pieces(leaf)
-    exact = ([np.asarray(row, np.float64) for row in part] for part in parts)
+    exact = ([np.asarray(row, np.float64) for row in part] for part in _sums_of_pieces(leaf))
     columns = zip(*exact, strict=True)
     gram, both, same, cross, rest = (np.sum(column, axis=0) for column in columns)
-    gram, both, same = (measures.tables(values, num_experts) for values in (gram, both, same))
-    moved = np.diagonal(both)
-    kept = np.asarray(list(leaf.kept.values())) * moved
+    tables = (measures.tables(values, len(leaf.task.experts)) for values in (gram, both, same))
+    gram, both, same = tables
+    _, kept, agreed = leaf.counts
     return Sums(
         size=int(leaf.value.size),
         gram=gram,
@@ -104,17 +103,16 @@ def measure(leaf: MergedLeaf) -> Sums:
         same=same,
         both=both,
         kept=kept,
-        erased=np.asarray(list(leaf.erased.values())) * kept,
+        erased=kept - agreed,
     )
 
 
 def _sums_of_pieces(leaf: MergedLeaf) -> Iterator[tuple[Array, ...]]:
-    read_base, read_value = pieces.reader(leaf.base), pieces.reader(tree.on_host(leaf.value))
-    readers = [pieces.reader(expert) for expert in leaf.experts.values()]
+    leaves = (leaf.task.base, tree.on_host(leaf.value), *leaf.task.experts.values())
+    readers = [pieces.reader(one) for one in leaves]
     for at in pieces.ranges(leaf.value.size, 1):
-        base, value = (pieces.padded(read(*at)) for read in (read_base, read_value))
-        experts = tuple(pieces.padded(read(*at)) for read in readers)
-        yield _sums(base, experts, value)
+        base, value, *experts = (pieces.padded(read(*at)) for read in readers)
+        yield _sums(base, tuple(experts), value)
 
 
 def describe(sums: Sums, plan: Plan) -> dict[str, Any]:

@@ -8,6 +8,7 @@ search over task arithmetic.
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -16,28 +17,25 @@ import numpy as np
 
 from loong_jax.errors import ConfigError
 from loong_jax.merge import fusion, proposals
-from loong_jax.merge.methods import Method
-from loong_jax.merge.methods.fisher import FisherDeltas
-from loong_jax.merge.methods.longcat import LongcatFusion
-from loong_jax.merge.methods.means import TaskArithmetic
-from loong_jax.merge.methods.thinning import Dare
+from loong_jax.merge.methods import FisherDeltas, LongcatFusion, Method, TaskArithmetic
 from loong_jax.merge.plan import Experts
 from loong_jax.models.parameters import Weights
+from loong_jax.own import OwnPart, part_of
 
 Score = float | Mapping[str, float]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GridPoint:
-    scale: float
-    keep_rate: float
+    scale: float | None  # None of a method without
+    keep_rate: float | None
     score: float  # what was compared; -inf where the callback gave NaN
     scores: dict[str, float]  # by domain; empty where the callback gave one number
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchResult:
-    method: LongcatFusion | Dare  # with the scale and keep rate that were chosen
+    method: Method  # with the scale and keep rate that were chosen
     weights: Weights
     chosen: GridPoint
     grid: tuple[GridPoint, ...]
@@ -50,7 +48,7 @@ class SearchResult:
         )
         kind = {"kind": type(self.method).__name__}
         return {
-            "method": kind | dataclasses.asdict(self.method),
+            "method": kind | self.method.settings(),
             "chosen": chosen,
             "grid": points,
         }
@@ -70,7 +68,7 @@ def grid_search(
     experts: Experts,
     score: Callable[[Weights], Score],
     *,
-    method: LongcatFusion | Dare | None = None,
+    method: Method | OwnPart | None = None,
     scales: Sequence[float] = (1.0, 1.5, 2.0, 3.0),
     keep_rates: Sequence[float] = (1.0, 0.8, 0.5),
     reduce: Callable[[Mapping[str, float]], float] = mean_score,
@@ -79,6 +77,7 @@ def grid_search(
 ) -> SearchResult:
     """Fuses at every scale and keep rate, scores each on validation problems, takes the best.
 
+    Of a method that has one of the two, or neither, there are so many fewer points.
     Of equal scores the higher keep rate wins, then the scale nearest to 1: the one that departs
     least from the experts. Problems that chose the point must not judge the result.
 
@@ -92,36 +91,46 @@ def grid_search(
     Raises:
         ConfigError: the grid is empty, or no point has a score.
     """
-    method = LongcatFusion() if method is None else method
     grid: list[GridPoint] = []
-    best: tuple[GridPoint, Weights] | None = None
-    for keep_rate in keep_rates:
-        for scale in scales:
-            candidate = dataclasses.replace(method, scale=scale, keep_rate=keep_rate)
-            fused = fusion.fuse(base, experts, method=candidate, **settings)
-            number, scores = _scored(score(fused), reduce)
-            number = -math.inf if math.isnan(number) else number
-            point = GridPoint(scale=scale, keep_rate=keep_rate, score=number, scores=scores)
-            grid.append(point)
-            on_point(point)
-            if number > -math.inf and (best is None or _rank(point) > _rank(best[0])):
-                best = point, fused
+    best: tuple[GridPoint, Method, Weights] | None = None
+    for candidate in candidates(method or LongcatFusion(), scales, keep_rates):
+        fused = fusion.fuse(base, experts, method=candidate, **settings)
+        number, scores = _scored(score(fused), reduce)
+        point = GridPoint(
+            scale=getattr(candidate, "scale", None),
+            keep_rate=getattr(candidate, "keep_rate", None),
+            score=-math.inf if math.isnan(number) else number,
+            scores=scores,
+        )
+        grid.append(point)
+        on_point(point)
+        if point.score > -math.inf and (best is None or _rank(point) > _rank(best[0])):
+            best = point, candidate, fused
     if best is None:
         raise ConfigError(
             f"None of the {len(grid)} points of scales={tuple(scales)} and"
             f" keep_rates={tuple(keep_rates)} has a score. Widen the grid, or look at `score`."
         )
-    chosen, fused = best
-    return SearchResult(
-        method=dataclasses.replace(method, scale=chosen.scale, keep_rate=chosen.keep_rate),
-        weights=fused,
-        chosen=chosen,
-        grid=tuple(grid),
-    )
+    chosen, candidate, fused = best
+    return SearchResult(method=candidate, weights=fused, chosen=chosen, grid=tuple(grid))
+
+
+def candidates(
+    method: Method | OwnPart, scales: Sequence[float], keep_rates: Sequence[float]
+) -> list[Method]:
+    """The method with every scale and keep rate, as far as it has such settings."""
+    found: Any = part_of(method)
+    values = {"keep_rate": keep_rates, "scale": scales}
+    names = [name for name in values if hasattr(found, name)]
+    return [
+        dataclasses.replace(found, **dict(zip(names, point, strict=True)))
+        for point in itertools.product(*(values[name] for name in names))
+    ]
 
 
 def _rank(point: GridPoint) -> tuple[float, float, float]:
-    return point.score, point.keep_rate, -abs(point.scale - 1)
+    scale = 1 if point.scale is None else point.scale
+    return point.score, point.keep_rate or 1, -abs(scale - 1)
 
 
 def _finite(score: float) -> float | None:

@@ -7,8 +7,7 @@ the same records bring a ledger to where it was.
 
 from typing import Any, Literal, NamedTuple
 
-from loong_jax.errors import CheckpointError
-from loong_jax.rl.grading import Disposition
+from loong_jax.rl.rewards import Disposition
 from loong_jax.rollout.records import TicketEnd
 
 Place = tuple[int, int, int, int]  # where the arrays of a group are; see `journal.Journal.keep`
@@ -209,28 +208,3 @@ Event = (
     | Reopened
 )
 Change = Action | Event
-
-
-# ---- as JSON ------------------------------------------------------------------------------------
-
-_KINDS: dict[str, type] = {kind.__name__: kind for kind in Change.__args__}
-
-
-def to_json(change: Change) -> list[Any]:
-    """The name of the record and its fields."""
-    return [type(change).__name__, *change]
-
-
-def from_json(line: list[Any]) -> Change:
-    """Inverse of `to_json`; CheckpointError for what no release of this format wrote."""
-    name, *fields = line
-    if name not in _KINDS:
-        raise CheckpointError(
-            f"a journal record of kind {name!r}; this release knows {sorted(_KINDS)}. Resume with "
-            "the release that began the run."
-        )
-    return _KINDS[name](*map(_tuples, fields))
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from loong_jax.environments.problem import Problem, current_uid
+from loong_jax.environments.environment import Problem, current_uid
 from loong_jax.errors import ConfigError
 
 MAX_PASSED_OVER = 256  # problems in a row that may be set aside; the next one is posed anyway
@@ -110,7 +110,12 @@ class Curriculum:
 
     @property
     def is_on(self) -> bool:
-        return self.pass_rates.is_on or self.context.is_on
+        return self.used() != (None, None)
+
+    def used(self) -> tuple[PassRates | None, GrowingContext | None]:
+        """Those of the two that do anything."""
+        rates, context = self.pass_rates, self.context
+        return rates if rates.is_on else None, context if context.is_on else None
 
 
 @dataclasses.dataclass(frozen=True)

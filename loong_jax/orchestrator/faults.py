@@ -1,4 +1,4 @@
-"""What may fail, how often, and what blocks a run in which nothing happens any more.
+"""What may fail, how often, and what ends a run: too many faults, nothing to learn, a standstill.
 
 Infrastructure fails apart from data: a lost replica or verifier is tried again after a pause that
 doubles, and says nothing about the group; an answer that cannot be graded is a property of the
@@ -9,13 +9,21 @@ import dataclasses
 
 from loong_jax.errors import ConfigError, LoongError
 from loong_jax.orchestrator.ledger import Ledger
-from loong_jax.verifiers.verdict import Verdict
+from loong_jax.orchestrator.tickets import UNLEASED
 
-VERIFIER_LOST = ("worker lost", "pool closed")  # reasons that say nothing about the answer
+SATURATED_SHARE = 0.9
 
 
 class BudgetSpent(LoongError):
     """More went wrong than a budget allows."""
+
+
+class RunStalled(LoongError):
+    """No event arrived for longer than the watchdog allows, or nothing trains."""
+
+
+class WorkerLost(LoongError):
+    """A trainer or replica failed in a way its group could not mend."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,11 +50,6 @@ class FaultBudget:
         return min(self.back_off_s * 2.0**doublings, self.max_back_off_s)
 
 
-def is_infrastructure(verdict: Verdict) -> bool:
-    """True where the verifier failed and the answer was never judged."""
-    return verdict.outcome == "ungradable" and verdict.reason in VERIFIER_LOST
-
-
 def what_blocks(ledger: Ledger) -> str:
     """What the run waits for, in words, when nothing happens any more."""
     if ledger.trainer != "idle":
@@ -61,3 +64,40 @@ def what_blocks(ledger: Ledger) -> str:
     if waiting := sorted(ledger.tickets.versions("queued")):
         return f"no replica takes up versions {waiting} that queued tickets are for"
     return "nobody is at work, and the policy decides nothing"
+
+
+def stalled(ledger: Ledger, timeout_s: float) -> RunStalled:
+    """The watchdog's error: what the run waits for, and where everything is."""
+    phases = {phase: [t.number for t in ledger.tickets.in_phase(phase)][:8] for phase in UNLEASED}
+    return RunStalled(
+        f"no event for {timeout_s:.0f} s at step {ledger.step}: {what_blocks(ledger)}. The trainer "
+        f"is {ledger.trainer}, tickets by phase {phases}, replicas {ledger.replicas}. Raise "
+        "stall_timeout_s if it is only slow; the same command goes on from here."
+    )
+
+
+def are_solved(ledger: Ledger, saturated_after: int) -> bool:
+    """True where so many tickets taught nothing since the last step, nearly all of them solved."""
+    return (
+        ledger.num_fruitless >= saturated_after
+        and ledger.num_solved >= SATURATED_SHARE * ledger.num_fruitless
+        and ledger.trainer in ("idle", "scoring")
+    )
+
+
+def refuse_fruitless(ledger: Ledger, max_failed: int, max_fruitless: int) -> None:
+    """Raises where so many tickets since the last step failed, or taught nothing."""
+    since = f"since step {ledger.step}"
+    said = f"Ends so far: {dict(ledger.ends)}. Look at the verdicts in rollouts/"
+    if ledger.num_failed >= max_failed:
+        raise BudgetSpent(
+            f"{ledger.num_failed} tickets {since} could not be graded or failed, as many as "
+            f"failed_tickets allows. {said}: their reasons say what the verifier misses. Responses "
+            "that were all cut off at the limit of tokens cannot be graded either: then raise it."
+        )
+    if ledger.num_fruitless >= max_fruitless:
+        raise RunStalled(
+            f"{ledger.num_fruitless} tickets in a row {since} could not train. {said}. All groups "
+            "are all right or all wrong, or the verifier fails: choose other levels, or a larger "
+            "group."
+        )

@@ -32,6 +32,7 @@ from loong_jax.rollout.records import Group
 from loong_jax.verifiers.verdict import Verdict
 
 FORMAT_VERSION = 1
+_KINDS: dict[str, type] = {kind.__name__: kind for kind in Change.__args__}
 
 
 class Journal:
@@ -100,7 +101,7 @@ class Journal:
             if end == 0:
                 _check_header(record, number)
             else:
-                change = changes.from_json(record)
+                change = from_json(record)
                 if not all(self._is_there(place) for place in _places(change)):
                     break
                 found.append(change)
@@ -127,7 +128,7 @@ class Journal:
 
     def write(self, change: Change) -> None:
         """Appends one change. It survives this process once this returns."""
-        line = _encode_line(changes.to_json(change))
+        line = _encode_line(to_json(change))
         _write(self._log, line, self._path(self._segment, "log"))
         is_milestone = isinstance(change, changes.Trained)
         if is_milestone or self._clock() - self._synced_s >= self._fsync_every_s:
@@ -314,3 +315,23 @@ def _check_header(record: Any, number: int) -> None:
             f"a journal that begins with {record}, and not with {expected}. Resume with the "
             "release that wrote it."
         )
+
+
+def to_json(change: Change) -> list[Any]:
+    """The name of the record and its fields."""
+    return [type(change).__name__, *change]
+
+
+def from_json(line: list[Any]) -> Change:
+    """Inverse of `to_json`; CheckpointError for what no release of this format wrote."""
+    name, *fields = line
+    if name not in _KINDS:
+        raise CheckpointError(
+            f"a journal record of kind {name!r}; this release knows {sorted(_KINDS)}. Resume with "
+            "the release that began the run."
+        )
+    return _KINDS[name](*map(_tuples, fields))
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

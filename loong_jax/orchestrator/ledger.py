@@ -1,10 +1,8 @@
 """The ledger of a run: its open tickets with their groups, its replicas, its trainer, its counters.
 
-    queued -> decoding -> verifying -> judged -> scoring -> ready -> leased -> (trained)
-
-Each open ticket is one entry in one phase and ends exactly once, in one of `records.TICKET_ENDS`;
-an ended ticket leaves and is only counted, so issued = ends + open after every change. `queued`
-tickets carry the policy version that they must be written under. Staleness (trainer's version less
+Each open ticket is one entry in one phase (see `tickets`) and ends exactly once, in one of
+`records.TICKET_ENDS`; an ended ticket leaves and is only counted, so issued = ends + open after
+every change. Staleness (trainer's version less
 the group's) is bounded at admission and again where a step leases a group, so time spent waiting
 counts. A step may lease groups beside that were trained before (`reuse`); their tickets have ended.
 
@@ -13,25 +11,27 @@ reference.
 """
 
 import dataclasses
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from loong_jax.errors import LoongError
 from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.changes import Afterwards, Change
-from loong_jax.orchestrator.tickets import TicketSource
+from loong_jax.orchestrator.tickets import (
+    UNLEASED,
+    WITHOUT_LOGPROBS,
+    Entry,
+    OpenTickets,
+    Phase,
+    TicketSource,
+)
 from loong_jax.rollout import codec
-from loong_jax.rollout.records import TICKET_ENDS, Group, Ticket, TicketEnd
+from loong_jax.rollout.records import TICKET_ENDS, Group, TicketEnd
 from loong_jax.rollout.reuse import GroupReuse, TrainedGroups
 
 FORMAT_VERSION = 2
 
-Phase = Literal["queued", "decoding", "verifying", "judged", "scoring", "ready", "leased"]
 TrainerTask = Literal["idle", "scoring", "training", "publishing"]
-UNFINISHED: tuple[Phase, ...] = ("queued", "decoding", "verifying", "scoring")
-WITHOUT_LOGPROBS: tuple[Phase, ...] = ("queued", "decoding", "verifying", "judged", "scoring")
-UNLEASED: tuple[Phase, ...] = (*WITHOUT_LOGPROBS, "ready")
 _REWOUND: dict[Phase, Phase] = {"decoding": "queued", "scoring": "judged", "leased": "ready"}
 
 
@@ -79,94 +79,6 @@ class Lease(NamedTuple):
     @property
     def groups(self) -> tuple[Group, ...]:
         return self.fresh + self.reread
-
-
-@dataclasses.dataclass(kw_only=True)
-class Entry:
-    """An open ticket, and its group once that is written."""
-
-    ticket: Ticket
-    version: int  # policy version the group is, or must be, written under
-    phase: Phase = "queued"
-    replica: int | None = None  # that decodes it
-    group: Group | None = None
-    num_judged: int = 0  # earlier issues of its problem that came to a verdict
-
-    @property
-    def number(self) -> int:
-        return self.ticket.number
-
-
-class OpenTickets(Mapping[int, Entry]):
-    """Entries by ticket number in the order of issue, with indices; change them here alone."""
-
-    def __init__(self, entries: Iterable[Entry] = ()):
-        self._entries: dict[int, Entry] = {}
-        self._by_phase: dict[Phase, set[int]] = {phase: set() for phase in (*UNLEASED, "leased")}
-        self._by_version: dict[Phase, Counter[int]] = {phase: Counter() for phase in self._by_phase}
-        self._by_replica: dict[int, set[int]] = {}
-        for entry in entries:
-            self.add(entry)
-
-    def __getitem__(self, number: int) -> Entry:
-        return self._entries[number]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def add(self, entry: Entry) -> None:
-        self._entries[entry.number] = entry
-        self._by_phase[entry.phase].add(entry.number)
-        self._by_version[entry.phase][entry.version] += 1
-        if entry.replica is not None:
-            self._by_replica.setdefault(entry.replica, set()).add(entry.number)
-
-    def move(self, number: int, phase: Phase, replica: int | None = None) -> Entry:
-        entry = self._entries[number]
-        self._forget(entry)
-        entry.phase, entry.replica = phase, replica
-        self.add(entry)
-        return entry
-
-    def remove(self, number: int) -> Entry:
-        entry = self._entries.pop(number)
-        self._forget(entry)
-        return entry
-
-    def _forget(self, entry: Entry) -> None:
-        self._by_phase[entry.phase].remove(entry.number)
-        counts = self._by_version[entry.phase]
-        counts[entry.version] -= 1
-        if not counts[entry.version]:
-            del counts[entry.version]
-        if entry.replica is not None:
-            self._by_replica[entry.replica].remove(entry.number)
-
-    def in_phase(self, *phases: Phase) -> list[Entry]:
-        """Those in any of `phases`, in the order of issue."""
-        numbers = [number for phase in phases for number in self._by_phase[phase]]
-        return [self._entries[number] for number in sorted(numbers)]
-
-    def count(self, *phases: Phase) -> int:
-        return sum(len(self._by_phase[phase]) for phase in phases)
-
-    def versions(self, *phases: Phase) -> Counter[int]:
-        """How many tickets in any of `phases` each version has; versions without any are absent."""
-        counts: Counter[int] = Counter()
-        for phase in phases:
-            counts.update(self._by_version[phase])
-        return counts
-
-    def decoding_on(self, replica: int) -> list[int]:
-        """Numbers of the tickets that `replica` decodes, in the order of issue."""
-        return sorted(self._by_replica.get(replica, ()))
-
-    def num_decoding(self, *replicas: int) -> int:
-        """How many tickets `replicas` decode together."""
-        return sum(len(self._by_replica.get(replica, ())) for replica in replicas)
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -284,7 +196,8 @@ class Ledger:
                     self._check_age(number, self._entry(number, ("ready",)).version)
                 self._move(numbers, ("ready",), "leased")
                 fresh = tuple(self.group(number) for number in numbers)
-                self.lease = Lease(fresh, self.trained.pick(len(fresh), self.step))
+                reread = self.trained.pick(len(fresh), self.step) if self.reuse.share else ()
+                self.lease = Lease(fresh, reread)
                 self.trainer = "training"
             case changes.EndStale(numbers, afterwards):
                 self._end(numbers, "stale", afterwards)
@@ -326,8 +239,9 @@ class Ledger:
                 self.trainer = "idle"
             case changes.Trained(step, numbers, limit):
                 assert self.lease is not None
-                self.trained.read(self.lease.reread)
-                self.trained.keep(self.lease.fresh, self.step)
+                if self.reuse.share:
+                    self.trained.read(self.lease.reread)
+                    self.trained.keep(self.lease.fresh, self.step)
                 self.lease = None
                 self._end(numbers, "trained")
                 self.step, self.issue_limit, self.trainer = step, limit, "publishing"

@@ -17,9 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from loong_jax import interrupts
-from loong_jax.errors import LoongError
-from loong_jax.orchestrator import changes, faults, journal
-from loong_jax.orchestrator import policy as policies
+from loong_jax.orchestrator import changes, dora, faults, journal
 from loong_jax.orchestrator.changes import Change
 from loong_jax.orchestrator.executor import (
     Executor,
@@ -28,14 +26,15 @@ from loong_jax.orchestrator.executor import (
     VerifyAgain,
     Verifying,
 )
-from loong_jax.orchestrator.faults import BudgetSpent, FaultBudget
+from loong_jax.orchestrator.faults import FaultBudget, WorkerLost
 from loong_jax.orchestrator.journal import Journal, Replayed
-from loong_jax.orchestrator.ledger import UNLEASED, Ledger, ReplicaState
+from loong_jax.orchestrator.ledger import Ledger, ReplicaState
 from loong_jax.orchestrator.protocols import (
     EventQueue,
     Grade,
     LendsDevices,
     MendsReplicas,
+    Policy,
     RemembersWeights,
     ReplicaGroup,
     ReportsPressure,
@@ -46,30 +45,19 @@ from loong_jax.orchestrator.protocols import (
 )
 from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import events as rl_events
-from loong_jax.rl.grading import Disposition
-from loong_jax.rollout import events as rollout_events
+from loong_jax.rollout import records
 from loong_jax.rollout.records import Group, Ticket
 from loong_jax.rollout.reuse import GroupReuse
 
 logger = logging.getLogger(__name__)
 
-SATURATED_SHARE = 0.9
-
 Event = TypeVar("Event")
-
-
-class RunStalled(LoongError):
-    """No event arrived for longer than the watchdog allows."""
-
-
-class WorkerLost(LoongError):
-    """A trainer or replica failed in a way its group could not mend."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopSettings:
     total_steps: int
-    scheduler: policies.Policy
+    scheduler: Policy
     checkpoint_every: int = 10  # steps; the last step is always saved
     verdict_deadline_s: float = 20.0
     stall_timeout_s: float = 300.0  # without any event; compiling counts as silence
@@ -133,10 +121,7 @@ class Orchestrator:
         self._verifying = Verifying(
             name, verifiers, self.ledger, self._inbox, log, clock, settings.verdict_deadline_s
         )
-        name_of_scheduler = type(scheduler).__name__
-        self._executor = Executor(
-            self.ledger, self.commit, replicas, trainer, versions, name_of_scheduler
-        )
+        self._executor = Executor(self.ledger, self.commit, replicas, trainer, versions)
 
     def commit(self, change: Change, groups: Sequence[Group] = ()) -> None:
         """The change is in the journal, then in the ledger; its effect may follow.
@@ -282,25 +267,14 @@ class Orchestrator:
         try:
             return self._inbox.next(self.settings.stall_timeout_s)
         except queue.Empty:
-            raise RunStalled(self._describe_stall()) from None
-
-    def _describe_stall(self) -> str:
-        phases = {
-            phase: [t.number for t in self.ledger.tickets.in_phase(phase)][:8] for phase in UNLEASED
-        }
-        return (
-            f"no event for {self.settings.stall_timeout_s:.0f} s at step {self.ledger.step}: "
-            f"{faults.what_blocks(self.ledger)}. The trainer is {self.ledger.trainer}, tickets by "
-            f"phase {phases}, replicas {self.ledger.replicas}. Raise stall_timeout_s if it is only "
-            "slow; the same command goes on from here."
-        )
+            raise faults.stalled(self.ledger, self.settings.stall_timeout_s) from None
 
     def _advance(self, event: Any) -> None:
         match event:
-            case rollout_events.BlockDecoded():
+            case records.BlockDecoded():
                 place = {"replica": event.replica, "version": event.version}
                 self._say("decode", event, **place, num_tokens=event.num_tokens)
-            case rollout_events.GroupGenerated():
+            case records.GroupGenerated():
                 self._on_generated(event.group)
             case GroupVerified():
                 self._on_verified(event)
@@ -313,18 +287,18 @@ class Orchestrator:
                 self._on_trained(event)
             case rl_events.VersionPublished():
                 self._on_published(event)
-            case rollout_events.GroupsMigrated():
+            case records.GroupsMigrated():
                 self._executor.on_moved(event.source, event.target)
                 self._say("migrate", **event._asdict())
             case rl_events.Saved():
                 self._on_saved(event)
-            case rollout_events.ReplicaFailed(replica, error):
+            case records.ReplicaFailed(replica, error):
                 self._on_replica_failed(replica, error)
             case changes.ReplicaBack(replica):
                 self._executor.can(MendsReplicas).mend(replica)
                 self.commit(event)
                 self._say("replica_back", replica=replica)
-            case rollout_events.ReplicaIdle():
+            case records.ReplicaIdle():
                 pass
             case rl_events.WorkerFailed():
                 raise WorkerLost(
@@ -363,35 +337,15 @@ class Orchestrator:
         if self.journal is not None:
             verdicts = tuple(dataclasses.asdict(r.verdict) for r in group.rollouts if r.verdict)
         self.commit(changes.Verified(number, disposition, is_solved, verdicts), [group])
-        if disposition != "keep":
-            self._check_that_something_trains(disposition)
-
-    def _check_that_something_trains(self, disposition: Disposition) -> None:
-        """Ends a run whose problems are solved, and stops one that cannot learn from them."""
-        ledger = self.ledger
-        if (
-            ledger.num_fruitless >= self.settings.saturated_after
-            and ledger.num_solved >= SATURATED_SHARE * ledger.num_fruitless
-            and ledger.trainer in ("idle", "scoring")
-        ):
-            logger.info("step %d: the problems are solved; the run ends here", ledger.step)
-            self.commit(changes.RunEnds(ledger.step))
+        settings = self.settings
+        if disposition == "keep":
             return
-        if ledger.num_failed >= self.settings.faults.failed_tickets:
-            raise BudgetSpent(
-                f"{ledger.num_failed} tickets since step {ledger.step} could not be graded or "
-                f"failed, as many as failed_tickets allows; the last was {disposition}. Ends so "
-                f"far: {dict(ledger.ends)}. Look at the verdicts in rollouts/: their reasons say "
-                "what the verifier misses. Responses that were all cut off at the limit of "
-                "tokens cannot be graded either: then raise it."
-            )
-        if ledger.num_fruitless >= self.settings.max_tickets_per_step:
-            raise RunStalled(
-                f"{ledger.num_fruitless} tickets in a row since step {ledger.step} could not "
-                f"train, the last one was {disposition}. Ends so far: {dict(ledger.ends)}. All "
-                "groups are all right or all wrong, or the verifier fails: choose other levels, a "
-                "larger group, or look at the verdicts in rollouts/."
-            )
+        if faults.are_solved(self.ledger, settings.saturated_after):
+            logger.info("step %d: the problems are solved; the run ends here", self.ledger.step)
+            self.commit(changes.RunEnds(self.ledger.step))
+            return
+        max_failed = settings.faults.failed_tickets
+        faults.refuse_fruitless(self.ledger, max_failed, settings.max_tickets_per_step)
 
     def _on_scored(self, event: rl_events.GroupsScored) -> None:
         self._say("score", event)
@@ -466,7 +420,7 @@ class Orchestrator:
     # ---- actions ------------------------------------------------------------------------------
 
     def _act(self) -> None:
-        while actions := policies.decide(self.ledger, self.settings.scheduler, self.clock()):
+        while actions := dora.decide(self.ledger, self.settings.scheduler, self.clock()):
             if not self._executor.may_do(actions):
                 return  # asked again once the moves under way have ended
             for action in actions:

@@ -1,15 +1,115 @@
-"""Where tickets come from: an endless stream of problems, and problems to be issued again."""
+"""Tickets: those that are open, and where they come from.
+
+    queued -> decoding -> verifying -> judged -> scoring -> ready -> leased -> (trained)
+
+`queued` tickets carry the policy version that they must be written under. The source is an endless
+stream of problems, and problems to be issued again.
+"""
 
 import dataclasses
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.environment import Problem
 from loong_jax.orchestrator import curriculum as curricula
 from loong_jax.orchestrator.changes import Afterwards
 from loong_jax.orchestrator.curriculum import Curriculum, CurriculumState
-from loong_jax.rollout.records import Ticket, TicketEnd
+from loong_jax.rollout.records import Group, Ticket, TicketEnd
+
+Phase = Literal["queued", "decoding", "verifying", "judged", "scoring", "ready", "leased"]
+UNFINISHED: tuple[Phase, ...] = ("queued", "decoding", "verifying", "scoring")
+WITHOUT_LOGPROBS: tuple[Phase, ...] = ("queued", "decoding", "verifying", "judged", "scoring")
+UNLEASED: tuple[Phase, ...] = (*WITHOUT_LOGPROBS, "ready")
+
+
+@dataclasses.dataclass(kw_only=True)
+class Entry:
+    """An open ticket, and its group once that is written."""
+
+    ticket: Ticket
+    version: int  # policy version the group is, or must be, written under
+    phase: Phase = "queued"
+    replica: int | None = None  # that decodes it
+    group: Group | None = None
+    num_judged: int = 0  # earlier issues of its problem that came to a verdict
+
+    @property
+    def number(self) -> int:
+        return self.ticket.number
+
+
+class OpenTickets(Mapping[int, Entry]):
+    """Entries by ticket number in the order of issue, with indices; change them here alone."""
+
+    def __init__(self, entries: Iterable[Entry] = ()):
+        self._entries: dict[int, Entry] = {}
+        self._by_phase: dict[Phase, set[int]] = {phase: set() for phase in (*UNLEASED, "leased")}
+        self._by_version: dict[Phase, Counter[int]] = {phase: Counter() for phase in self._by_phase}
+        self._by_replica: dict[int, set[int]] = {}
+        for entry in entries:
+            self.add(entry)
+
+    def __getitem__(self, number: int) -> Entry:
+        return self._entries[number]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, entry: Entry) -> None:
+        self._entries[entry.number] = entry
+        self._by_phase[entry.phase].add(entry.number)
+        self._by_version[entry.phase][entry.version] += 1
+        if entry.replica is not None:
+            self._by_replica.setdefault(entry.replica, set()).add(entry.number)
+
+    def move(self, number: int, phase: Phase, replica: int | None = None) -> Entry:
+        entry = self._entries[number]
+        self._forget(entry)
+        entry.phase, entry.replica = phase, replica
+        self.add(entry)
+        return entry
+
+    def remove(self, number: int) -> Entry:
+        entry = self._entries.pop(number)
+        self._forget(entry)
+        return entry
+
+    def _forget(self, entry: Entry) -> None:
+        self._by_phase[entry.phase].remove(entry.number)
+        counts = self._by_version[entry.phase]
+        counts[entry.version] -= 1
+        if not counts[entry.version]:
+            del counts[entry.version]
+        if entry.replica is not None:
+            self._by_replica[entry.replica].remove(entry.number)
+
+    def in_phase(self, *phases: Phase) -> list[Entry]:
+        """Those in any of `phases`, in the order of issue."""
+        numbers = [number for phase in phases for number in self._by_phase[phase]]
+        return [self._entries[number] for number in sorted(numbers)]
+
+    def count(self, *phases: Phase) -> int:
+        return sum(len(self._by_phase[phase]) for phase in phases)
+
+    def versions(self, *phases: Phase) -> Counter[int]:
+        """How many tickets in any of `phases` each version has; versions without any are absent."""
+        counts: Counter[int] = Counter()
+        for phase in phases:
+            counts.update(self._by_version[phase])
+        return counts
+
+    def decoding_on(self, replica: int) -> list[int]:
+        """Numbers of the tickets that `replica` decodes, in the order of issue."""
+        return sorted(self._by_replica.get(replica, ()))
+
+    def num_decoding(self, *replicas: int) -> int:
+        """How many tickets `replicas` decode together."""
+        return sum(len(self._by_replica.get(replica, ())) for replica in replicas)
+
 
 REISSUED_ENDS: tuple[TicketEnd, ...] = ("filtered", "stale", "ungradable", "failed")
 
@@ -38,6 +138,7 @@ class TicketSource:
         self._again: deque[tuple[Problem, int, int]] = deque()
         self._deferred: deque[tuple[Problem, int, int]] = deque()  # for a round of their own
         self._curriculum = curriculum or Curriculum()
+        self._rates, self._context = self._curriculum.used()  # None where it does nothing
         self._learnt = CurriculumState()
 
     @property
@@ -55,20 +156,19 @@ class TicketSource:
             problem, issues, num_judged = self._again.popleft()
         else:
             problem, issues, num_judged = self._next_of_stream(number, step), 0, 0
-        context = self._curriculum.context
-        limit = curricula.limit_of(context, self._learnt) if context.is_on else None
+        limit = self._context and curricula.limit_of(self._context, self._learnt)
         ticket = Ticket(number=number, problem=problem, issue=issues, max_new_tokens=limit)
         return ticket, num_judged
 
     def _next_of_stream(self, number: int, step: int) -> Problem:
         """The next one that the curriculum does not set aside, or the last one looked at."""
-        rates, passed_over = self._curriculum.pass_rates, 0
+        passed_over = 0
         while True:
             problem = self._problem_at(self._cursor)
             self._cursor += 1
-            if not rates.is_on or passed_over == curricula.MAX_PASSED_OVER:
+            if self._rates is None or passed_over == curricula.MAX_PASSED_OVER:
                 break
-            if curricula.is_posed(rates, self._learnt, problem, step=step, ticket=number):
+            if curricula.is_posed(self._rates, self._learnt, problem, step=step, ticket=number):
                 break
             passed_over += 1
         if passed_over:
@@ -78,16 +178,16 @@ class TicketSource:
 
     def written(self, ticket: Ticket, lengths: Sequence[int]) -> None:
         """The group of an open ticket has responses of these lengths, in tokens."""
-        if (context := self._curriculum.context).is_on:
+        if self._context is not None:
             self._learnt = curricula.after_lengths(
-                context, self._learnt, lengths, limit=ticket.max_new_tokens
+                self._context, self._learnt, lengths, limit=ticket.max_new_tokens
             )
 
     def judged(self, ticket: Ticket, outcomes: Sequence[str]) -> None:
         """The group of an open ticket has verdicts with these outcomes."""
-        if (rates := self._curriculum.pass_rates).is_on:
+        if self._rates is not None:
             self._learnt = curricula.after_verdicts(
-                rates, self._learnt, ticket.problem, outcomes, ticket=ticket.number
+                self._rates, self._learnt, ticket.problem, outcomes, ticket=ticket.number
             )
 
     def metrics(self, *, step: int, ticket: int) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from typing import Annotated
 import tyro
 
 from loong_jax.errors import ConfigError
+from loong_jax.own import absolute
+from loong_jax.verifiers import own_table
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,8 +89,13 @@ class FileProblems:
 
     file: Annotated[Path | None, tyro.conf.arg(name="problems", prefix_name=False)] = None
     held_out_share: float = 0.1  # of the problems for tests, and as much for validation
+    # of your own, FILE.py:CLASS, that lines may name; the first is for lines that name none
+    verifiers: Annotated[tuple[str, ...], tyro.conf.arg(name="verifier", prefix_name=False)] = ()
 
     def __post_init__(self):
+        whole = tuple(absolute(name) for name in self.verifiers)
+        object.__setattr__(self, "verifiers", whole)
+        own_table(whole)  # refuses what names no class
         if not 0 < self.held_out_share < 0.5:
             raise ConfigError(
                 f"held_out_share={self.held_out_share} must lie between 0 and 0.5: it goes to "

@@ -1,18 +1,12 @@
 """The stages that recipes are made of."""
 
 import dataclasses
-import functools
-import inspect
-import itertools
 import math
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Annotated, Any
-
-import tyro
+from collections.abc import Callable
 
 from loong_jax.errors import ConfigError, refuse_below
-from loong_jax.merge.methods.longcat import LongcatFusion
+from loong_jax.merge import search
+from loong_jax.merge.methods import OWN_METHOD, FusionMethod, LongcatFusion
 from loong_jax.orchestrator.baselines import (
     DropAndReplacePolicy,
     OneStepOffPolicy,
@@ -20,12 +14,9 @@ from loong_jax.orchestrator.baselines import (
     SynchronousPolicy,
     TailBatchingPolicy,
 )
-from loong_jax.orchestrator.changes import Action
 from loong_jax.orchestrator.curriculum import Curriculum
 from loong_jax.orchestrator.dora import DoraPolicy, algorithm_1
-from loong_jax.orchestrator.ledger import Ledger
-from loong_jax.orchestrator.policy import Policy
-from loong_jax.own import built, own_function
+from loong_jax.own import Contract, OwnPart, as_own
 from loong_jax.rl.collapse import CollapseRules
 from loong_jax.rl.lora import LoraConfig
 from loong_jax.rl.objectives import Objective
@@ -71,61 +62,6 @@ class SftStage:
                 raise ConfigError(f"{name}={getattr(self, name)} is not in [0, 1]. Give a share.")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OwnPolicy:
-    """A scheduler of your own: the frozen dataclass that `kind` names, and its fields.
-
-    Its file is read once something is to be decided, so again when a run goes on.
-    """
-
-    kind: str  # FILE.py:CLASS
-    groups_per_step: int
-    max_staleness: int
-    settings: Annotated[Mapping[str, Any], tyro.conf.arg(name="")]  # its other fields
-
-    @classmethod
-    def named(cls, name: str, **known: Any) -> "OwnPolicy":
-        """Of the class that FILE.py:CLASS names, with those of the fields `known` that it has."""
-        policy: Any = _policy_of(name, known)
-        if not (dataclasses.is_dataclass(policy) and isinstance(policy, Policy)):
-            raise ConfigError(
-                f"{name} makes {policy!r:.80}, which is no scheduler. It needs groups_per_step, "
-                "max_staleness, mixes_versions, needs and decide (docs/how-to/add_scheduler.md)."
-            )
-        file, _, class_name = name.rpartition(":")
-        settings = {field.name: getattr(policy, field.name) for field in dataclasses.fields(policy)}
-        for common in ("groups_per_step", "max_staleness"):
-            settings.pop(common, None)
-        return cls(
-            kind=f"{Path(file).resolve()}:{class_name}",
-            groups_per_step=policy.groups_per_step,
-            max_staleness=policy.max_staleness,
-            settings=settings,
-        )
-
-    @functools.cached_property
-    def policy(self) -> Policy:
-        common = {"groups_per_step": self.groups_per_step, "max_staleness": self.max_staleness}
-        return _policy_of(self.kind, {**common, **self.settings})
-
-    @property
-    def mixes_versions(self) -> bool:
-        return self.policy.mixes_versions
-
-    @property
-    def needs(self) -> tuple[type, ...]:
-        return self.policy.needs
-
-    def decide(self, view: Ledger, now: float) -> list[Action]:
-        return self.policy.decide(view, now)
-
-
-def _policy_of(name: str, known: Mapping[str, Any]) -> Any:
-    kind = own_function(name)
-    fields = inspect.signature(kind).parameters
-    return built(name, **{field: value for field, value in known.items() if field in fields})
-
-
 Scheduler = (
     DoraPolicy
     | SynchronousPolicy
@@ -133,7 +69,12 @@ Scheduler = (
     | OneStepOffPolicy
     | PartialRolloutPolicy
     | DropAndReplacePolicy
-    | OwnPolicy
+    | OwnPart
+)
+OWN_SCHEDULER = Contract(
+    Scheduler,
+    ("groups_per_step", "max_staleness", "mixes_versions", "needs", "decide"),
+    "docs/how-to/add_scheduler.md",
 )
 SCHEDULERS: dict[str, Callable[..., Scheduler]] = {  # by name on the command line
     "dora": DoraPolicy,
@@ -178,6 +119,8 @@ class RlStage:
     wall_time_of: tuple[str, ...] = ()  # stages whose training time, added up, ends this one
 
     def __post_init__(self):
+        scheduler = as_own(self.scheduler, "scheduler", OWN_SCHEDULER)
+        object.__setattr__(self, "scheduler", scheduler)
         refuse_below(self, 1, "num_steps", "rows", "max_issues", "solved_after")
         refuse_below(self, 1, "checkpoint_every")
         refuse_below(self, 2, "group_size")  # a group of one has nothing to be compared with
@@ -234,9 +177,9 @@ class FusionStage:
 
     base: str
     experts: tuple[str, ...]
-    method: LongcatFusion = LongcatFusion()
-    scales: tuple[float, ...] = (1.0, 1.5, 2.0, 3.0)
-    keep_rates: tuple[float, ...] = (0.8, 1.0)
+    method: FusionMethod = LongcatFusion()
+    scales: tuple[float, ...] = (1.0, 1.5, 2.0, 3.0)  # of methods that have one
+    keep_rates: tuple[float, ...] = (0.8, 1.0)  # the same
     num_problems: int = 64  # per domain and point of the grid
 
     def __post_init__(self):
@@ -246,8 +189,9 @@ class FusionStage:
                 f"experts={self.experts}, scales={self.scales} and keep_rates={self.keep_rates} "
                 "must not be empty. Give at least one of each."
             )
-        for scale, keep_rate in itertools.product(self.scales, self.keep_rates):
-            dataclasses.replace(self.method, scale=scale, keep_rate=keep_rate)  # which may refuse
+        object.__setattr__(self, "method", as_own(self.method, "method", OWN_METHOD))
+        if not isinstance(self.method, OwnPart):  # which are tried before anything runs
+            search.candidates(self.method, self.scales, self.keep_rates)  # which may refuse
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,8 @@ from jaxtyping import Array, Bool, Float, Int
 from loong_jax.data import packing
 from loong_jax.data.packing import Predicted
 from loong_jax.errors import ConfigError
-from loong_jax.rl import advantages, routing_replay
-from loong_jax.rl.advantages import AdvantageEstimator
+from loong_jax.rl import rewards, routing_replay
+from loong_jax.rl.rewards import AdvantageEstimator
 from loong_jax.rollout.records import Group, Rollout
 from loong_jax.sharding import ShardingRules
 
@@ -127,7 +127,7 @@ def make_batches(
     prompts: list[np.ndarray] = []
     for group in sorted(groups, key=lambda g: g.ticket.number):
         rollouts = sorted(group.rollouts, key=lambda r: r.attempt)
-        advantage = advantages.group_advantages([r.reward for r in rollouts], estimator)
+        advantage = rewards.group_advantages([r.reward for r in rollouts], estimator)
         for rollout, value in zip(rollouts, advantage.tolist(), strict=True):
             if rollout.reward is None or not np.any(rollout.loss_mask):
                 continue

@@ -1,18 +1,22 @@
-"""Rewards: the one place where a verdict and scores become a number, as data in the recipe.
+"""Rewards and advantages: from the verdicts of a group to what the loss multiplies.
 
-Incomplete signals are masked (arXiv:2509.18883, 3.2.2): a rollout whose verifier failed, and one
-cut off at the length limit unless it repeats itself or the rule has a value for it, has the reward
-None, which leaves both the loss and the group's baseline.
+Here alone a verdict and scores become a number, as data in the recipe. Incomplete signals are
+masked (arXiv:2509.18883, 3.2.2): a rollout whose verifier failed, and one cut off at the length
+limit unless it repeats itself or the rule has a value for it, has the reward None. It is in no mean
+and no standard deviation, and its advantage is 0. With fewer than two rewards there is nothing to
+compare, so the group is ungradable; where all rewards are equal it teaches nothing and is filtered.
 """
 
 import dataclasses
 import hashlib
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
 from loong_jax.errors import ConfigError
+from loong_jax.own import OwnPart
 from loong_jax.rollout.records import Group, Rollout
 
 
@@ -155,3 +159,80 @@ def _deal_again(rewards: list[float | None], key: str) -> list[float | None]:
     for place, source in zip(valid, order, strict=True):
         dealt[place] = rewards[valid[int(source)]]
     return dealt
+
+
+# ---- what a group is good for ----
+
+Disposition = Literal["keep", "filtered", "ungradable", "failed"]
+
+
+def grade(group: Group, source: RewardSource) -> tuple[Group, Disposition]:
+    """The group with its rewards, and whether a step may use it (arXiv:2509.18883, 3.2.2).
+
+    `filtered`: all valid rewards are equal; `ungradable`: fewer than two are valid; `failed`: no
+    attempt came to an end at all.
+    """
+    rewarded = reward_group(group, source)
+    if all(r.finish_reason in ("failed", "cancelled") for r in rewarded.rollouts):
+        return rewarded, "failed"
+    return rewarded, group_signal([rollout.reward for rollout in rewarded.rollouts])
+
+
+def group_signal(rewards: Sequence[float | None]) -> Disposition:
+    """`ungradable` with fewer than two valid rewards, `filtered` where all are equal, or `keep`."""
+    valid = [reward for reward in rewards if reward is not None]
+    if len(valid) < 2:
+        return "ungradable"
+    return "filtered" if min(valid) == max(valid) else "keep"
+
+
+# ---- advantages ----
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GroupNormalised:
+    """(R - mean) / (standard deviation + eps), both over the group's valid rollouts (GRPO).
+
+    The deviation is that of the population (divisor n), so +1 and -1 are the advantages of a group
+    that is half right.
+    """
+
+    eps: float = 1e-4
+
+    def __post_init__(self):
+        if not self.eps > 0:
+            raise ConfigError(f"eps={self.eps} must be positive. Use a value such as 1e-4.")
+
+    def advantages(self, rewards: np.ndarray) -> np.ndarray:
+        """Of the valid rewards of one group: at least two, not all equal."""
+        return (rewards - rewards.mean()) / (rewards.std() + self.eps)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeanOnly:
+    """R - mean, without division: hard and easy problems keep their weight (Dr. GRPO,
+    arXiv:2503.20783).
+    """
+
+    def advantages(self, rewards: np.ndarray) -> np.ndarray:
+        return rewards - rewards.mean()
+
+
+AdvantageEstimator = GroupNormalised | MeanOnly | OwnPart
+
+
+def group_advantages(rewards: Sequence[float | None], estimator: AdvantageEstimator) -> np.ndarray:
+    """Advantages of one group, float32 [G]; 0 for masked rollouts and a group without signal."""
+    advantage = np.zeros(len(rewards), np.float32)
+    if group_signal(rewards) != "keep":
+        return advantage
+    is_valid = np.array([reward is not None for reward in rewards])
+    valid = np.array([reward for reward in rewards if reward is not None], np.float64)
+    found = np.asarray(estimator.advantages(valid))
+    if found.shape != valid.shape or not np.all(np.isfinite(found)):
+        raise ConfigError(
+            f"{estimator} gave {found!r:.80} for the rewards {valid.tolist()!r:.80}. `advantages` "
+            "returns one finite number for each."
+        )
+    advantage[is_valid] = found
+    return advantage

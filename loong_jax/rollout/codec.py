@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.environment import Problem
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket, Turn
 from loong_jax.verifiers.verdict import Verdict
 

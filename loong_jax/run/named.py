@@ -2,7 +2,7 @@
 
 Each part is a dataclass of one kind or another, whose fields are options. What the command line
 names takes the place of the recipe's own. `FILE.py:FUNCTION` is one of your own: a function that
-takes the stage and returns its part, or a class of schedulers.
+takes the stage and returns its part, or a class of schedulers or of merge methods.
 """
 
 import dataclasses
@@ -11,13 +11,15 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
-from loong_jax import recipes
+from loong_jax import own, verifiers
 from loong_jax.errors import ConfigError
-from loong_jax.own import OwnPart
-from loong_jax.recipes import SCHEDULERS, Recipe, RlStage, Scheduler
-from loong_jax.recipes.stages import OwnPolicy
+from loong_jax.merge import METHODS, search
+from loong_jax.merge.methods import OWN_METHOD, FusionMethod
+from loong_jax.recipes import SCHEDULERS, FusionStage, Recipe, RlStage
+from loong_jax.recipes.stages import OWN_SCHEDULER
 from loong_jax.rl.objectives import OBJECTIVES, Objective
 from loong_jax.rl.optimizers import AdamW, Muon, Optimizer
+from loong_jax.run import own_problems
 from loong_jax.run.choosing import value_of
 
 OPTIMIZERS: dict[str, type] = {"adamw": AdamW, "muon": Muon}
@@ -25,12 +27,13 @@ NAMES: Mapping[str, Mapping[str, Any]] = {  # field of a stage -> what can be na
     "objective": OBJECTIVES,
     "scheduler": SCHEDULERS,
     "optimizer": OPTIMIZERS,
+    "method": {name: kind for name, kind in METHODS.items() if kind in get_args(FusionMethod)},
 }
 _KINDS = {
     "objective": (Objective,),
-    "scheduler": get_args(Scheduler),
     "optimizer": get_args(Optimizer),
 }
+_CLASSES = {"scheduler": OWN_SCHEDULER, "method": OWN_METHOD}  # fields that a class may name
 
 
 def choose(recipe: Recipe, arguments: Sequence[str]) -> tuple[Recipe, list[str]]:
@@ -55,25 +58,28 @@ def choose(recipe: Recipe, arguments: Sequence[str]) -> tuple[Recipe, list[str]]
     return dataclasses.replace(recipe, stages=stages), left
 
 
-def own_parts(recipe: Recipe) -> list[Any]:
-    """The schedulers, signals and clips of one's own in a recipe, made of their settings.
-
-    ConfigError for what their files raise: to be called before anything runs.
-    """
-    stages = [stage for stage in recipe.stages.values() if isinstance(stage, RlStage)]
-    policies = [
-        stage.scheduler.policy for stage in stages if isinstance(stage.scheduler, OwnPolicy)
-    ]
-    named = [part for stage in stages for part in (stage.objective.signal, stage.objective.clip)]
-    return policies + [part.part for part in named if isinstance(part, OwnPart)]
+def try_own_parts(recipe: Recipe) -> None:
+    """Makes the parts of your own: ConfigError for what their files raise, before anything runs."""
+    for stage in recipe.stages.values():
+        if isinstance(stage, RlStage):
+            for part in (stage.scheduler, stage.objective.signal, stage.objective.clip):
+                own.part_of(part)
+        if isinstance(stage, FusionStage):
+            search.candidates(stage.method, stage.scales, stage.keep_rates)
+    table = own_problems.verifiers_of(recipe.problems)
+    for name in table:
+        verifiers.get_verifier(name, table=table).close()
 
 
 def _part(field: str, option: str, name: str, stage: Any) -> Any:
     if ".py:" in name:
-        found = recipes.own_function(name)
-        if field == "scheduler" and isinstance(found, type):
-            return OwnPolicy.named(name, **_fields(stage.scheduler))
+        found = own.own_function(name)
+        if field in _CLASSES and isinstance(found, type):
+            known = _shared(stage.scheduler, found) if field == "scheduler" else {}
+            return own.named(name, _CLASSES[field], known)
         part = found(stage)
+        if field in _CLASSES:
+            return own.as_own(part, name, _CLASSES[field])
         if not isinstance(part, _KINDS[field]):
             kinds = ", ".join(kind.__name__ for kind in _KINDS[field])
             raise ConfigError(f"{option}={name} returned {part!r:.80}. Return one of {kinds}.")
@@ -86,12 +92,21 @@ def _part(field: str, option: str, name: str, stage: Any) -> Any:
 
 def _like(old: Any, kind: Callable[..., Any]) -> Any:
     """A config of that kind, with the settings that it has in common with the old one."""
-    known = inspect.signature(kind).parameters
-    return kind(**{name: value for name, value in _fields(old).items() if name in known})
+    return kind(**_shared(old, kind))
 
 
-def _fields(config: Any) -> dict[str, Any]:
-    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+def _shared(old: Any, kind: Callable[..., Any]) -> Mapping[str, Any]:
+    """Settings of `old` that `kind` has as well, by the same name and of the same type."""
+    if isinstance(old, own.OwnPart):
+        given, types = old.settings, {}
+    else:
+        given = {field.name: getattr(old, field.name) for field in dataclasses.fields(old)}
+        types = {field.name: field.type for field in dataclasses.fields(old)}
+    return {
+        name: given[name]
+        for name, parameter in inspect.signature(kind).parameters.items()
+        if name in given and types.get(name, parameter.annotation) == parameter.annotation
+    }
 
 
 def _sized(stage: RlStage, prefix: str, arguments: Sequence[str]) -> RlStage:

@@ -7,7 +7,7 @@ Without a prover proofs are ungradable: such problems are told of, and train not
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from loong_jax import verifiers
@@ -16,7 +16,7 @@ from loong_jax.data.problem_files import Posed
 from loong_jax.errors import ConfigError
 from loong_jax.recipes import FileProblems
 from loong_jax.run import own_problems
-from loong_jax.run.judging import Judge
+from loong_jax.run.session import Judge
 from loong_jax.verifiers import admission, admission_cases
 from loong_jax.verifiers.admission import Case
 from loong_jax.verifiers.verdict import Verdict
@@ -71,7 +71,8 @@ def require(settings: FileProblems, judge: Judge, run_dir: Path) -> None:
         for one in [one for one in found if one.answer is not None][: MAX_ASKED.get(name)]
     ]
     refuse_wrong_answers(settings, answers, judge)
-    reports = {name: _admit(name, found) for name, found in by_verifier.items()}
+    table = own_problems.verifiers_of(settings)
+    reports = {name: _admit(name, found, table) for name, found in by_verifier.items()}
     json_files.write_json(
         run_dir / RECORD,
         {
@@ -101,12 +102,12 @@ def refuse_wrong_answers(settings: FileProblems, answers: Sequence[Posed], judge
     own_problems.refuse_lines(settings, bad)
 
 
-def _admit(name: str, found: Sequence[Posed]) -> admission.Report:
+def _admit(name: str, found: Sequence[Posed], table: Mapping[str, str]) -> admission.Report:
     """A verifier on cases of the file, or on its own where no answer of the file is known."""
     cases = _cases(found, NUM_CASES.get(name, USUAL_CASES))
     if not cases:
-        return admission.admit_registered(name).require()
-    verifier = verifiers.get_verifier(name)
+        return admission.admit_registered(name, table).require()
+    verifier = verifiers.get_verifier(name, table=table)
     try:
         return admission.admit(verifier, cases, name=f"verifier {name!r}").require()
     finally:

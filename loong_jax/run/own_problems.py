@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from loong_jax import configs
 from loong_jax.data import json_files, problem_files, response
 from loong_jax.data.problem_files import Posed, ProblemFile
-from loong_jax.environments.problem import Problem, split_of
+from loong_jax.environments.environment import Problem, split_of
 from loong_jax.errors import ConfigError
-from loong_jax.recipes import FileProblems, Recipe, RlStage, SftStage
+from loong_jax.recipes import FileProblems, ProblemSource, Recipe, RlStage, SftStage
+from loong_jax.remote import AnyPath, RemotePath
 from loong_jax.run.texts import Texts
+from loong_jax.verifiers import own_table
 
 COPY = "problems.jsonl"  # in the run directory: the file as the run began with it
 MAX_NAMED = 8  # lines that one error names
@@ -30,12 +33,18 @@ def read(settings: FileProblems) -> ProblemFile:
             "docs/tutorials/own_problems.md says what the file holds."
         )
     status = settings.file.stat() if settings.file.exists() else None
-    return _read(settings.file, None if status is None else (status.st_mtime_ns, status.st_size))
+    changed = None if status is None else (status.st_mtime_ns, status.st_size)
+    return _read(settings.file, settings.verifiers, changed)
 
 
 @functools.lru_cache(maxsize=4)
-def _read(path: Path, changed: object) -> ProblemFile:
-    return problem_files.read(path)
+def _read(path: Path, own: tuple[str, ...], changed: object) -> ProblemFile:
+    return problem_files.read(path, own)
+
+
+def verifiers_of(problems: ProblemSource | None) -> dict[str, str]:
+    """Those of your own that problems may name: `table` of `verifiers.get_verifier`."""
+    return own_table(problems.verifiers) if isinstance(problems, FileProblems) else {}
 
 
 def refuse_other(settings: FileProblems, run_dir: Path) -> None:
@@ -247,6 +256,16 @@ def refuse_lines(settings: FileProblems, bad: Sequence[tuple[Posed, str]]) -> No
         if len(bad) > MAX_NAMED:
             lines.append(f"({len(bad) - MAX_NAMED} more bad lines)")
         raise ConfigError("\n".join(lines))
+
+
+def recipe_of(run_dir: AnyPath) -> Recipe | None:
+    """The recipe of a run or of the run that a stage belongs to; None for any other directory."""
+    if isinstance(run_dir, RemotePath):
+        return None
+    for directory in (run_dir, *run_dir.resolve().parents[:2]):
+        if (directory / "config.json").exists() and (directory / "stages").is_dir():
+            return as_kept(configs.load(directory), directory)
+    return None
 
 
 def as_kept(recipe: Recipe, run_dir: Path) -> Recipe:

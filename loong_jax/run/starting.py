@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import orbax.checkpoint as ocp
 
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.merge import checkpoints
@@ -18,10 +17,19 @@ from loong_jax.models import parameters
 from loong_jax.models.families import ModelConfig, family_of
 from loong_jax.models.hf import read_weights
 from loong_jax.models.moe import MoEConfig, scaling
-from loong_jax.recipes import START, TEACHER, EvaluationStage, Recipe, RlStage, SftStage, Stage
+from loong_jax.recipes import (
+    START,
+    TEACHER,
+    EvaluationStage,
+    Recipe,
+    RlStage,
+    SftStage,
+    Stage,
+    quickstart,
+)
 from loong_jax.remote import AnyPath, RemotePath
 from loong_jax.rl import checkpoint
-from loong_jax.run import convert, sources
+from loong_jax.run import sources
 from loong_jax.sharding import NO_MESH, ShardingRules
 
 # What may differ between a model as it was trained and as it goes on: how it is computed, and what
@@ -53,7 +61,7 @@ def load(
     Raises ConfigError where the two models differ, CheckpointError where the files do not hold
     what their config says.
     """
-    found, _ = convert.read_model(directory)
+    found, _ = sources.read_model(directory)
     if stack > 1:
         if not isinstance(found, MoEConfig):
             raise ConfigError(
@@ -94,16 +102,16 @@ def with_given_model(recipe: Recipe) -> Recipe:
     recipe = _with_ends_tied(recipe)
     found = given(recipe)
     if START in found:
-        model, _ = convert.read_model(found[START])
-        if recipe.model == MoEConfig.tiny():  # nobody asked for another one
+        model, _ = sources.read_model(found[START])
+        if recipe.model in (MoEConfig.tiny(), quickstart.MODEL):  # nobody asked for another one
             recipe = dataclasses.replace(recipe, model=model)
         refuse_other_model(found[START], model, recipe.model)
     if recipe.dtype is not None:
         model = dataclasses.replace(recipe.model, dtype=recipe.dtype, param_dtype=recipe.dtype)
         recipe = dataclasses.replace(recipe, model=model)
     if TEACHER in found:
-        model, _ = convert.read_model(found[TEACHER])
-        if _is_reference(recipe):
+        model, _ = sources.read_model(found[TEACHER])
+        if any(getattr(one, "reference", None) == TEACHER for one in recipe.stages.values()):
             refuse_other_model(found[TEACHER], model, recipe.model)
     return recipe
 
@@ -115,16 +123,10 @@ def _with_ends_tied(recipe: Recipe) -> Recipe:
     """
     stages = dict(recipe.stages)
     if recipe.start_from is not None:
-        cold = {
-            name
-            for name, stage in stages.items()
-            if isinstance(stage, SftStage) and stage.is_cold_start
-        }
-        stages = {
-            name: _after_start(stage, cold) for name, stage in stages.items() if name not in cold
-        }
+        cold = {n for n, one in stages.items() if isinstance(one, SftStage) and one.is_cold_start}
+        stages = {n: _after_start(one, cold) for n, one in stages.items() if n not in cold}
     if recipe.start_from is None or (recipe.problems is None and recipe.data is not None):
-        stages = {n: stage for n, stage in stages.items() if not isinstance(stage, EvaluationStage)}
+        stages = {n: one for n, one in stages.items() if not isinstance(one, EvaluationStage)}
     if recipe.start_from is None and any(START in _names_of(stage) for stage in stages.values()):
         raise ConfigError(
             "this recipe trains weights that there are already. Give --start-from a directory in "
@@ -161,11 +163,6 @@ def _after_start(stage: Stage, cold: Set[str]) -> Stage:
 def _names_of(stage: Stage) -> tuple[str | None, ...]:
     names = ("after", "reference", "teacher", "base")
     return tuple(getattr(stage, name, None) for name in names)
-
-
-def _is_reference(recipe: Recipe) -> bool:
-    stages = recipe.stages.values()
-    return any(isinstance(stage, RlStage) and stage.reference == TEACHER for stage in stages)
 
 
 def given(recipe: Recipe) -> dict[str, AnyPath]:
@@ -205,26 +202,13 @@ def _read(directory: Path, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str,
             f"{directory} holds no finished weights. Name a directory that `loong import-hf` made, "
             "or a finished stage of a run."
         )
-    path = (place / str(steps[-1]) / "arrays").absolute()
-    reader = ocp.PyTreeCheckpointHandler()
-    there = reader.metadata(path).tree  # pyright: ignore[reportArgumentType]
-    there = {name: leaf for name, leaf in there.items() if not name.startswith("masters/")}
-    shapes = {name: tuple(leaf.shape) for name, leaf in there.items()}
-    if odd := _first_difference(shapes, {n: tuple(a.shape) for n, a in wanted.items()}):
+    stored = checkpoint.Stored(place, steps[-1])
+    shapes = {n: leaf.shape for n, leaf in stored.shapes.items() if not n.startswith("masters/")}
+    asked = {name: tuple(leaf.shape) for name, leaf in wanted.items()}
+    if odd := next((n for n in sorted(shapes | asked) if shapes.get(n) != asked.get(n)), None):
         raise CheckpointError(
-            f"{path} holds {odd} of shape {shapes.get(odd)}, and the model has "
-            f"{wanted[odd].shape if odd in wanted else None}. Put the model.json beside it that "
-            "belongs to the weights."
+            f"{place} holds {odd} of shape {shapes.get(odd)}, and the model has {asked.get(odd)}. "
+            "Put the model.json beside it that belongs to the weights."
         )
-    kinds = {
-        name: ocp.ArrayRestoreArgs(sharding=a.sharding, global_shape=a.shape, dtype=a.dtype)
-        for name, a in wanted.items()
-    }
-    return reader.restore(
-        path,  # pyright: ignore[reportArgumentType]
-        args=ocp.args.PyTreeRestore(wanted, restore_args=kinds, partial_restore=True),
-    )
-
-
-def _first_difference(a: dict[str, Any], b: dict[str, Any]) -> str | None:
-    return next((name for name in sorted(a | b) if a.get(name) != b.get(name)), None)
+    arrays = stored.arrays({name: leaf.sharding for name, leaf in wanted.items()})
+    return {name: array.astype(wanted[name].dtype, copy=False) for name, array in arrays}

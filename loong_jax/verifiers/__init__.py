@@ -1,14 +1,15 @@
 """Judging answers: verdicts, verifiers, and the pool that runs them."""
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from loong_jax.errors import VerifierError
+from loong_jax.errors import ConfigError, VerifierError
 from loong_jax.verifiers.verdict import Verdict
 
 if TYPE_CHECKING:  # environments import the verdict from here
-    from loong_jax.environments.problem import Problem
+    from loong_jax.environments.environment import Problem
 
 VERIFIERS: dict[str, str] = {
     "code": "loong_jax.verifiers.code.verifier:CodeVerifier",
@@ -24,7 +25,7 @@ VERIFIERS: dict[str, str] = {
     "resyn": "loong_jax.verifiers.environment:EnvironmentVerifier",
 }
 
-__all__ = ["VERIFIERS", "Verdict", "Verifier", "get_verifier"]
+__all__ = ["VERIFIERS", "Verdict", "Verifier", "get_verifier", "own_table"]
 
 
 @runtime_checkable
@@ -39,9 +40,33 @@ class Verifier(Protocol):
 
 
 def get_verifier(name: str, *, table: Mapping[str, str] | None = None, **options: Any) -> Verifier:
-    """Builds the verifier of this name; `options` are its arguments, `table` adds names to ours."""
+    """Builds the verifier of this name; `options` are its arguments.
+
+    `table` adds names to ours, each of `module:CLASS` or `FILE.py:CLASS`.
+    """
     known = VERIFIERS | dict(table or {})
     if name not in known:
         raise VerifierError(f"verifier {name!r} is unknown. Choose one of {sorted(known)}.")
+    if ".py:" in known[name]:
+        from loong_jax import own
+
+        contract = own.Contract((), ("verify", "close"), "docs/how-to/add_verifier.md")
+        verifier = own.built(known[name], **options)
+        own.refuse_lacking(verifier, name, contract)
+        return verifier
     module, _, attribute = known[name].partition(":")
     return getattr(importlib.import_module(module), attribute)(**options)
+
+
+def own_table(names: Sequence[str]) -> dict[str, str]:
+    """Verifiers of your own, each `DIR/FILE.py:CLASS`, by the names `FILE.py:CLASS`."""
+    table = {}
+    for name in names:
+        file, _, kind = name.rpartition(":")
+        short = f"{Path(file).name}:{kind}"
+        if not file.endswith(".py") or table.setdefault(short, name) != name:
+            raise ConfigError(
+                f"verifier={name!r} names no class of a file, or another of the name {short!r} is "
+                "given too. Write FILE.py:CLASS, each with a name of its own."
+            )
+    return table

@@ -13,7 +13,7 @@ import queue
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from loong_jax.verifiers import attacks
 from loong_jax.verifiers.verdict import Verdict
 
 if TYPE_CHECKING:
-    from loong_jax.environments.problem import Problem
+    from loong_jax.environments.environment import Problem
 
 MAX_COST_S = 5.0  # of one verdict, on a machine that is not overloaded
 MAX_CONSTANT_SHARE = 0.5  # of the cases that one and the same answer may be right for
@@ -314,14 +314,18 @@ def rows(report: Report) -> Iterator[str]:
     yield from (f"  {failure}" for failure in report.failures[:10])
 
 
-def admit_registered(name: str, **options: Any) -> Report:
-    """The report of a registered verifier on its own cases; `options` are its arguments."""
+def admit_registered(name: str, table: Mapping[str, str] | None = None, **options: Any) -> Report:
+    """The report of a registered verifier on its own cases; `options` are its arguments.
+
+    `table` has those of your own, as of `get_verifier`.
+    """
     from loong_jax import verifiers
     from loong_jax.verifiers import admission_cases
 
-    cases = admission_cases.cases_of(name)
-    verifier = verifiers.get_verifier(name, **options)
+    verifier = verifiers.get_verifier(name, table=table, **options)
     try:
+        own = name in (table or {})
+        cases = admission_cases.of_own(name, verifier) if own else admission_cases.cases_of(name)
         return admit(verifier, cases, name=f"verifier {name!r}")
     finally:
         verifier.close()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.environment import Problem
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers.admission import Case, as_it_is, environment_cases, in_box, in_tags
 
@@ -43,6 +43,29 @@ def cases_of(name: str) -> Sequence[Case]:
             "admission_cases.toml."
         )
     return [_case(name, number, row) for number, row in enumerate(_table()[name])]
+
+
+_KEYS = {"question", "gold", "answer", "perturbed", "render", "arguments"}
+
+
+def of_own(name: str, verifier: Any) -> Sequence[Case]:
+    """Those of a verifier of your own: `cases` of its class, rows with the keys of the file here.
+
+    VerifierError where there are none, or where a row has other keys.
+    """
+    rows = getattr(verifier, "cases", ())
+    for row in rows:
+        if not {"question", "answer"} <= set(row) <= _KEYS or row.get("render", "") not in _RENDER:
+            raise VerifierError(
+                f"a case of verifier {name!r} is {row!r:.200}. Give question and answer, and of "
+                f"{sorted(_KEYS)} what else it has; render is one of {sorted(_RENDER)}."
+            )
+    if not rows:
+        raise VerifierError(
+            f"verifier {name!r} is not admitted: its class has no cases. Write some there: "
+            '`cases = [{"question": ..., "gold": ..., "answer": ...}]`.'
+        )
+    return [_case(name, number, row) for number, row in enumerate(rows)]
 
 
 def _case(name: str, number: int, row: dict[str, Any]) -> Case:

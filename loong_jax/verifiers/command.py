@@ -9,12 +9,44 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loong_jax import verifiers
-from loong_jax.errors import VerifierError
+from loong_jax import options, verifiers
+from loong_jax.errors import ConfigError, VerifierError
 from loong_jax.verifiers import Verifier, verdict
 from loong_jax.verifiers.verdict import Score, Verdict
 
 _NAMES = ("id", "uid")  # of the record, repeated beside its verdict
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VerifyOptions:
+    """Judges every line of a JSON-lines file; the output has one verdict a line, in order.
+
+    Most records have `answer` (a whole response or the answer alone) and `gold`;
+    docs/reference/verifiers.md says what each verifier reads. A line that is no record is
+    ungradable.
+
+    Example: loong verify math --input cases.jsonl --output verdicts.jsonl
+    """
+
+    input: Path  # records, one JSON object a line
+    output: Path  # {"verdict", "reason", "evidence", ...} a line; replaced when all is done
+
+
+def main(arguments: Sequence[str]) -> int:
+    name, *rest = arguments
+    if name == "admission":
+        return admit(rest)
+    table = {name: name} if ".py:" in name else {}
+    if name not in (verifiers.VERIFIERS | table):
+        raise ConfigError(
+            f"{name!r} judges no files. Choose one of: {', '.join(verifiers.VERIFIERS)}; or one of "
+            "your own: FILE.py:CLASS."
+        )
+    chosen = options.parse(VerifyOptions, f"loong verify {name}", rest)
+    verifier = verifiers.get_verifier(name, table=table)
+    counts = verify_file(verifier, chosen.input, chosen.output)
+    print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+    return 0
 
 
 def verify_file(verifier: Verifier, source: Path, destination: Path) -> dict[str, int]:
@@ -56,15 +88,18 @@ def admit(names: Sequence[str]) -> int:
     """
     from loong_jax.verifiers import admission  # reads problems, which import this package
 
-    unknown = set(names) - set(verifiers.VERIFIERS)
+    table = verifiers.own_table([name for name in names if ".py:" in name])
+    unknown = {name for name in names if name not in (*verifiers.VERIFIERS, *table.values())}
     if unknown:
         raise VerifierError(
-            f"verifiers {sorted(unknown)} are unknown. Choose from {sorted(verifiers.VERIFIERS)}."
+            f"verifiers {sorted(unknown)} are unknown. Choose from {sorted(verifiers.VERIFIERS)}, "
+            "or name one of your own: FILE.py:CLASS."
         )
     num_refused = 0
+    short = {whole: name for name, whole in table.items()}
     for name in names or sorted(verifiers.VERIFIERS):
         try:
-            report = admission.admit_registered(name)
+            report = admission.admit_registered(short.get(name, name), table)
         except VerifierError as error:
             print(f"verifier {name!r}: REFUSED; {error}")
             num_refused += 1
@@ -102,7 +137,7 @@ def _judge(verifier: Any, line: bytes) -> tuple[Any, Verdict | Score]:
 
 def _verify_problem(verifier: Verifier, record: dict[str, Any]) -> Verdict:
     """Of a verifier that reads problems alone: `gold`, `question` and the rest as arguments."""
-    from loong_jax.environments.problem import Problem  # which imports this package
+    from loong_jax.environments.environment import Problem  # which imports this package
 
     answer, gold = record.get("answer"), record.get("gold")
     if not isinstance(answer, str):

@@ -15,11 +15,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from loong_jax import environments
-from loong_jax.environments.environment import name_in
+from loong_jax.environments.environment import Problem, name_in
 from loong_jax.environments.modules import Module, ModuleEnvironment, ModuleRunner
-from loong_jax.environments.problem import Problem
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import extract, verdict
+from loong_jax.verifiers import verdict
 from loong_jax.verifiers.sandbox import Limits, SandboxLost, SandboxRunner
 from loong_jax.verifiers.verdict import IsolationTier, Verdict
 
@@ -52,7 +51,7 @@ class EnvironmentVerifier:
         if judge is None or "state" not in problem.arguments:
             judged = verdict.ungradable("problem", "its arguments hold no environment and state")
         else:
-            extracted = extract.extract_answer if judge.is_marked else extract.answer_span
+            extracted = verdict.extract_answer if judge.is_marked else verdict.answer_span
             judged = _judged(judge, problem, extracted(response_text))
         ran = self._runner.num_runs > num_runs
         return dataclasses.replace(

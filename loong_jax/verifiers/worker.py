@@ -119,7 +119,9 @@ def decode(body: bytes) -> Verdict:
 
 def judge(verifiers: dict[str, Any], config: WorkerConfig, request: Mapping[str, Any]) -> Verdict:
     """Verdict of one request; whatever a verifier raises makes the answer ungradable."""
-    from loong_jax.environments.problem import Problem  # brings NumPy, which our side does without
+    from loong_jax.environments.environment import (
+        Problem,  # brings NumPy, which our side does without
+    )
 
     try:
         problem = Problem.from_json(request["problem"])

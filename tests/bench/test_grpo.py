@@ -7,6 +7,7 @@ import pytest
 
 from loong_jax.bench import grpo, grpo_ours
 from loong_jax.errors import ConfigError, LoongError
+from loong_jax.models.dense import DenseConfig
 
 SMALL = grpo.Options(prompts=2, group_size=2, new_tokens=4, steps=2, warmup=1, rounds=1)
 
@@ -29,6 +30,7 @@ def side(*seconds: float, prompt_tokens: int = 7) -> dict:
         ({"group_size": 1}, "group_size=1 must be at least 2"),
         ({"warmup": 0}, "warmup=0 must be at least 1"),
         ({"staleness": -1}, "staleness=-1 must be at least 0"),
+        ({"shape": "9b"}, "shape='9b' must be one of llama-5m, qwen2-1.5b"),
         ({"trl_rows": 12}, "trl_rows=12 must divide the 64 samples"),
     ],
 )
@@ -59,6 +61,36 @@ def test_ratios_are_of_rounds_and_leave_the_first_steps_out():
     text = grpo.as_text({"model": "m", **found}, SMALL)
     assert "ours is 3.00x as fast" in text
     assert "90 s 0.500" in text
+
+
+def test_shares_of_a_device():
+    peak = {"bf16_flops": 1e15, "memory_bandwidth": 4e12}
+    work = {"kind": "one", "peak": peak, "peak_bytes": 2e9, "table_bytes": 3e9}
+    work |= {"train_flops": 2e14, "decode_bytes": 1e12}
+    found = grpo.summary([{"ours": side(9.0, 2.0) | {"device": work}}], SMALL)
+    shares = found["sides"]["ours"]["device"]
+    assert shares["mfu"] == 2e14 / 0.5 / 1e15
+    assert shares["bandwidth_share"] == 1e12 / 1.0 / 4e12
+    assert shares["idle_share"] == 0.125
+    text = grpo.as_text({"model": "m", **found}, SMALL)
+    assert "MFU 40.0%), decoding at 1 TB/s (25.0% of the peak), idle for 12.5%" in text
+    assert "at most 2.00 GB in use, the table says 3.00 GB" in text
+
+
+def test_the_work_of_a_step():
+    """One layer, one head, by hand: 3 prompts of 10 tokens, 2 samples each of 4."""
+    config = DenseConfig.tiny(
+        num_layers=1, num_heads=1, num_kv_heads=1, head_dim=4, hidden_size=4, ffn_hidden_size=8,
+        vocab_size=16, tied=True, qkv_bias=False,
+    )  # fmt: skip
+    task = {"prompts": 3, "group_size": 2, "new_tokens": 4}
+    found = grpo_ours.work_of(config, task, 10.0)
+    norms, matrices, head = 3 * 4, 4 * 4 * 4 + 3 * 4 * 8, 16 * 4
+    passed, predicted = 3 * 10 + 6 * 4, 6 * 4
+    pairs = predicted * (10 + 2) + 30 * 5
+    forward = 2 * (matrices + norms) * passed + 2 * head * predicted + 2 * 2 * 4 * pairs
+    assert found["train_flops"] == 3 * forward
+    assert found["decode_bytes"] == 4 * 4 * (matrices + norms + head + 6 * 12 * 2 * 4)
 
 
 def test_unequal_prompts_stop_it():
@@ -92,7 +124,7 @@ def test_without_trl_it_says_so(tmp_path, monkeypatch):
 
 
 def test_a_side_that_fails_says_why(tmp_path):
-    task = {"threads": 1, "steps": 1}  # which names no model
+    task = {"threads": 1, "steps": 1, "accelerator": False}  # which names no model
     with pytest.raises(LoongError, match=r"(?s)ours failed: .*KeyError"):
         grpo.run("ours", grpo.Path(grpo.sys.executable), tmp_path, task, lambda _: None)
 

@@ -53,7 +53,7 @@ class MortalJournal(journal.Journal):
     def write(self, change: changes.Change) -> None:
         name = type(change).__name__
         if is_here(name, "torn"):
-            line = journal._encode_line(changes.to_json(change))
+            line = journal._encode_line(journal.to_json(change))
             journal._write(self._log, line[: len(line) // 2], self.directory)
             kill()
         super().write(change)

@@ -19,16 +19,15 @@ from typing import Any
 import numpy as np
 
 from loong_jax.data import disk, response
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.environment import Problem
 from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.protocols import Emit
 from loong_jax.orchestrator.tickets import TicketSource
-from loong_jax.rl import checkpoint, grading
+from loong_jax.rl import checkpoint, rewards
 from loong_jax.rl import events as rl_events
 from loong_jax.rl.rewards import RewardRule
-from loong_jax.rollout import codec
-from loong_jax.rollout import events as rollout_events
+from loong_jax.rollout import codec, records
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
 from loong_jax.rollout.reuse import GroupReuse
 from loong_jax.rollout.versions import VersionStore
@@ -77,7 +76,7 @@ class Workers:
         weights = self.store.get(version)["w"]
         for ticket in tickets:
             _note(self.directory / "generated.jsonl", [ticket.number, version])
-            self.emit(rollout_events.GroupGenerated(_group(ticket, version, weights)))
+            self.emit(records.GroupGenerated(_group(ticket, version, weights)))
 
     def score(self, groups: Sequence[Group]) -> None:
         self.emit(rl_events.GroupsScored(scored_as_sampled(groups), 0.0, 0.0))
@@ -168,7 +167,7 @@ class NoLog:
 
     def step(self, step: int, metrics: Mapping[str, Any], groups: Sequence[Group]) -> None: ...
 
-    def judged(self, group: Group, disposition: grading.Disposition) -> None: ...
+    def judged(self, group: Group, disposition: rewards.Disposition) -> None: ...
 
 
 def run(directory: Path) -> dict[str, Any]:
@@ -199,7 +198,7 @@ def run(directory: Path) -> dict[str, Any]:
         verifiers=pool,
         tickets=TicketSource(problem_at),
         versions=store,
-        grade=lambda group: grading.grade(group, RewardRule()),
+        grade=lambda group: rewards.grade(group, RewardRule()),
         log=NoLog(),
         journal=crash_point.MortalJournal(directory / "journal"),
     )

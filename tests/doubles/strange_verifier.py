@@ -4,7 +4,7 @@ import os
 import signal
 import time
 
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.environment import Problem
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.verdict import Verdict
 

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from loong_jax.environments.problem import Problem
-from loong_jax.rl import advantages, batching
+from loong_jax.environments.environment import Problem
+from loong_jax.rl import batching, rewards
 from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
 from loong_jax.verifiers import verdict as verdicts
@@ -85,7 +85,7 @@ def toy_batches(groups, *, rows=4, row_length=32, version=0, **how):
     """Micro-batches with advantages inside of groups."""
     return batching.make_batches(
         groups,
-        advantages.GroupNormalised(),
+        rewards.GroupNormalised(),
         trainer_version=version,
         rows=rows,
         row_length=row_length,

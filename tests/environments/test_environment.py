@@ -11,7 +11,7 @@ from loong_jax import environments
 from loong_jax.data.response import render_response
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.environments import ENVIRONMENTS, LEVELS, WORKED, Problem, ProblemStream, environment
-from loong_jax.environments.problem import current_uid
+from loong_jax.environments.environment import current_uid
 from loong_jax.recipes import quickstart
 from loong_jax.verifiers.environment import EnvironmentVerifier
 from tests.bounds import EXPLODES_S
@@ -201,7 +201,7 @@ def test_steps_are_aligned_with_operations(name):
 def test_level_1_fits_the_miniature_recipe(name):
     """Its engine reads 32 tokens, the first of them <bos>, and writes 48."""
     judge, tokenizer = make(name), AsciiTokenizer()
-    num_read = quickstart.quickstart().engine.prefill_length
+    num_read = quickstart.quickstart().engine.prefill_lengths[-1]
     for seed in range(200):
         problem = judge.problem(1, seed)
         steps, answer = judge.solve(problem)

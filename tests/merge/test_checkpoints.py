@@ -1,4 +1,4 @@
-"""Merging checkpoints on disk, with a loader and a saver of the tests' own."""
+"""Merging checkpoints on disk: what is written, refused, and taken up again."""
 
 import dataclasses
 import json
@@ -12,18 +12,12 @@ from loong_jax import merge
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.merge import checkpoints, tree
 from loong_jax.merge.checkpoints import MergeConfig
+from loong_jax.rl import checkpoint
 from tests.merge import examples
 
 
-def save(path, weights, metadata=None):
-    path.mkdir(parents=True, exist_ok=True)
-    np.savez(path / "weights.npz", **tree.flatten(weights)[0])
-    (path / "metadata.json").write_text(json.dumps(metadata))
-
-
-def load(path):
-    with np.load(path / "weights.npz") as stored:
-        return examples.nest({name: stored[name] for name in stored.files})
+def save(path, weights):
+    checkpoints.save_weights(path, weights, {})
 
 
 @pytest.fixture
@@ -44,7 +38,7 @@ def config(run_dir, **changes):
 def test_writes_what_fuse_returns_and_its_report(run):
     run_dir, base, experts = run
     settings = config(run_dir, weights=(1.0, 2.0, 1.0), method=merge.Ties(density=0.5))
-    report = checkpoints.merge_checkpoints(settings, load=load, save=save)
+    report = checkpoints.merge_checkpoints(settings)
     expected = merge.fuse(
         examples.nest(base),
         {name: examples.nest(expert) for name, expert in experts.items()},
@@ -52,28 +46,27 @@ def test_writes_what_fuse_returns_and_its_report(run):
         weights={"expert0": 1.0, "expert1": 2.0, "expert2": 1.0},
         batch_axes=examples.STACKS,
     )
-    found = tree.flatten(load(run_dir / "fused"))[0]
+    found = tree.flatten(checkpoints.load_weights(run_dir / "fused"))[0]
     for path, leaf in tree.flatten(expected)[0].items():
         assert np.array_equal(found[path], leaf), path
     assert json.loads((run_dir / "fused" / "fusion.json").read_text()) == report
-    assert json.loads((run_dir / "fused" / "metadata.json").read_text())["method"]["kind"] == "Ties"
+    assert (
+        checkpoint.restore(run_dir / "fused" / "checkpoints").metadata["method"]["kind"] == "Ties"
+    )
     text = checkpoints.summarise(report)
     assert "expert2" in text
     assert "gain" in text
     with pytest.raises(CheckpointError, match="exists"):
-        checkpoints.merge_checkpoints(settings, load=load, save=save)
+        checkpoints.merge_checkpoints(settings)
 
 
-def test_command_prints_and_returns_zero(run, monkeypatch, capsys):
+def test_command_prints_and_returns_zero(run, capsys):
     run_dir, _, _ = run
-    monkeypatch.setattr(checkpoints, "load_weights", lambda path, masters=False: load(path))
-    monkeypatch.setattr(checkpoints, "save_weights", save)
     assert checkpoints.main(config(run_dir))["experts"]
     assert "fusion.json" in capsys.readouterr().out
 
 
 def test_our_own_checkpoints(run):
-    pytest.importorskip("loong_jax.rl.checkpoint")
     run_dir, base, _ = run
     checkpoints.save_weights(run_dir / "stage", examples.nest(base), {"method": "none"})
     for path in (run_dir / "stage", run_dir / "stage" / "checkpoints"):
@@ -86,7 +79,6 @@ def test_our_own_checkpoints(run):
 
 def test_masters_are_merged_and_cast_once(tmp_path):
     """From bfloat16 weights alone small updates are lost; from their masters they are not."""
-    checkpoint = pytest.importorskip("loong_jax.rl.checkpoint")
     draw = np.random.default_rng(0)
     start = draw.normal(size=(64, 64)).astype(np.float32)
     masters = {"sft": start}
@@ -167,7 +159,7 @@ def test_an_output_that_is_a_file_is_refused(run):
     (run_dir / "file").write_text("")
     for output in (run_dir / "file", run_dir / "file" / "below"):
         with pytest.raises(CheckpointError, match="cannot be written to"):
-            checkpoints.merge_checkpoints(config(run_dir, output=output), load=load, save=save)
+            checkpoints.merge_checkpoints(config(run_dir, output=output))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
-"""The commands and the code of docs/how-to/merging.md run as printed."""
+"""The commands and the code of docs/how-to/merging.md and add_merge_method.md run as printed."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -9,8 +10,11 @@ import numpy as np
 import pytest
 from safetensors import numpy as safetensors
 
-from loong_jax import cli
+from loong_jax import cli, configs, merge, options, own, recipes
+from loong_jax.errors import ConfigError
 from loong_jax.merge import METHODS, checkpoints
+from loong_jax.run import named
+from tests.docs import reading
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/merging.md").read_text()
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", PAGE, re.DOTALL)
@@ -64,3 +68,82 @@ def test_every_method_of_the_command_has_its_row():
     rows = re.findall(r"^\| `([a-z-]+)` \|", PAGE, re.MULTILINE)
     assert rows
     assert set(rows) == set(METHODS)
+
+
+@pytest.fixture
+def own_methods(tmp_path, monkeypatch):
+    """The files of the page, and weights of a run to try them on."""
+    monkeypatch.chdir(tmp_path)
+    reading.save_files("how-to/add_merge_method.md", tmp_path)
+    stages = ("sft", "rl_stem", "rl_logic", "rl_code")
+    for seed, stage in enumerate(stages):
+        checkpoints.save_weights(Path("runs/quickstart/stages", stage), weights(seed), {})
+    return [weights(seed)["embedding"].astype(float) for seed in range(len(stages))]
+
+
+def test_a_method_of_your_own_merges_as_the_page_has_it(own_methods):
+    base, *experts = own_methods
+    page = (reading.DOCS / "how-to/add_merge_method.md").read_text()
+    commands = re.findall(r"^loong merge (.*--output.*)$", page, re.MULTILINE)
+    assert len(commands) == 2
+    for line in commands:
+        words = shlex.split(line.replace("$S", "runs/quickstart/stages"))
+        assert cli.main(["merge", *words]) == 0
+    for output, count, scale in (("median", 3, 1.0), ("half", 2, 0.5)):
+        found = checkpoints.load_weights(Path("runs", output))["embedding"]
+        middle = np.median([expert - base for expert in experts[:count]], axis=0)
+        np.testing.assert_allclose(found, base + scale * middle, atol=1e-5)
+        assert json.loads(Path("runs", output, "fusion.json").read_text())["method"] == {
+            "kind": "Median",
+            "scale": scale,
+        }
+    levelled = own.named("level.py:Level", merge.methods.OWN_METHOD, {})
+    deltas = [expert - base for expert in experts]
+    peaks = [np.abs(delta).max() for delta in deltas]
+    pairs = zip(deltas, peaks, strict=True)
+    wanted = base + np.mean(peaks) * np.mean([d / p for d, p in pairs], axis=0)
+    trees = [{"w": x.astype(np.float32)} for x in own_methods]
+    fused = merge.fuse(trees[0], trees[1:], method=levelled)["w"]
+    np.testing.assert_allclose(fused, wanted, atol=1e-5)
+
+
+def test_a_recipe_fuses_by_a_method_of_your_own_and_finds_it_again(own_methods, monkeypatch):
+    recipe = recipes.get_recipe("quickstart")()
+    page = (reading.DOCS / "how-to/add_merge_method.md").read_text()
+    (line,) = re.findall(r"^loong train quickstart (.*)$", page, re.MULTILINE)
+    words = [*shlex.split(line), "--fused.method.scale", "3"]
+    found, left = named.choose(recipe, words)
+    chosen = options.parse_train("quickstart", "", found, left).config
+    named.try_own_parts(chosen)
+    again = configs.from_json(json.loads(json.dumps(configs.to_json(chosen))))
+    assert again == chosen
+    monkeypatch.chdir("/")
+    stage = again.stages["fused"]
+    assert stage.method.settings == {"scale": 3.0}
+    tried = merge.search.candidates(stage.method, stage.scales, stage.keep_rates)
+    assert [method.scale for method in tried] == [1.0, 1.5]  # it has no keep rate
+    ours, _ = named.choose(recipe, ["--fused.method", "ties"])
+    assert ours.stages["fused"].method == merge.Ties(scale=1.0)
+    assert configs.from_json(configs.to_json(ours)) == ours
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("class Mine: ...", "lacks equation, fuse"),
+        ("class Mine(merge.Method): ...", "no frozen dataclass"),
+        (
+            "@dataclasses.dataclass\nclass Mine(merge.Method):\n    scale: float = 1e999",
+            r"scale=inf must be finite",
+        ),
+    ],
+)
+def test_what_is_no_method_is_refused_in_one_line(tmp_path, capsys, body, said):
+    file = tmp_path / "mine.py"
+    file.write_text(f"import dataclasses\nfrom loong_jax import merge\n{body}\n")
+    words = ["--base", str(tmp_path), "--experts", str(tmp_path), "--output", str(tmp_path / "o")]
+    assert cli.main(["merge", f"{file}:Mine", *words]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(said, line)
+    with pytest.raises(ConfigError, match=said):
+        named.choose(recipes.get_recipe("quickstart")(), ["--fused.method", f"{file}:Mine"])

@@ -12,7 +12,7 @@ from loong_jax.orchestrator.journal import Journal
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import events as rl_events
-from loong_jax.rl import grading
+from loong_jax.rl import rewards
 from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout import codec
 from loong_jax.rollout.reuse import GroupReuse
@@ -156,7 +156,7 @@ def open_run(
             curriculum=curriculum,
         ),
         versions=world,
-        grade=lambda group: grading.grade(group, RewardRule()),
+        grade=lambda group: rewards.grade(group, RewardRule()),
         log=KeptLog(),
         clock=world.clock,
         events=world,

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from loong_jax.orchestrator.ledger import Entry, Ledger, OpenTickets, ReplicaState
-from loong_jax.orchestrator.tickets import TicketSource
+from loong_jax.orchestrator.ledger import Ledger, ReplicaState
+from loong_jax.orchestrator.tickets import Entry, OpenTickets, TicketSource
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
 from tests.doubles.fake_model import fake_problem
 

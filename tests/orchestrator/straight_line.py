@@ -4,7 +4,7 @@ What asynchronous training in deterministic mode at staleness 0 must equal, bit 
 the engine, the objective and the train step with the product, and nothing of the orchestration.
 """
 
-from loong_jax.rl import batching, grading, local_trainer, trainer
+from loong_jax.rl import batching, local_trainer, rewards, trainer
 from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout.records import Ticket
 from loong_jax.rollout.replica import Replica
@@ -45,7 +45,7 @@ def train(
                 engine, current, step - 1, tickets,
                 group_size=group_size, sampling=sampling, seed=seed,
             ):  # fmt: skip
-                judged, disposition = grading.grade(verify(group), RewardRule())
+                judged, disposition = rewards.grade(verify(group), RewardRule())
                 if disposition == "keep":
                     batch.append(judged)
         batch = [local_trainer.score_group(programs, current, g, settings) for g in batch]

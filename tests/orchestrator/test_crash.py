@@ -7,7 +7,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from loong_jax.orchestrator import changes
+from loong_jax.orchestrator import journal
 from loong_jax.orchestrator.curriculum import Curriculum, GrowingContext, PassRates
 from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.rollout import codec
@@ -179,7 +179,7 @@ def test_the_same_records_make_the_same_ledger(tmp_path):
 
     def watch(change, groups=()):
         enter(change, groups)
-        records.append((changes.from_json(changes.to_json(change)), groups))
+        records.append((journal.from_json(journal.to_json(change)), groups))
         lived.append(codec.encode(run.ledger.snapshot()))
 
     run.ledger.enter = watch

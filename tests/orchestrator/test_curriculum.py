@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loong_jax import configs, options, recipes
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.environment import Problem
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator import curriculum
 from loong_jax.orchestrator.curriculum import Curriculum, CurriculumState, GrowingContext, PassRates

@@ -9,20 +9,20 @@ import jax
 import numpy as np
 import pytest
 
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.environment import Problem
 from loong_jax.models import moe
 from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.journal import Journal
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.tickets import TicketSource
-from loong_jax.rl import grading, local_trainer, trainer
+from loong_jax.rl import local_trainer, rewards, trainer
 from loong_jax.rl.local_trainer import LocalTrainer, TrainerSettings
 from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rl.policy_model import longcat_policy
 from loong_jax.rl.rewards import RewardRule
-from loong_jax.rollout.host_messages import HostSetup
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
+from loong_jax.rollout.hosts import HostSetup
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
 from loong_jax.rollout.process_hosts import ProcessLauncher
 from loong_jax.rollout.records import SamplingSettings
@@ -171,7 +171,7 @@ def orchestrated(
         verifiers=InlinePool(),
         tickets=TicketSource(problem_at),
         versions=store,
-        grade=lambda group: grading.grade(group, RewardRule()),
+        grade=lambda group: rewards.grade(group, RewardRule()),
         log=log,
         journal=journal,
     )

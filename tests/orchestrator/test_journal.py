@@ -3,7 +3,7 @@
 import pytest
 
 from loong_jax.errors import CheckpointError
-from loong_jax.orchestrator import changes
+from loong_jax.orchestrator import changes, journal
 from loong_jax.orchestrator.journal import Journal
 from loong_jax.rollout.records import Group, Ticket
 from tests.doubles.fake_world import fake_rollout, problem_at
@@ -122,4 +122,4 @@ def test_damage_hides_later_segments(tmp_path):
 
 def test_a_record_of_another_release_is_refused():
     with pytest.raises(CheckpointError, match="Teleport"):
-        changes.from_json(["Teleport", 1])
+        journal.from_json(["Teleport", 1])

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from loong_jax import interrupts
 from loong_jax.orchestrator.dora import DoraPolicy
-from loong_jax.orchestrator.loop import LoopSettings, Orchestrator, RunStalled
+from loong_jax.orchestrator.faults import RunStalled
+from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.simulation.run import CountedVersions
 from loong_jax.orchestrator.tickets import MixedStream, TicketSource
-from loong_jax.rl import grading
+from loong_jax.rl import rewards
 from loong_jax.rl.rewards import RewardRule
 from tests.doubles.fake_world import FakeTimes, FakeWorld, KeptLog, problem_at
 
@@ -51,7 +52,7 @@ def make_run(world, *, policy, total_steps=6, max_issues=1, checkpoint_every=2):
         verifiers=world,
         tickets=TicketSource(MixedStream(streams=(problem_at,)), max_issues=max_issues),
         versions=CountedVersions(),
-        grade=lambda group: grading.grade(group, RewardRule()),
+        grade=lambda group: rewards.grade(group, RewardRule()),
         log=KeptLog(),
         clock=world.clock,
         events=world,

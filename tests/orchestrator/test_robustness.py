@@ -17,9 +17,9 @@ from loong_jax.orchestrator import journal
 from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.tickets import TicketSource
-from loong_jax.rl import checkpoint, grading
+from loong_jax.rl import checkpoint, rewards
 from loong_jax.rl.rewards import RewardRule
-from loong_jax.rollout import events as rollout_events
+from loong_jax.rollout import records
 from loong_jax.rollout.records import Group
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.verifiers.pool import LocalVerifierPool
@@ -166,7 +166,7 @@ class StrangeWorkers(killable_run.Workers):
                 for i in range(GROUP_SIZE)
             )
             group = Group(ticket=ticket, version=version, rollouts=rollouts)
-            self.emit(rollout_events.GroupGenerated(group))
+            self.emit(records.GroupGenerated(group))
 
     def with_text(self, rollout):
         place = rollout.ticket * GROUP_SIZE + rollout.attempt
@@ -203,7 +203,7 @@ def test_a_verifier_that_fails_or_sleeps_masks_answers_and_stops_nothing(tmp_pat
         verifiers=pool,
         tickets=TicketSource(problem_at),
         versions=store,
-        grade=lambda group: grading.grade(group, RewardRule()),
+        grade=lambda group: rewards.grade(group, RewardRule()),
         log=log,
     )
     try:

@@ -10,15 +10,21 @@ import numpy as np
 import pytest
 
 from loong_jax.recipes import EngineSettings, LocalVerifiers, get_recipe
-from loong_jax.rl import batching, grading, local_trainer, trainer
+from loong_jax.rl import batching, local_trainer, rewards, trainer
 from loong_jax.rl.local_trainer import TrainerSettings
 from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout.engine_config import PageConfig
-from loong_jax.rollout.events import BlockDecoded, GroupGenerated, GroupsMigrated, ReplicaFailed
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
-from loong_jax.rollout.records import SamplingSettings, Ticket
+from loong_jax.rollout.records import (
+    BlockDecoded,
+    GroupGenerated,
+    GroupsMigrated,
+    ReplicaFailed,
+    SamplingSettings,
+    Ticket,
+)
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.run.session import Session
 from loong_jax.verifiers.verdict import correct, wrong
@@ -47,7 +53,7 @@ def recipe():
         engine=EngineSettings(
             slots_per_replica=8,
             cache_length=56,
-            prefill_length=8,
+            prefill_lengths=(8,),
             prefill_prompts=2,
             prefill_members=8,
             decode_steps=2,
@@ -158,7 +164,7 @@ def test_every_feature_is_used_and_nothing_leaks():
                 assert {group.version for group in groups} == {step}
                 lengths.update(len(r.tokens) for group in groups for r in group.rollouts)
                 weights = store.get(step)
-                graded = [grading.grade(judged(group), RewardRule()) for group in groups]
+                graded = [rewards.grade(judged(group), RewardRule()) for group in groups]
                 kept = [
                     local_trainer.score_group(programs, weights, group, settings)
                     for group, disposition in graded

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from loong_jax.data.response import render_response
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.environment import Problem
 from loong_jax.report import metrics_log
 from loong_jax.report.metrics_log import MetricsLog
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket

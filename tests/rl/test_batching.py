@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from loong_jax.data import packing
-from loong_jax.rl import advantages, batching
+from loong_jax.rl import batching, rewards
 from tests.doubles.toy_policy import toy_group
 
 GROUPS = [
@@ -15,7 +15,7 @@ GROUPS = [
 
 def make(groups=GROUPS, **changes):
     settings = {"trainer_version": 5, "rows": 3, "row_length": 32} | changes
-    return batching.make_batches(groups, advantages.GroupNormalised(), **settings)
+    return batching.make_batches(groups, rewards.GroupNormalised(), **settings)
 
 
 def test_every_valid_rollout_is_there_with_its_own_values():
@@ -32,8 +32,8 @@ def test_every_valid_rollout_is_there_with_its_own_values():
     for group, rollout in rollouts:
         values = found[tuple(np.concatenate([rollout.prompt, rollout.tokens]))]
         head = len(rollout.prompt)
-        rewards = [r.reward for r in group.rollouts]
-        advantage = advantages.group_advantages(rewards, advantages.GroupNormalised())
+        given = [r.reward for r in group.rollouts]
+        advantage = rewards.group_advantages(given, rewards.GroupNormalised())
         assert not values["loss_mask"][:head].any()
         assert values["loss_mask"][head:].all()
         np.testing.assert_array_equal(values["engine_logprob"][head:], rollout.engine_logprob)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.rl import advantages, rewards
+from loong_jax.rl import rewards
 from loong_jax.verifiers import verdict as verdicts
 from tests.doubles.toy_policy import toy_group
 
@@ -100,7 +100,7 @@ def test_noise_keeps_mean_variance_masks_and_fate_of_each_group():
         dealt = [r.reward for r in rewards.reward_group(judged(number), noise).rollouts]
         assert sorted(true, key=str) == sorted(dealt, key=str)
         assert dealt[3] is None
-        assert advantages.group_signal(dealt) == advantages.group_signal(true)
+        assert rewards.group_signal(dealt) == rewards.group_signal(true)
 
 
 def test_noise_is_a_function_of_seed_and_ticket_and_knows_nothing_of_the_answer():
@@ -113,3 +113,58 @@ def test_noise_is_a_function_of_seed_and_ticket_and_knows_nothing_of_the_answer(
     assert seeds != [dealt(2, n) for n in range(400)]
     share = np.mean([[r is not None and r > 0 for r in row] for row in seeds], axis=0)
     np.testing.assert_allclose(share[[0, 1, 2, 4, 5, 6, 7]], 2 / 7, atol=0.08)
+
+
+# ---- advantages ----
+
+NORMALISED, MEAN = rewards.GroupNormalised(eps=1e-6), rewards.MeanOnly()
+
+
+def test_half_right_gives_plus_and_minus_one():
+    found = rewards.group_advantages([1.0, 0.0, 0.0, 1.0], NORMALISED)
+    np.testing.assert_allclose(found, [1, -1, -1, 1], rtol=1e-5)
+
+
+def test_against_a_loop():
+    given = [0.3, 1.0, 0.0, 0.3, 0.9]
+    mean = sum(given) / 5
+    deviation = (sum((r - mean) ** 2 for r in given) / 5) ** 0.5
+    np.testing.assert_allclose(
+        rewards.group_advantages(given, NORMALISED),
+        [(r - mean) / (deviation + 1e-6) for r in given],
+        rtol=1e-5,
+    )
+    np.testing.assert_allclose(
+        rewards.group_advantages(given, MEAN), [r - mean for r in given], rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("estimator", [NORMALISED, MEAN])
+def test_masked_rollouts_leave_the_baseline(estimator):
+    masked = rewards.group_advantages([1.0, None, 0.0, 0.0, None], estimator)
+    without = rewards.group_advantages([1.0, 0.0, 0.0], estimator)
+    np.testing.assert_array_equal(masked[[0, 2, 3]], without)
+    np.testing.assert_array_equal(masked[[1, 4]], 0)
+
+
+@pytest.mark.parametrize("estimator", [NORMALISED, MEAN])
+def test_equal_rewards_teach_nothing(estimator):
+    np.testing.assert_array_equal(rewards.group_advantages([0.1] * 7, estimator), 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "signal"),
+    [
+        ([1.0, 0.0], "keep"),
+        ([1.0, 0.0, None], "keep"),
+        ([1.0, 1.0, None], "filtered"),
+        ([0.0, 0.0], "filtered"),
+        ([1.0, None], "ungradable"),
+        ([None, None], "ungradable"),
+        ([], "ungradable"),
+    ],
+)
+def test_what_becomes_of_a_group(given, signal):
+    assert rewards.group_signal(given) == signal
+    if signal != "keep":
+        np.testing.assert_array_equal(rewards.group_advantages(given, NORMALISED), 0)

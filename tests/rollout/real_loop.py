@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import events as rl_events
-from loong_jax.rl import grading
+from loong_jax.rl import rewards
 from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.replica import Replica
@@ -97,7 +97,7 @@ def orchestrator(replicas, store, policy, *, num_steps, trainer=None, log=None):
         verifiers=HalfRight(),
         tickets=TicketSource(fake_problem),
         versions=store,
-        grade=lambda group: grading.grade(ended(group), RewardRule()),
+        grade=lambda group: rewards.grade(ended(group), RewardRule()),
         log=log or Log(),
     )
 

@@ -65,7 +65,7 @@ def test_a_run_is_posed_the_held_out_problems_of_its_recipe(tmp_path):
     stage = tmp_path / "stages" / "sft"
     stage.mkdir(parents=True)
     for directory in (tmp_path, stage):
-        assert evaluate.recipe_of(directory) == recipe
+        assert own_problems.recipe_of(directory) == recipe
     options = EvalOptions(run_dir=stage, num_problems=2)
     posed = evaluate.choose_problems(options, recipe, Console(file=io.StringIO()))
     assert list(posed) == ["stem", "logic", "code"]
@@ -81,7 +81,7 @@ def test_misuse_is_refused(imported, tmp_path):
         EvalOptions(run_dir=imported, k=(1, 8))
     with pytest.raises(ConfigError, match="num_problems=0"):
         EvalOptions(run_dir=imported, num_problems=0)
-    assert evaluate.recipe_of(imported) is None
+    assert own_problems.recipe_of(imported) is None
     options = EvalOptions(run_dir=imported)
     with pytest.raises(ConfigError, match="--problems"):
         evaluate.choose_problems(options, None, Console(file=io.StringIO()))

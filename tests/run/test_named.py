@@ -14,10 +14,10 @@ from loong_jax import configs, options, own, recipes
 from loong_jax.data.response import FORMS
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator.changes import Assign
-from loong_jax.orchestrator.policy import decide
-from loong_jax.rl.advantages import group_advantages
+from loong_jax.orchestrator.dora import decide
 from loong_jax.rl.objectives import OBJECTIVES, TokenMean, clipped_gain
 from loong_jax.rl.optimizers import Muon
+from loong_jax.rl.rewards import group_advantages
 from loong_jax.run import named
 from tests.orchestrator.ledgers import ledger_of
 
@@ -135,7 +135,7 @@ def test_a_signal_and_a_clip_of_your_own_compute_and_are_read_again(recipe, tmp_
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        ("bare", "no frozen dataclass with a method `advantages`"),
+        ("bare", "lacks advantages"),
         ("other_ratio", "Choose one of TokenRatio"),
         ("raising", r"own.py:raising, line 30, raised AttributeError: .*objectiv"),
         ("taking_nothing", "it takes the stage"),
@@ -188,8 +188,12 @@ def test_a_scheduler_of_your_own_is_one_module(recipe, tmp_path, monkeypatch, ca
     got, left = chosen(recipe, command.partition("--start-from DIR ")[2])
     changed = options.parse_train("rl", "", got, left).config
     scheduler = changed.stages["rl"].scheduler
-    assert scheduler.settings == {"on_policy_steps": 5}
-    assert scheduler.groups_per_step == recipe.stages["rl"].scheduler.groups_per_step
+    before = recipe.stages["rl"].scheduler
+    assert scheduler.settings == {
+        "groups_per_step": before.groups_per_step,
+        "max_staleness": before.max_staleness,
+        "on_policy_steps": 5,
+    }
     again = configs.from_json(json.loads(json.dumps(configs.to_json(changed))))
     monkeypatch.chdir("/")
     assert again == changed
@@ -204,13 +208,37 @@ def test_a_scheduler_of_your_own_is_one_module(recipe, tmp_path, monkeypatch, ca
     assert (dora.split(":")[0], gentle.split(":")[0]) == ("DoraPolicy", "GentlePolicy")
 
 
+def test_a_scheduler_of_your_own_of_an_older_run_is_read():
+    """Its common settings stood apart."""
+    older = {"_kind": "own_policy", "kind": "/x/gentle.py:Gentle", "groups_per_step": 4}
+    found = configs.from_json(older | {"max_staleness": 1, "settings": {"on_policy_steps": 5}})
+    assert found == own.OwnPart(
+        kind="/x/gentle.py:Gentle",
+        settings={"groups_per_step": 4, "max_staleness": 1, "on_policy_steps": 5},
+    )
+
+
+def test_a_scheduler_in_a_recipe_of_your_own_is_kept_by_its_place(recipe, tmp_path):
+    """A recipe's function may build it; so may one that takes the stage."""
+    (tmp_path / "own.py").write_text(
+        f"{SCHEDULERS}\ndef make(stage):\n    return Slow(groups_per_step=3)\n"
+    )
+    got, _ = chosen(recipe, f"--rl.scheduler {tmp_path}/own.py:make")
+    made = own.own_function(f"{tmp_path}/own.py:Slow")(groups_per_step=3)
+    stage = dataclasses.replace(recipe.stages["rl"], scheduler=made)
+    assert stage.scheduler == got.stages["rl"].scheduler
+    assert stage.scheduler == own.OwnPart(
+        kind=f"{tmp_path}/own.py:Slow", settings={"groups_per_step": 3}
+    )
+
+
 def test_one_without_settings_and_one_that_is_no_scheduler(recipe, tmp_path):
     (tmp_path / "own.py").write_text(SCHEDULERS)
     got, _ = chosen(recipe, f"--rl.scheduler {tmp_path}/own.py:Slow")
     words = ["--rl.scheduler.groups-per-step", "5"]
     scheduler = options.parse_train("rl", "", got, words).config.stages["rl"].scheduler
-    assert (scheduler.policy.groups_per_step, scheduler.max_staleness) == (5, 0)
-    with pytest.raises(ConfigError, match="no scheduler"):
+    assert (scheduler.part.groups_per_step, scheduler.max_staleness) == (5, 0)
+    with pytest.raises(ConfigError, match=r"lacks groups_per_step, .*add_scheduler\.md says"):
         chosen(recipe, f"--rl.scheduler {tmp_path}/own.py:Nothing")
 
 
@@ -258,8 +286,8 @@ def test_own_parts_are_one_key_of_programs_and_refuse_their_settings_before_anyt
         stage = dataclasses.replace(recipe.stages["rl"], objective=objective)
         changed = dataclasses.replace(recipe, stages=recipe.stages | {"rl": stage})
         if part.settings["scale"] > 0:
-            (found,) = named.own_parts(changed)
-            assert found.advantages(2) == 2
+            named.try_own_parts(changed)
+            assert part.advantages(2) == 2
         else:
             with pytest.raises(ConfigError, match=r"own\.py:Halved, line 9, raised Asse"):
-                named.own_parts(changed)
+                named.try_own_parts(changed)

@@ -21,9 +21,8 @@ from loong_jax.rl import checkpoint
 from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rollout.records import Rollout
-from loong_jax.run import evaluate, own_admission, own_problems, run, starting
-from loong_jax.run.judging import Judge
-from loong_jax.run.session import Session
+from loong_jax.run import own_admission, own_problems, run, starting
+from loong_jax.run.session import Judge, Session
 from loong_jax.run.texts import Texts
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.pool import LocalVerifierPool
@@ -214,7 +213,7 @@ def test_a_verifier_that_rewards_what_it_should_not_is_refused(file, tmp_path, m
         def close(self):
             pass
 
-    monkeypatch.setattr(own_admission.verifiers, "get_verifier", lambda name: Lenient())
+    monkeypatch.setattr(own_admission.verifiers, "get_verifier", lambda name, **_: Lenient())
     with judging() as judge, pytest.raises(VerifierError, match="'math' is not admitted"):
         own_admission.require(settings(file), judge, tmp_path)
     assert not (tmp_path / "admission.json").exists()
@@ -226,7 +225,7 @@ def small(file, **changes):
     posed = full.stages["rl"]
     sampling = dataclasses.replace(posed.sampling, max_new_tokens=20)
     engine = dataclasses.replace(
-        full.engine, slots_per_replica=8, cache_length=48, prefill_length=16, prefill_members=8,
+        full.engine, slots_per_replica=8, cache_length=48, prefill_lengths=(16,), prefill_members=8,
         narrow_slots=(), groups_per_replica=2, num_replicas=1,
     )  # fmt: skip
     full = full.with_stage(
@@ -340,7 +339,7 @@ def test_a_run_on_a_file_from_cold_start_to_evaluation_and_on_from_there(file, t
     assert admitted["verdicts_by_verifier"]["math"] > 100
     trained = json.loads((directory / "stages" / "rl" / "metrics.jsonl").read_text().split("\n")[0])
     assert trained["judged/verdicts"].keys() <= {"correct", "wrong"}
-    kept = evaluate.recipe_of(directory)
+    kept = own_problems.recipe_of(directory)
     assert kept is not None
     assert kept.problems.file == directory / "problems.jsonl"
     assert trained["curriculum/max_new_tokens"] == 16

@@ -8,7 +8,7 @@ import pytest
 
 from loong_jax import environments, verifiers
 from loong_jax.data.response import render_response
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.environment import Problem
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.sandbox import Limits, Program, SandboxLost, SandboxRunner

@@ -9,7 +9,7 @@ from loong_jax import cli
 from loong_jax.data.response import render_response
 from loong_jax.environments import PUZZLES, get_environment
 from loong_jax.verifiers import get_verifier
-from loong_jax.verifiers.extract import answer_span
+from loong_jax.verifiers.verdict import answer_span
 from tests.bounds import EXPLODES_S
 
 PROBLEM = get_environment("sudoku").problem(2, 5)

@@ -2,13 +2,16 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
+from loong_jax.data.response import FORMS, render
+from loong_jax.environments.environment import Problem
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import pool as pool_module
-from loong_jax.verifiers.pool import LocalVerifierPool, RequestTable
+from loong_jax.verifiers import get_verifier, verdict
+from loong_jax.verifiers.pool import FormedPool, LocalVerifierPool, RequestTable, VerifierRequest
 from tests.verifiers import pool_checks
 
 
@@ -72,15 +75,15 @@ def test_workers_end_with_their_thread(pool, tmp_path):
 
 def test_answered_keys_are_forgotten_in_order():
     table = RequestTable(max_answered=2)
-    futures, entries = table.open([pool_checks.request(str(i), "right") for i in range(4)])
+    futures, opened = table.open([pool_checks.request(str(i), "right") for i in range(4)])
     assert len(set(futures)) == 4  # open ones are never forgotten
-    for entry in entries[:3]:
-        entry.answer(pool_module.verdict.correct())
+    for request in opened[:3]:
+        request.answer(verdict.correct())
     (again,), new = table.open([pool_checks.request("3", "right")])
     assert again is futures[3]
     assert not new
     _, new = table.open([pool_checks.request(key, "right") for key in ("0", "1", "2")])
-    assert [entry.key for entry in new] == ["0", "1"]
+    assert [request.key for request in new] == ["0", "1"]
     assert table.counts() == {"submitted": 6, "answered": 3, "ungradable": 0}
 
 
@@ -89,3 +92,72 @@ def test_settings_are_checked():
         LocalVerifierPool(0)
     with pytest.raises(VerifierError, match=r"deadline_s=0\.0 of request 'a'"):
         pool_checks.request("a", "right", deadline_s=0.0)
+
+
+# ---- the form of responses ----
+
+
+class AtOnce:
+    """A pool that judges in the calling thread."""
+
+    def __init__(self, verify):
+        self.verify, self.seen = verify, []
+
+    def submit(self, requests):
+        found = []
+        for request in requests:
+            self.seen.append(request.response_text)
+            found.append(Future())
+            found[-1].set_result(self.verify(request.problem, request.response_text))
+        return found
+
+
+def problem(gold="12", verifier="math", **arguments):
+    return Problem(uid="x", domain="stem", environment="file", level=1, seed=0, canonical="c",
+                   prompt="p", verifier=verifier, arguments=arguments, gold=gold)  # fmt: skip
+
+
+def request(key, text, posed=None):
+    return VerifierRequest(key=key, problem=posed or problem(), response_text=text)
+
+
+def test_malformed_responses_are_wrong_and_the_others_keep_their_order():
+    pool = AtOnce(lambda _, text: verdict.correct(text))
+    texts = ["<think>a</think><answer>1</answer>", "1", "<think>b</think><answer>2</answer>"]
+    futures = FormedPool(pool, FORMS["think-answer"]).submit(
+        [request(str(i), text) for i, text in enumerate(texts)]
+    )
+    first, malformed, last = [future.result() for future in futures]
+    assert (malformed.outcome, malformed.reason) == ("wrong", "format")
+    assert ["1" in first.evidence, "2" in last.evidence] == [True, True]
+    assert len(pool.seen) == 2
+    assert not any("<think>" in text or text == "a" for text in pool.seen)
+
+
+@pytest.fixture(scope="module")
+def maths():
+    verifier = get_verifier("math")
+    yield verifier
+    verifier.close()
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_is_judged_by_its_answer(maths, name):
+    form = FORMS[name]
+    pool = FormedPool(AtOnce(maths.verify), form)
+    texts = [render(form, "41 or 12", answer) for answer in ("12", "13")]
+    right, wrong = [f.result() for f in pool.submit([request(t, t) for t in texts])]
+    assert right.is_correct
+    assert (wrong.outcome, wrong.reason) == ("wrong", "value")
+
+
+def test_programs_are_judged_in_every_form():
+    code = get_verifier("code")
+    tests = [{"stdin": "1 2\n", "stdout": "3\n"}]
+    posed = problem(None, "code", language="python", tests=tests)
+    program = "```python\na, b = map(int, input().split())\nprint(a + b)\n```"
+    for name in ("tagged", "longcat", "think", "think-answer", "plain"):
+        pool = FormedPool(AtOnce(code.verify), FORMS[name])
+        (judged,) = pool.submit([request(name, render(FORMS[name], "t", program), posed)])
+        assert judged.result().is_correct, name
+    code.close()

@@ -7,8 +7,8 @@ import pytest
 
 from loong_jax.data import problem_files
 from loong_jax.environments import get_environment
-from loong_jax.environments.problem import Problem
-from loong_jax.verifiers import extract, get_verifier
+from loong_jax.environments.environment import Problem
+from loong_jax.verifiers import get_verifier, verdict
 from loong_jax.verifiers.judge import gate
 from loong_jax.verifiers.verdict import Verdict
 
@@ -76,7 +76,7 @@ def test_what_a_judge_is_shown():
 
 
 def test_environments_take_thinking_alone_and_no_bare_text():
-    assert extract.extract_answer("<longcat_think>x</longcat_think>7</longcat_s>") == "7"
-    assert extract.extract_answer("<think>x</think><answer>7</answer>") == "7"
-    assert isinstance(extract.extract_answer("7"), Verdict)
-    assert isinstance(extract.extract_answer("<think>x 7"), Verdict)
+    assert verdict.extract_answer("<longcat_think>x</longcat_think>7</longcat_s>") == "7"
+    assert verdict.extract_answer("<think>x</think><answer>7</answer>") == "7"
+    assert isinstance(verdict.extract_answer("7"), Verdict)
+    assert isinstance(verdict.extract_answer("<think>x 7"), Verdict)

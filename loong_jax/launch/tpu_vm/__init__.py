@@ -5,6 +5,7 @@ from loong_jax.launch.tpu_vm.commands import (
     ACTIONS,
     ARCHIVE,
     STARTING,
+    Action,
     Command,
     Job,
     TpuVm,
@@ -21,6 +22,7 @@ __all__ = [
     "ARCHIVE",
     "GENERATIONS",
     "STARTING",
+    "Action",
     "Command",
     "Generation",
     "Job",
@@ -34,4 +36,4 @@ __all__ = [
     "state_of",
     "steps_of",
     "train_words",
-]
+]  # fmt: skip

@@ -1,21 +1,44 @@
-"""The methods of fusion, one table. A new one is a module and a line here."""
+"""The methods of fusion, one table."""
 
-from loong_jax.merge.methods import fisher, longcat, means, selecting, sphere, thinning, trimming
+from loong_jax.merge.methods.dropout import Dare, Della, LongcatFusion
+from loong_jax.merge.methods.elections import Breadcrumbs, Ram, Sce, Ties
 from loong_jax.merge.methods.method import Method
+from loong_jax.merge.methods.sphere import Karcher, NuSlerp, Slerp
+from loong_jax.merge.methods.sums import Fisher, FisherDeltas, Linear, TaskArithmetic
+from loong_jax.own import Contract, OwnPart
 
 METHODS: dict[str, type[Method]] = {  # by name on the command line
-    "longcat": longcat.LongcatFusion,
-    "linear": means.Linear,
-    "task-arithmetic": means.TaskArithmetic,
-    "ties": trimming.Ties,
-    "dare": thinning.Dare,
-    "della": thinning.Della,
-    "breadcrumbs": trimming.Breadcrumbs,
-    "sce": selecting.Sce,
-    "ram": selecting.Ram,
-    "slerp": sphere.Slerp,
-    "nuslerp": sphere.NuSlerp,
-    "karcher": sphere.Karcher,
-    "fisher": fisher.Fisher,
-    "fisher-deltas": fisher.FisherDeltas,
+    "longcat": LongcatFusion,
+    "linear": Linear,
+    "task-arithmetic": TaskArithmetic,
+    "ties": Ties,
+    "dare": Dare,
+    "della": Della,
+    "breadcrumbs": Breadcrumbs,
+    "sce": Sce,
+    "ram": Ram,
+    "slerp": Slerp,
+    "nuslerp": NuSlerp,
+    "karcher": Karcher,
+    "fisher": Fisher,
+    "fisher-deltas": FisherDeltas,
 }
+# What a recipe's fusion may be of: it has no importances, and no number of experts is fixed.
+FusionMethod = (
+    LongcatFusion
+    | Linear
+    | TaskArithmetic
+    | Ties
+    | Dare
+    | Della
+    | Breadcrumbs
+    | Sce
+    | Ram
+    | Slerp
+    | NuSlerp
+    | Karcher
+    | OwnPart
+)
+OWN_METHOD = Contract(
+    FusionMethod, ("equation", "fuse", "settings"), "docs/how-to/add_merge_method.md"
+)

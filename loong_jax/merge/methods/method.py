@@ -8,8 +8,9 @@ by piece, from memory or disk. Deltas are tuples over experts rather than one st
 
 import dataclasses
 import functools
+import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import jax
@@ -47,11 +48,33 @@ class FusedLeaf(NamedTuple):
     agreed: Marks  # what the election left of it
 
 
+class Bound(NamedTuple):
+    """What a setting must be."""
+
+    holds: Callable[[Any], bool]
+    said: str
+
+
+SHARE = Bound(lambda x: 0 < x <= 1, "is a share and must lie in (0, 1]. 1 keeps everything.")
+UNIT = Bound(lambda x: 0 <= x <= 1, "must lie in [0, 1].")
+FINITE = Bound(lambda x: abs(x) < math.inf, "must be finite. 1 is the plain merge.")
+NOT_NEGATIVE = Bound(lambda x: 0 <= x < math.inf, "must be finite and at least 0.")
+DIVISOR = Bound(lambda x: 0 < x < math.inf, "must be positive and finite: it bounds a divisor.")
+ANGLE = Bound(lambda x: 0 < x < 1, "must lie in (0, 1): it is an angle in radians.")
+
+
 class Method:
-    """Behaviour of a frozen dataclass of settings. A method is a module with one of these.
+    """Behaviour of a frozen dataclass of settings.
 
     Settings that are numbers are traced; all others are compiled into the program.
     """
+
+    bounds: ClassVar[Mapping[str, Bound]] = {  # of settings, by name
+        "scale": FINITE, "density": SHARE, "keep_rate": SHARE, "select_rate": SHARE,
+        "outliers": UNIT, "linear_above": UNIT, "floor": NOT_NEGATIVE, "threshold": NOT_NEGATIVE,
+        "boost": NOT_NEGATIVE, "most_boost": NOT_NEGATIVE, "max_steps": NOT_NEGATIVE,
+        "tolerance": ANGLE,
+    }  # fmt: skip
 
     needs_base: ClassVar[bool] = True
     merges_models: ClassVar[bool] = False  # not deltas, even where there is a base
@@ -62,12 +85,17 @@ class Method:
     drops_out: ClassVar[bool] = False  # takes masks, draws them at `keep_rate` by `seed`
     ranks_rows: ClassVar[bool] = False  # keep rates follow the ranks of entries in their rows
 
+    def __post_init__(self):
+        for name, value in self.settings().items():
+            if name in self.bounds and not self.bounds[name].holds(value):
+                raise ConfigError(f"{name}={value} {self.bounds[name].said}")
+
     def settings(self) -> dict[str, Any]:
         return dataclasses.asdict(self)  # pyright: ignore[reportArgumentType]
 
     def tells_matrices_apart(self, is_thinned: bool) -> bool:
         """False where a whole stack is merged as one matrix with the same result."""
-        return True
+        return is_thinned or type(self).measure is not Method.measure
 
     def measure_model(self, model: "WholeModel") -> Known:
         """What the method must know of the whole model before the first leaf."""
@@ -81,8 +109,8 @@ class Method:
         """Of every expert's entries, where masks are drawn."""
         return (None,) * num_experts
 
-    def equation(self, given: Inputs, known: Known) -> FusedLeaf:
-        """The merged entries."""
+    def equation(self, given: Inputs, known: Known) -> "Array | FusedLeaf":
+        """The merged entries, and which were left out where some are."""
         raise NotImplementedError
 
     def fuse(self, given: Inputs, known: Known) -> FusedLeaf:
@@ -92,12 +120,10 @@ class Method:
         if self.leaves_entries_out:
             is_finite = functools.reduce(operator.and_, map(jnp.isfinite, given.deltas))
             given = given._replace(base=jnp.where(is_finite, given.base, jnp.nan))
-        return self.equation(given, known)
-
-
-def merged(value: Array, terms: Deltas) -> FusedLeaf:
-    """Of a method that leaves nothing out."""
-    return FusedLeaf(value, everywhere(terms), everywhere(terms))
+        found = self.equation(given, known)
+        if isinstance(found, FusedLeaf):
+            return found
+        return FusedLeaf(found, everywhere(given.deltas), everywhere(given.deltas))
 
 
 def elect(terms: Deltas, zero_sum: str = "plus") -> Marks:
@@ -172,13 +198,3 @@ def everywhere(deltas: Deltas) -> Marks:
 
 def numbers(values: np.ndarray) -> tuple[np.float32, ...]:
     return tuple(np.float32(value) for value in values)
-
-
-def check_share(name: str, value: float) -> None:
-    if not 0 < value <= 1:
-        raise ConfigError(f"{name}={value} is a share and must lie in (0, 1]. 1 keeps everything.")
-
-
-def check_scale(value: float) -> None:
-    if not abs(value) < float("inf"):
-        raise ConfigError(f"scale={value} must be finite. 1 is the plain merge.")

@@ -56,7 +56,7 @@ class _OnSphere(method.Method):
     def equation(self, given, known):
         vectors = given.models if self.merges_models else given.deltas
         total = method.add(method.weigh(vectors, known["coefficients"]))
-        return method.merged(total if self.merges_models else given.base + total, vectors)
+        return total if self.merges_models else given.base + total
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,13 +70,6 @@ class Slerp(_OnSphere):
     linear_above: float = 0.9995
 
     num_experts = 2
-
-    def __post_init__(self):
-        if not 0 <= self.linear_above <= 1:
-            raise ConfigError(
-                f"linear_above={self.linear_above} is a cosine and must lie in [0, 1]. Use a value"
-                " such as 0.9995."
-            )
 
     def coefficients_of(self, cosine, share, norm, path):
         return slerp(float(cosine[0, 1]), float(share[1]), self.linear_above, path)
@@ -106,13 +99,6 @@ class Karcher(_OnSphere):
 
     max_steps: int = 10
     tolerance: float = 1e-5
-
-    def __post_init__(self):
-        if self.max_steps < 0 or not 0 < self.tolerance < 1:
-            raise ConfigError(
-                f"max_steps={self.max_steps} must be at least 0 and tolerance={self.tolerance} in"
-                " (0, 1): it is an angle in radians, below which a step is not taken."
-            )
 
     def coefficients_of(self, cosine, share, norm, path):
         return karcher(cosine, share, self, path) * (share @ norm) / norm

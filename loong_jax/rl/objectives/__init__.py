@@ -1,63 +1,59 @@
 """Policy objectives as data, and the one loss that reads them.
 
-An `Objective` has four parts: signal (`rl.advantages`), ratio, clip and reduction. `published` has
-those of the field by name, `corrections` lays a correction of the engine's gap on any of them, and
-`policy_loss` is loss and metrics. docs/reference/objectives.md says which to choose.
+An `Objective` has four parts: signal (`rl.rewards`), ratio, clip and reduction. `objective` holds
+those of the field by name and corrections of the engine's gap, `policy_loss` is loss and metrics.
+docs/reference/objectives.md says which to choose.
 """
 
-from loong_jax.rl.objectives.bound_schedules import (
-    BoundSchedule,
-    LinearBound,
-    SteppedBound,
-    bound_at,
-)
 from loong_jax.rl.objectives.clips import (
     AsymmetricClip,
+    BoundSchedule,
     Clip,
     DetachedClip,
+    LinearBound,
+    SteppedBound,
     SymmetricClip,
     TripletClip,
+    bound_at,
     clipped_gain,
     pos_high_at,
 )
-from loong_jax.rl.objectives.corrections import (
+from loong_jax.rl.objectives.loss import LossSums, empty_sums, policy_loss, summarise
+from loong_jax.rl.objectives.objective import (
+    K2KL,
+    K3KL,
+    OBJECTIVES,
+    MeanOfSequenceMeans,
+    Objective,
+    Reduction,
+    TokenMean,
+    TokenSumOverConstant,
+    cispo_objective,
+    dapo_objective,
+    decoupled_ppo_objective,
+    dr_grpo_objective,
+    dual_clip_objective,
     geometric_mask,
+    grpo_objective,
+    gspo_objective,
+    gspo_token_objective,
+    longcat_objective,
+    objective_of,
     sequence_mis,
     sequence_tis,
     token_mis,
     token_tis,
     veto,
 )
-from loong_jax.rl.objectives.engine_trust import Band, EngineTrust
-from loong_jax.rl.objectives.loss import policy_loss
-from loong_jax.rl.objectives.objective import K2KL, K3KL, Objective
-from loong_jax.rl.objectives.published import (
-    OBJECTIVES,
-    cispo_objective,
-    dapo_objective,
-    decoupled_ppo_objective,
-    dr_grpo_objective,
-    dual_clip_objective,
-    grpo_objective,
-    gspo_objective,
-    gspo_token_objective,
-    longcat_objective,
-    objective_of,
-)
 from loong_jax.rl.objectives.ratios import (
+    Band,
     DecoupledRatio,
+    EngineTrust,
     Ratio,
     SequenceRatio,
     SequenceTokenRatio,
     TokenRatio,
 )
-from loong_jax.rl.objectives.reductions import (
-    MeanOfSequenceMeans,
-    Reduction,
-    TokenMean,
-    TokenSumOverConstant,
-)
-from loong_jax.rl.objectives.sums import LossSums, empty_sums, summarise
 
 __all__ = [
     "K2KL",

@@ -8,10 +8,13 @@ has a gradient. Here, as intended, it bounds the negative ones only:
     A < 0:  -|A| min(max(r, 1 - eps_neg_low), eps_neg_high)
 
 So dual clip (arXiv:1912.09729) is `TripletClip` with both distances equal to epsilon and
-`eps_neg_high` its c.
+`eps_neg_high` its c. The report adjusts `eps_pos_high` while it trains (3.4.1) and says neither how
+nor by how much: a schedule is data, and its value at a step a traced number, so that a step of
+another bound runs the same program.
 """
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +22,54 @@ from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.errors import ConfigError
 from loong_jax.own import OwnPart
-from loong_jax.rl.objectives import bound_schedules
-from loong_jax.rl.objectives.bound_schedules import BoundSchedule
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LinearBound:
+    """In a line from the clip's own value at step 0 to `end` at `num_steps`; `end` from there."""
+
+    end: float
+    num_steps: int
+
+    def __post_init__(self):
+        if not 0 <= self.end < math.inf or self.num_steps < 1:
+            raise ConfigError(
+                f"end={self.end} must be finite and >= 0, and num_steps={self.num_steps} >= 1. "
+                "Correct the recipe, or use no schedule."
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SteppedBound:
+    """The clip's own value before steps[0], then values[i] from steps[i] on."""
+
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+
+    def __post_init__(self):
+        rises = all(a < b for a, b in zip(self.steps, self.steps[1:], strict=False))
+        if len(self.steps) != len(self.values) or not self.steps or not rises or self.steps[0] < 1:
+            raise ConfigError(
+                f"steps={self.steps} must rise from 1 or more, and values={self.values} hold one "
+                "bound for each of them. Correct the recipe."
+            )
+        if not all(0 <= value < math.inf for value in self.values):
+            raise ConfigError(
+                f"values={self.values} must be finite and >= 0: they are distances from 1."
+            )
+
+
+BoundSchedule = LinearBound | SteppedBound
+
+
+def bound_at(schedule: BoundSchedule, start: float, step: Int[Array, ""] | int) -> Float[Array, ""]:
+    """The bound of the update that follows `step` updates; `start` is the clip's own value."""
+    step = jnp.asarray(step, jnp.float32)
+    if isinstance(schedule, LinearBound):
+        share = jnp.clip(step / schedule.num_steps, 0.0, 1.0)
+        return start + share * (schedule.end - start)
+    values = jnp.array((start, *schedule.values), jnp.float32)
+    return values[jnp.sum(step >= jnp.array(schedule.steps, jnp.float32)).astype(jnp.int32)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,7 +163,7 @@ def clipped_gain(
     `gain(ratio, advantage, logprob)` that returns the same two.
     """
     if isinstance(clip, OwnPart):
-        return clip.part.gain(ratio, advantage, logprob)
+        return clip.gain(ratio, advantage, logprob)
     low, high = _bounds(clip, step)
     if isinstance(clip, DetachedClip):
         if logprob is None:
@@ -140,7 +189,7 @@ def pos_high_at(clip: TripletClip, step: Int[Array, ""] | int | None) -> Float[A
             f"pos_high_schedule={clip.pos_high_schedule} needs the step. Pass step, the number of "
             "updates so far, or use pos_high_schedule=None."
         )
-    return bound_schedules.bound_at(clip.pos_high_schedule, clip.eps_pos_high, step)
+    return bound_at(clip.pos_high_schedule, clip.eps_pos_high, step)
 
 
 def _bounds(

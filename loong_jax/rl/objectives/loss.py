@@ -1,12 +1,52 @@
-"""The one loss: reads an `Objective` and works through its parts."""
+"""The one loss: reads an `Objective` and works through its parts.
+
+Every denominator is known before a step's first micro-batch, so the losses and gradients of its
+micro-batches add up to those of the step, however rollouts are packed into them.
+"""
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from loong_jax.rl.objectives import clips, engine_trust, ratios, reductions
-from loong_jax.rl.objectives.objective import K2KL, Objective
-from loong_jax.rl.objectives.sums import LossSums
+from loong_jax.rl.objectives import clips, ratios
+from loong_jax.rl.objectives.objective import (
+    K2KL,
+    MeanOfSequenceMeans,
+    Objective,
+    Reduction,
+    TokenMean,
+    TokenSumOverConstant,
+)
+
+
+class LossSums(NamedTuple):
+    """What a micro-batch adds to the metrics of a step; `add` combines two, `summarise` reads them.
+
+    Lag is the trainer's version minus the token's; the last of the H entries also holds everything
+    above it.
+    """
+
+    num_tokens_H: Float[Array, "H"]
+    ratio_H: Float[Array, "H"]
+    num_clipped_H: Float[Array, "H"]
+    engine_ratio: Float[Array, ""]  # before the cap
+    engine_ratio_max: Float[Array, ""]
+    num_dropped: Float[Array, ""]  # tokens whose ratios were not finite
+    kl: Float[Array, ""]
+    num_refused: Float[Array, ""]  # tokens that the engine ratio kept out of the loss
+
+    def add(self, other: "LossSums") -> "LossSums":
+        added = jax.tree.map(jnp.add, self, other)
+        return added._replace(
+            engine_ratio_max=jnp.maximum(self.engine_ratio_max, other.engine_ratio_max)
+        )
+
+
+def empty_sums(num_lags: int) -> LossSums:
+    by_lag, one = jnp.zeros((num_lags,)), jnp.zeros(())
+    return LossSums(by_lag, by_lag, by_lag, one, one, one, one, one)
 
 
 def policy_loss(
@@ -66,7 +106,7 @@ def policy_loss(
                 anchor_logprob, engine_logprob, loss_mask, bound
             )
         is_used &= is_weighed
-        weight, is_refused = engine_trust.engine_weight(
+        weight, is_refused = ratios.engine_weight(
             objective.engine, kind.engine_cap, log_weight, is_weighed, segment_ids, bound
         )
 
@@ -95,9 +135,7 @@ def policy_loss(
         kl = jnp.sum(jnp.where(is_used, penalty, 0.0))
     is_trained = is_used if is_refused is None else is_used & ~is_refused
     per_token = jnp.where(is_trained, per_token, 0.0)
-    loss = -reductions.reduced(
-        objective.reduction, per_token, loss_mask, segment_ids, num_groups, num_tokens
-    )
+    loss = -reduced(objective.reduction, per_token, loss_mask, segment_ids, num_groups, num_tokens)
 
     lag = jnp.zeros_like(segment_ids) if version_lag is None else version_lag
     is_lag = jax.nn.one_hot(jnp.clip(lag, 0, num_lags - 1), num_lags, dtype=jnp.float32)
@@ -118,3 +156,49 @@ def policy_loss(
         ),
     )
     return loss, sums
+
+
+def reduced(
+    reduction: Reduction,
+    per_token: Float[Array, "B T"],
+    loss_mask: Bool[Array, "B T"],
+    segment_ids: Int[Array, "B T"],
+    num_groups: Int[Array, ""] | int,
+    num_tokens: Float[Array, ""] | Int[Array, ""] | int | None,
+) -> Float[Array, ""]:
+    """The objective of these rows, of which `per_token` is 0 outside the mask.
+
+    `num_groups` and `num_tokens` (for `TokenMean` alone) are those of the whole step.
+    """
+    match reduction:
+        case MeanOfSequenceMeans(group_size=size):
+            total = jnp.sum(per_token / ratios.segment_length(loss_mask, segment_ids))
+            return total / (num_groups * size)
+        case TokenSumOverConstant(group_size=size, max_response_tokens=length):
+            return jnp.sum(per_token) / (num_groups * size * length)
+        case TokenMean():
+            if num_tokens is None:
+                raise ValueError(
+                    "TokenMean divides by the tokens of the whole step, which are missing. Pass "
+                    "num_tokens, the sum of loss_mask over all micro-batches."
+                )
+            return jnp.sum(per_token) / jnp.maximum(jnp.asarray(num_tokens, jnp.float32), 1.0)
+
+
+def summarise(sums: LossSums) -> dict[str, float | dict[str, float]]:
+    """Metrics of a step, named as in metrics.jsonl; lags that no token has are left out."""
+    num_tokens = [float(n) for n in sums.num_tokens_H]
+    present = [lag for lag, n in enumerate(num_tokens) if n]
+    total = max(sum(num_tokens), 1.0)
+    return {
+        "ratio/mean_by_lag": {str(h): float(sums.ratio_H[h]) / num_tokens[h] for h in present},
+        "clip/fraction_by_lag": {
+            str(h): float(sums.num_clipped_H[h]) / num_tokens[h] for h in present
+        },
+        "tokens_by_lag": {str(h): num_tokens[h] for h in present},
+        "engine_ratio/mean": float(sums.engine_ratio) / total,
+        "engine_ratio/max": float(sums.engine_ratio_max),
+        "engine_ratio/refused": float(sums.num_refused) / total,
+        "tokens_dropped": float(sums.num_dropped),
+        "kl/mean": float(sums.kl) / total,
+    }

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loong_jax.environments.problem import split_of
+from loong_jax.environments.environment import split_of
 from loong_jax.errors import ConfigError, VerifierError
 from loong_jax.verifiers.judge.client import content_hash
 from loong_jax.verifiers.loongbench import domains

@@ -19,7 +19,7 @@ from loong_jax.verifiers.sandbox.languages import LANGUAGES, MB
 from loong_jax.verifiers.verdict import IsolationTier, Verdict
 
 if TYPE_CHECKING:
-    from loong_jax.environments.problem import Problem
+    from loong_jax.environments.environment import Problem
 
 Status = Literal["OK", "WA", "TLE", "MLE", "OLE", "RE", "CE", "IE", "SKIPPED"]
 MAX_CAPTURED_BYTES = 4096

@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import verdict
-from loong_jax.verifiers.extract import answer_span
 from loong_jax.verifiers.formal import isolated
 from loong_jax.verifiers.sandbox import Ended, Limits
-from loong_jax.verifiers.verdict import Verdict
+from loong_jax.verifiers.verdict import Verdict, answer_span
 
 if TYPE_CHECKING:
-    from loong_jax.environments.problem import Problem
+    from loong_jax.environments.environment import Problem
 
 MAX_SCRIPT_CHARS = 100_000
 _CLOSED = "Closed under the global context"

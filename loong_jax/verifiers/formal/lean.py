@@ -22,13 +22,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import verdict
-from loong_jax.verifiers.extract import answer_span
 from loong_jax.verifiers.formal import lean_text
 from loong_jax.verifiers.formal.lean_repl import LeanReplPool
-from loong_jax.verifiers.verdict import Verdict
+from loong_jax.verifiers.verdict import Verdict, answer_span
 
 if TYPE_CHECKING:
-    from loong_jax.environments.problem import Problem
+    from loong_jax.environments.environment import Problem
 
 URL = "LOONG_LEAN_URL"
 MAX_REPLY_BYTES = 64 * 2**20

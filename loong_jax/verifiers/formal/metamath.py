@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import verdict
-from loong_jax.verifiers.extract import answer_span
 from loong_jax.verifiers.formal import kernel
 from loong_jax.verifiers.formal.kernel import CostExceeded, Database, MetamathError
-from loong_jax.verifiers.verdict import Verdict
+from loong_jax.verifiers.verdict import Verdict, answer_span
 
 if TYPE_CHECKING:
-    from loong_jax.environments.problem import Problem
+    from loong_jax.environments.environment import Problem
 
 BUILT_IN = "propositional"
 MAX_PROOF_CHARS = 1_000_000

@@ -8,10 +8,7 @@ arXiv 2505.22203 (rules first).
 
 from loong_jax.verifiers.judge.client import Budget, Endpoint
 from loong_jax.verifiers.judge.genrm import Item, Judge, JudgeConfig
-from loong_jax.verifiers.judge.ledger import Ledger, agreement
-from loong_jax.verifiers.judge.verifier import JudgeVerifier, combine
+from loong_jax.verifiers.judge.ledger import Ledger
+from loong_jax.verifiers.judge.verifier import JudgeVerifier
 
-__all__ = [
-    "Budget", "Endpoint", "Item", "Judge", "JudgeConfig", "JudgeVerifier", "Ledger", "agreement",
-    "combine",
-]  # fmt: skip
+__all__ = ["Budget", "Endpoint", "Item", "Judge", "JudgeConfig", "JudgeVerifier", "Ledger"]

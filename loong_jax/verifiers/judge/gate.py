@@ -7,7 +7,6 @@ texts that talk to them. Such answers are wrong, unless the gold says the same.
 import re
 import unicodedata
 
-from loong_jax.verifiers import extract as tags
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.maths import extract
 from loong_jax.verifiers.verdict import Verdict
@@ -81,7 +80,7 @@ def extracted(response_text: str, *, whole: bool = False) -> str | Verdict:
 
     That is the span which it marks as its answer. `whole` keeps all that follows the thinking.
     """
-    found = tags.answer_of(response_text)
+    found = verdict.answer_of(response_text)
     if isinstance(found, Verdict):
         return found
     said = extract.statement(found)

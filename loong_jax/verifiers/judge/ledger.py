@@ -4,7 +4,6 @@ A verdict that only one of them gives is where either can be improved; agreement
 learns to please one of them. Texts are kept as hashes unless asked for.
 """
 
-import collections
 import contextlib
 import json
 import os
@@ -98,47 +97,3 @@ class Ledger:
 
 def _brief(said: Verdict) -> dict[str, str]:
     return {"verdict": said.outcome, "reason": said.reason, "evidence": said.evidence[:200]}
-
-
-def agreement(path: Path) -> dict[str, Any]:
-    """Figures of a ledger: counts by both verdicts, agreement, Cohen's kappa, canaries.
-
-    `agreement` and `kappa` are over answers that both graded; None where there is none, and kappa
-    also where both always say the same one thing. A line cut short by a crash is skipped.
-    """
-    counts: collections.Counter[tuple[str, str]] = collections.Counter()
-    num_canaries = num_failed = num_batches = num_failed_batches = 0
-    with open(path, encoding="utf-8") as lines:
-        for text in lines:
-            try:
-                line = json.loads(text)
-            except ValueError:
-                continue
-            if line["kind"] == "item":
-                counts[line["rule"]["verdict"], line["judge"]["verdict"]] += 1
-            else:
-                num_batches += 1
-                num_canaries += line["num_canaries"]
-                num_failed += len(line["failed"])
-                num_failed_batches += bool(line["failed"])
-    graded = {pair: n for pair, n in counts.items() if "ungradable" not in pair}
-    total = sum(graded.values())
-    share = kappa = None
-    if total:
-        share = sum(n for (rule, judge), n in graded.items() if rule == judge) / total
-        by_chance = sum(
-            sum(n for pair, n in graded.items() if pair[0] == outcome)
-            * sum(n for pair, n in graded.items() if pair[1] == outcome)
-            for outcome in ("correct", "wrong")
-        ) / (total * total)
-        kappa = (share - by_chance) / (1 - by_chance) if by_chance < 1 else None
-    return {
-        "counts": {f"rule {rule}, judge {judge}": n for (rule, judge), n in sorted(counts.items())},
-        "graded_by_both": total,
-        "agreement": share,
-        "kappa": kappa,
-        "canaries": num_canaries,
-        "canaries_failed": num_failed,
-        "batches": num_batches,
-        "batches_failed": num_failed_batches,
-    }

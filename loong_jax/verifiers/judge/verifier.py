@@ -4,7 +4,7 @@ import dataclasses
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import verdict
@@ -14,7 +14,7 @@ from loong_jax.verifiers.judge.genrm import Item, Judge, JudgeConfig
 from loong_jax.verifiers.verdict import Score, Verdict
 
 if TYPE_CHECKING:
-    from loong_jax.environments.problem import Problem
+    from loong_jax.environments.environment import Problem
 
 MAX_RUBRIC_ANSWER_CHARS = 20_000
 
@@ -70,7 +70,11 @@ class JudgeVerifier:
         return dataclasses.replace(answer, cost_s=time.perf_counter() - start)
 
     def rescue(self, rule: Verdict, question: str, gold: str, response_text: str) -> Verdict:
-        """What the judge makes of an answer that rules did not accept; the ledger keeps both."""
+        """One verdict out of that of rules, which did not accept, and the judge's.
+
+        Rules are precise and miss other forms (arXiv 2505.22203), so the judge may turn what they
+        did not accept into correct, and grade what they could not. The ledger keeps both verdicts.
+        """
         judged = self.judge_response(question, gold, response_text)
         answer = gate.extracted(response_text)
         self.judge.ledger.record(
@@ -81,7 +85,8 @@ class JudgeVerifier:
             judged=judged,
             model=self.judge.client.endpoint.model,
         )
-        return combine(rule, judged, "rescue")
+        takes_judge = judged.is_correct or (judged.is_graded and not rule.is_graded)
+        return judged if takes_judge else rule
 
     def score(self, question: str, rubric_text: str, response_text: str) -> Score:
         """Share of a rubric's weight that an answer meets; VerifierError for a malformed rubric."""
@@ -127,26 +132,3 @@ class JudgeVerifier:
 
     def close(self) -> None:
         self.judge.close()
-
-
-Policy = Literal["rescue", "agree"]
-
-
-def combine(rule: Verdict, judged: Verdict, policy: Policy) -> Verdict:
-    """One verdict out of that of the rules and that of the judge.
-
-    "rescue": rules are precise and miss other forms (arXiv 2505.22203), so a judge may turn what
-    they did not accept into correct. Where it has no verdict, that of the rules stands.
-    "agree": both must say the same, else ungradable; Loong's dual verification, where the rules
-    compare with an executed program (arXiv 2509.03059, 2.2).
-    """
-    if policy == "agree":
-        if rule.outcome == judged.outcome:
-            return rule
-        both = f"rules {rule.outcome} {rule.reason}; judge {judged.outcome} {judged.reason}"
-        if not (rule.is_graded and judged.is_graded):
-            missing = rule if not rule.is_graded else judged
-            return verdict.ungradable(missing.reason, both)
-        return verdict.ungradable("disagreement", both)
-    takes_judge = judged.is_correct or (judged.is_graded and not rule.is_graded)
-    return judged if takes_judge and not rule.is_correct else rule

@@ -1,25 +1,22 @@
-"""Python literals read as values by our own reader: containers, numbers, texts, constants.
+"""Python literals read as values: containers, numbers, texts, constants.
 
-`ast.literal_eval` reads the same texts, but takes the interpreter down on deep ones. Nothing here
-calls anything: the only names are constants and the wrappers in which NumPy prints its values.
+Nothing here calls anything: the only names are constants, as Python and JSON write them, and the
+wrappers in which NumPy prints its values.
 """
 
+import ast
 import re
 from typing import Any, NamedTuple
 
+from loong_jax.verifiers import syntax
+
 MAX_CHARS = 100_000
 MAX_DEPTH = 12
-MAX_DIGITS = 400
-_WRAPPERS = frozenset({"array", "frozenset", "set", "dict", "list", "tuple", "OrderedDict"})
-_CONSTANTS = {"True": True, "False": False, "None": None, "true": True, "false": False}
-_CONSTANTS |= {"null": None, "nan": "nan", "inf": float("inf")}
-_TOKEN = re.compile(
-    r"\s*(?:(?P<number>[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d{1,4})?)"
-    r"|(?P<text>'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\")"
-    r"|(?P<name>-?[A-Za-z_][\w.]*)|(?P<mark>[\[\](){},:]))"
-)
-_ESCAPE = re.compile(r"\\(.)")
-_CLOSING = {"[": "]", "(": ")", "{": "}"}
+_LARGEST = 10**400
+_SETS = frozenset({"set", "frozenset"})
+_WRAPPERS = _SETS | {"array", "dict", "list", "tuple", "OrderedDict"}
+_CONSTANTS = {"true": True, "false": False, "null": None, "nan": "nan", "inf": float("inf")}
+_OF_NUMPY = re.compile(r"(?:np|numpy)\.(?:u?int|float|bool|str)\d*_?")
 
 
 class NotALiteral(ValueError):
@@ -36,120 +33,44 @@ def read(text: str) -> Any:
     """The value of a literal: dict, list (a tuple too), Unordered, int, float, str, bool, None."""
     if len(text) > MAX_CHARS:
         raise NotALiteral(f"{len(text)} characters are more than {MAX_CHARS}")
-    reader = _Reader(text)
-    value = reader.value(0)
-    if reader.peek() is not None:
-        raise NotALiteral(f"text goes on at {reader.position}")
-    return value
+    try:
+        node = syntax.parse_expression(text.strip())
+    except syntax.UNREADABLE as error:
+        raise NotALiteral(str(error)) from None
+    return _value(node, 0)
 
 
-class _Reader:
-    def __init__(self, text: str):
-        self.text, self.position = text.strip(), 0
-
-    def peek(self) -> re.Match[str] | None:
-        match = _TOKEN.match(self.text, self.position)
-        if match is None and self.position < len(self.text):
-            raise NotALiteral(f"unknown text at {self.position}")
-        return match
-
-    def take(self) -> re.Match[str]:
-        match = self.peek()
-        if match is None:
-            raise NotALiteral("the text ends early")
-        self.position = match.end()
-        return match
-
-    def take_mark(self, mark: str) -> bool:
-        match = self.peek()
-        if match is None or match["mark"] != mark:
-            return False
-        self.position = match.end()
-        return True
-
-    def value(self, depth: int) -> Any:
-        if depth > MAX_DEPTH:
-            raise NotALiteral(f"nested more than {MAX_DEPTH} deep")
-        token = self.take()
-        if token["number"] is not None:
-            return _number(token["number"])
-        if token["text"] is not None:
-            return _ESCAPE.sub(r"\1", token["text"][1:-1])
-        if token["name"] is not None:
-            return self.named(token["name"], depth)
-        opening = token["mark"]
-        if opening == "{":
-            return self.braces(depth)
-        if opening in "[(":
-            items, had_comma = self.items(_CLOSING[opening], depth)
-            return items[0] if opening == "(" and len(items) == 1 and not had_comma else items
-        raise NotALiteral(f"{opening} where a value belongs")
-
-    def named(self, name: str, depth: int) -> Any:
-        if name in _CONSTANTS:
+def _value(node: ast.expr, depth: int) -> Any:
+    inner = depth + 1
+    match node if depth <= MAX_DEPTH else None:
+        case ast.Constant(value=bool() | str() | None as value):
+            return value
+        case ast.Constant(value=int() | float() as value) if abs(value) < _LARGEST:
+            return value
+        case ast.UnaryOp(op=(ast.USub() | ast.UAdd()) as sign, operand=operand):
+            value = _value(operand, inner)
+            if type(value) in (int, float):
+                return -value if isinstance(sign, ast.USub) else value
+        case ast.Name(id=name) if name in _CONSTANTS:
             return _CONSTANTS[name]
-        if name == "-inf":
-            return -float("inf")
-        last = name.rpartition(".")[2]
-        is_scalar = name.startswith(("np.", "numpy.")) and re.fullmatch(
-            r"(?:u?int|float|bool|str)\d*_?", last
-        )
-        if (last not in _WRAPPERS and not is_scalar) or not self.take_mark("("):
-            raise NotALiteral(f"{name} is no constant")
-        items, _ = self.items(")", depth)
-        if is_scalar and len(items) == 1:
-            return items[0]
-        if last in ("set", "frozenset"):
-            if not items:
-                return Unordered([])
-            inner = items[0]
-            return inner if isinstance(inner, Unordered) else Unordered(list(inner))
-        if len(items) == 1:
-            return items[0]
-        raise NotALiteral(f"{name} of {len(items)} values")
-
-    def items(self, closing: str, depth: int) -> tuple[list[Any], bool]:
-        items: list[Any] = []
-        had_comma = False
-        while not self.take_mark(closing):
-            items.append(self.value(depth + 1))
-            if self.take_mark(","):
-                had_comma = True
-            elif not self.take_mark(closing):
-                raise NotALiteral(f"no {closing} at {self.position}")
-            else:
-                break
-        return items, had_comma
-
-    def braces(self, depth: int) -> Any:
-        if self.take_mark("}"):
-            return {}
-        first = self.value(depth + 1)
-        if not self.take_mark(":"):
-            members = [first]
-            if self.take_mark(","):
-                members += self.items("}", depth)[0]
-            elif not self.take_mark("}"):
-                raise NotALiteral(f"no }} at {self.position}")
-            return Unordered(members)
-        entries = {_key(first): self.value(depth + 1)}
-        while self.take_mark(","):
-            if self.take_mark("}"):
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [_value(item, inner) for item in items]
+        case ast.Set(elts=items):
+            return Unordered([_value(item, inner) for item in items])
+        case ast.Dict(keys=keys, values=values) if None not in keys:
+            pairs = zip(keys, values, strict=True)
+            entries = {_key(_value(k, inner)): _value(v, inner) for k, v in pairs if k is not None}
+            if len(entries) == len(keys):
                 return entries
-            key = _key(self.value(depth + 1))
-            if not self.take_mark(":") or key in entries:
-                raise NotALiteral(f"no entry, or a second one, for {key!r:.40}")
-            entries[key] = self.value(depth + 1)
-        if not self.take_mark("}"):
-            raise NotALiteral(f"no }} at {self.position}")
-        return entries
-
-
-def _number(text: str) -> int | float:
-    text = text.replace("_", "")
-    if len(text) > MAX_DIGITS:
-        raise NotALiteral(f"a number of {len(text)} digits")
-    return float(text) if any(c in text for c in ".eE") else int(text)
+        case ast.Call(func=function, args=arguments, keywords=[]):
+            name = ast.unparse(function)
+            last = name.rpartition(".")[2]
+            if last in _SETS and not arguments:
+                return Unordered([])
+            if len(arguments) == 1 and (last in _WRAPPERS or _OF_NUMPY.fullmatch(name)):
+                value = _value(arguments[0], inner)
+                return Unordered(value) if last in _SETS and isinstance(value, list) else value
+    raise NotALiteral("no literal, or one nested too deep, or an entry given twice")
 
 
 def _key(value: Any) -> Any:

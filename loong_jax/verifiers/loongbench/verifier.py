@@ -16,7 +16,7 @@ from loong_jax.verifiers.maths import MathVerifier
 from loong_jax.verifiers.verdict import Verdict
 
 if TYPE_CHECKING:
-    from loong_jax.environments.problem import Problem
+    from loong_jax.environments.environment import Problem
 
 MAX_ANSWER_CHARS = 1_000_000
 MAX_EVIDENCE_CHARS = 300

@@ -28,7 +28,7 @@ nothing, so its cost is bounded by the length of the text.
 """
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -136,25 +136,24 @@ def depth(node: Node) -> int:
     return deepest
 
 
-def with_names(item: Any, names: Mapping[str, str]) -> Any:
-    """With symbols renamed, all at once: x and y may change places."""
+def rewritten(item: Any, rule: Callable[[Node], Node | None]) -> Any:
+    """With nodes as a rule gives them, the outer ones first; where it gives none, one stays."""
     if isinstance(item, Node):
-        if item.head == "symbol":
-            return symbol(names.get(item.args[0], item.args[0]))
-        return Node(item.head, tuple(with_names(arg, names) for arg in item.args))
+        return rule(item) or Node(item.head, tuple(rewritten(arg, rule) for arg in item.args))
     if type(item) is tuple:  # a unit is a tuple of another type, and stays
-        return tuple(with_names(part, names) for part in item)
+        return tuple(rewritten(part, rule) for part in item)
     return item
 
 
+def with_names(item: Any, names: Mapping[str, str]) -> Any:
+    """With symbols renamed, all at once: x and y may change places."""
+    return rewritten(item, lambda node: symbol(names.get(node.args[0], node.args[0]))
+                     if node.head == "symbol" else None)  # fmt: skip
+
+
 def substitute(node: Any, name: str, value: Node) -> Any:
-    if isinstance(node, Node):
-        if node.head == "symbol" and node.args[0] == name:
-            return value
-        return Node(node.head, tuple(substitute(arg, name, value) for arg in node.args))
-    if type(node) is tuple:
-        return tuple(substitute(item, name, value) for item in node)
-    return node
+    wanted = symbol(name)
+    return rewritten(node, lambda part: value if part == wanted else None)
 
 
 def difference(left: Node, right: Node) -> Node:

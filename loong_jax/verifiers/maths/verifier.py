@@ -16,7 +16,7 @@ from loong_jax.verifiers.maths.values import LONG_DIGITS, Tolerance
 from loong_jax.verifiers.verdict import Verdict
 
 if TYPE_CHECKING:
-    from loong_jax.environments.problem import Problem
+    from loong_jax.environments.environment import Problem
 
 MAX_EVIDENCE_CHARS = 300
 _SETTLED = frozenset({"no answer", "no gold", "format"})  # nothing is there to be compared

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.rl import advantages, objectives
+from loong_jax.rl import objectives, rewards
 from tests.rl.objectives import cases
 
 # What most of NeMo-RL's tests share: one response of three tokens behind a prompt of one.
@@ -23,7 +23,7 @@ ADVANTAGE = (1.0, -1.0, 2.0)
 
 NO_SIGNAL = (0.0, 0.0, 0.0)
 CLIPPED = dataclasses.replace(
-    objectives.dapo_objective(eps_low=0.2, eps_high=0.2), signal=advantages.MeanOnly()
+    objectives.dapo_objective(eps_low=0.2, eps_high=0.2), signal=rewards.MeanOnly()
 )
 CISPO = objectives.cispo_objective(low=0.8, high=1.2)
 REINFORCE = objectives.cispo_objective(low=1.0, high=1.0)  # its weight is always 1
@@ -243,10 +243,10 @@ def test_tunix_compute_kl_divergence():
 def test_tunix_grpo_compute_advantages():
     """Theirs divides by the deviation of a sample, ours by that of the group: sqrt(3 / 2) more."""
     with jax.threefry_partitionable(False):
-        rewards = np.array(jax.random.uniform(jax.random.PRNGKey(0), (6,)))
+        given = np.array(jax.random.uniform(jax.random.PRNGKey(0), (6,)))
     ours = [
-        advantages.group_advantages(group.tolist(), advantages.GroupNormalised())
-        for group in rewards.reshape(2, 3)
+        rewards.group_advantages(group.tolist(), rewards.GroupNormalised())
+        for group in given.reshape(2, 3)
     ]
     theirs = (0.307498, -1.117636, 0.810138, 1.094526, -0.228671, -0.865855)
     np.testing.assert_allclose(np.concatenate(ours), np.sqrt(1.5) * np.array(theirs), rtol=2e-3)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.rl import advantages, objectives
+from loong_jax.rl import objectives, rewards
 
 ROWS, LENGTH, GROUPS, GROUP_SIZE, T_MAX = 5, 24, 2, 4, 10
 
@@ -383,7 +383,7 @@ def test_kl_without_a_reference_is_refused():
         lambda: objectives.TokenRatio(max_log_ratio=100.0),
         lambda: objectives.TokenSumOverConstant(group_size=0, max_response_tokens=1),
         lambda: objectives.MeanOfSequenceMeans(group_size=0),
-        lambda: advantages.GroupNormalised(eps=0.0),
+        lambda: rewards.GroupNormalised(eps=0.0),
     ],
 )
 def test_settings_outside_their_rule_are_refused(make):

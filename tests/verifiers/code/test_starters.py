@@ -4,30 +4,17 @@
 
 import decimal
 import math
+import tomllib
+from pathlib import Path
 
 import pytest
 
 from loong_jax.verifiers.code import compare, programs
 from loong_jax.verifiers.sandbox import languages
 
+TEXTS = tomllib.loads(Path(__file__).with_name("calls.toml").read_text(encoding="utf-8"))
 SLOW_JAVA = pytest.param("java", marks=pytest.mark.slow)
 LATE_CPP = pytest.param("cpp", marks=pytest.mark.release)  # a compilation of all headers each
-LIST_OF_TWO = {
-    "python": "class Solution:\n    def twoSum(self, nums: List[int], target: int) -> List[int]:\n"
-    "        seen = defaultdict(list)\n        for i, x in enumerate(nums):\n"
-    "            if seen[target - x]:\n                return [seen[target - x][0], i]\n"
-    "            seen[x].append(i)\n",
-    "cpp": "class Solution {\npublic:\n    vector<int> twoSum(vector<int>& nums, int target) {\n"
-    "        unordered_map<int, int> m;\n        for (int i = 0; i < nums.size(); i++) {\n"
-    "            if (m.count(target - nums[i])) return {m[target - nums[i]], i};\n"
-    "            m[nums[i]] = i;\n        }\n        return {};\n    }\n};",
-    "java": "class Solution {\n    public int[] twoSum(int[] nums, int target) {\n"
-    "        Map<Integer, Integer> m = new HashMap<>();\n"
-    "        for (int i = 0; i < nums.length; i++) {\n"
-    "            if (m.containsKey(target - nums[i])) return new int[]{m.get(target - nums[i]), i};\n"
-    "            m.put(nums[i], i);\n        }\n        return IntStream.range(0, 0).toArray();\n"
-    "    }\n}",
-}
 
 
 def judged(code, answer, *tests, language="python"):
@@ -46,8 +33,8 @@ def solution(body, signature="self, n"):
 def test_starter_code_takes_names_for_granted(code, language):
     good = returns([0, 1], [2, 7, 11], 9, call="Solution.twoSum")
     bad = returns([1, 0], [2, 7, 11], 9, call="Solution.twoSum")
-    assert judged(code, LIST_OF_TWO[language], good, language=language).is_correct
-    said = judged(code, LIST_OF_TWO[language], good, bad, language=language)
+    assert judged(code, TEXTS["LIST_OF_TWO"][language], good, language=language).is_correct
+    said = judged(code, TEXTS["LIST_OF_TWO"][language], good, bad, language=language)
     assert (said.reason, said.details["passed"]) == ("wrong answer", 1)
 
 
@@ -126,45 +113,17 @@ def test_compiled_answers_are_tried_as_they_are_and_with_what_sites_include(code
 
 # ---- linked lists, trees, methods that change their argument
 
-REVERSE = {
-    "python": solution("prev = None\n        while head:\n            head.next, prev, head = "
-                       "prev, head, head.next\n        return prev",
-                       "self, head: Optional[ListNode]").replace("):", ") -> Optional[ListNode]:"),
-    "cpp": "/**\n * struct ListNode { int val; ListNode *next; };\n */\nclass Solution {\npublic:\n"
-    "  ListNode* f(ListNode* head) {\n    ListNode* prev = nullptr;\n    while (head) { "
-    "auto next = head->next; head->next = prev; prev = head; head = next; }\n    return prev;\n  }\n};",
-    "java": "/** class ListNode { } */\nclass Solution {\n  ListNode f(ListNode head) {\n    ListNode prev = null;\n"
-    "    while (head != null) { ListNode next = head.next; head.next = prev; prev = head; head = next; }\n"
-    "    return prev;\n  }\n}",
-}  # fmt: skip
-INVERT = {
-    "python": solution("if root:\n            root.left, root.right = self.f(root.right), self.f(root.left)\n"
-                       "        return root", "self, root: 'TreeNode'").replace("):", ") -> 'TreeNode':"),
-    "cpp": "class Solution {\npublic:\n  TreeNode* f(TreeNode* r) {\n    if (r) { swap(r->left, r->right); "
-    "f(r->left); f(r->right); }\n    return r;\n  }\n};",
-    "java": "class Solution {\n  TreeNode f(TreeNode r) {\n    if (r == null) return null;\n"
-    "    TreeNode l = f(r.left); r.left = f(r.right); r.right = l;\n    return r;\n  }\n}",
-}  # fmt: skip
-ZEROS_LAST = {
-    "python": solution("nums.sort(key=lambda x: x == 0)", "self, nums: List[int]").replace(
-        "):", ") -> None:", 1),
-    "cpp": "class Solution {\npublic:\n  void f(vector<int>& nums) {\n    stable_partition(nums.begin(), "
-    "nums.end(), [](int x) { return x != 0; });\n  }\n};",
-    "java": "class Solution {\n  void f(int[] nums) {\n    int k = 0;\n    for (int x : nums) if (x != 0) "
-    "nums[k++] = x;\n    while (k < nums.length) nums[k++] = 0;\n  }\n}",
-}  # fmt: skip
-
 
 @pytest.mark.parametrize("language", ["python", LATE_CPP, SLOW_JAVA])
 def test_lists_and_trees_are_nodes_where_the_signature_says_so(code, language):
     lists = [([1, 2, 3], [3, 2, 1]), ([], []), ([7], [7])]
     tests = [returns(out, given) for given, out in lists]
     tests += [returns([3, 2], [1, 2, 3]), returns(None, [])]
-    said = judged(code, REVERSE[language], *tests, language=language)
+    said = judged(code, TEXTS["REVERSE"][language], *tests, language=language)
     assert [t["status"] for t in said.details["tests"]] == ["OK", "OK", "OK", "WA", "OK"], said
     tree, other = [4, 2, 7, 1, None, 6], [4, 7, 2, None, 6, None, 1]
     tests = [returns(other, tree), returns(tree, other), returns([], []), returns(tree, tree)]
-    said = judged(code, INVERT[language], *tests, language=language)
+    said = judged(code, TEXTS["INVERT"][language], *tests, language=language)
     assert [t["status"] for t in said.details["tests"]] == ["OK", "OK", "OK", "WA"], said
 
 
@@ -172,7 +131,7 @@ def test_lists_and_trees_are_nodes_where_the_signature_says_so(code, language):
 def test_a_method_that_returns_nothing_is_judged_by_its_first_argument(code, language):
     tests = [returns([1, 2, 0, 0], [0, 1, 0, 2]), returns([0, 1, 0, 2], [0, 1, 0, 2]),
              returns(None, [1]), returns([], [])]  # fmt: skip
-    said = judged(code, ZEROS_LAST[language], *tests, language=language)
+    said = judged(code, TEXTS["ZEROS_LAST"][language], *tests, language=language)
     assert [t["status"] for t in said.details["tests"]] == ["OK", "WA", "OK", "OK"], said
 
 

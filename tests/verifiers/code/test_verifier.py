@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from loong_jax import cli
-from loong_jax.environments.problem import Problem
+from loong_jax.environments.environment import Problem
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import Verifier, get_verifier
 from loong_jax.verifiers.code import cases, compare

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -29,75 +30,7 @@ def verifier():
     one.close()
 
 
-CASES = [  # domain, gold, answer, outcome, perhaps fields of the row
-    ("Advanced Math", "\\frac{8}{21}", "8/21", "correct"),
-    ("Advanced Math", "300\\pi", "300*pi", "correct"),
-    ("Advanced Math", "[2,5)", "Interval.Ropen(2, 5)", "correct"),
-    ("Advanced Math", "22", "22.4", "wrong"),
-    ("Advanced Math", "22", "\\boxed{22}", "correct"),
-    ("Advanced Math", "(4,112)", "[(4, 112)]", "correct"),
-    ("Advanced Math", "(4,112)", "[(4, 112), (1, 2)]", "wrong"),
-    ("Advanced Math", "4", "[4, -4]", "wrong"),
-    ("Advanced Math", "[1,2]", "(1, 2)", "wrong"),
-    ("Advanced Math", "(1,2)", "[1, 2]", "wrong"),
-    ("Advanced Physics", "51 atm", "50.7 atm", "correct"),
-    ("Advanced Physics", "51 atm", "51.6 atm", "wrong"),
-    ("Advanced Physics", "51 atm", "50.7", "correct"),
-    ("Advanced Physics", "51 atm", "So it is in MPa. The answer is 5.17 MPa.", "correct"),
-    ("Advanced Physics", "51 atm", "51 bar", "wrong"),
-    ("Advanced Physics", "51 atm", "51 J", "wrong"),
-    ("Advanced Physics", "4.8 10^6", "4.76 10^6", "correct"),
-    ("Advanced Physics", "4.8 10^6", "4.76e5", "wrong"),
-    ("Advanced Physics", "1.8 1e-5", "1.77465211575903 1e-5", "correct"),
-    ("Advanced Physics", "1.8 1e-5", "1.9 1e-5", "wrong"),
-    ("Advanced Physics", "1.8 1e-5", "1.77e-4", "wrong"),
-    ("Advanced Physics", "5.51e+14 Hz", "$5.508\\times 10^{14}$ Hz", "correct"),
-    ("Advanced Physics", "1.5 kg/mol", "1440 g mol^{-1}", "wrong"),
-    ("Advanced Physics", "1.5 kg/mol", "1480 $\\mathrm{g} \\mathrm{~mol}^{-1}$", "correct"),
-    ("Advanced Physics", "6.2 J/(mol*K)", "6.21 J/(K*mol)", "correct"),
-    ("Advanced Physics", "16 cm^3", "5.12*pi cm^3", "correct"),
-    ("Advanced Physics", "16 cm^3", "6.12*pi cm^3", "wrong"),
-    ("Advanced Physics", "122 mA", "0.03885*pi A", "correct"),
-    ("Advanced Physics", "109 degrees", "1.91008894 rad", "correct"),
-    ("Advanced Physics", "3.1 dB", "3.12 dB", "correct"),
-    ("Advanced Physics", "3.1 dB", "3.12 AU", "wrong"),
-    ("Advanced Physics", "20 ", "19.6", "correct"),
-    ("Advanced Physics", "20 ", "19.4", "wrong"),
-    ("Advanced Physics", "-32 ft/s", "32 ft/s", "wrong"),
-    ("Advanced Physics", "0.12 unitless", "0.123", "correct"),
-    ("Chemistry", "0.25 mol", "\\boxed{250\\text{ mmol}}", "correct"),
-    ("Chemistry", "0.25 mol", "250 mol", "wrong"),
-    ("computational biology", "{'RR': 0.09, 'rr': 0.49}", "{'rr': 0.48999999999999994, 'RR': 0.09}",
-     "correct"),
-    ("computational biology", "AB", "AB", "correct"),
-    ("computational biology", "AB", "Rr", "wrong"),
-    ("Quant", "11.538349821344024", "11.5384", "correct"),
-    ("Quant", "11.538349821344024", "11.6", "wrong"),
-    ("Quant", "11.538349821344024", "11.9", "correct", {"tolerance": "0.5"}),
-    ("Quant", "[0.631, 0.4712]", "[0.631, 0.4712]", "correct"),
-    ("Quant", "[0.631, 0.4712]", "[0.4712, 0.631]", "wrong"),
-    ("Loong_Graph_Discrete_Math", "[(1, 2), (1, 3)]", "[(1,2),(1,3)]", "correct"),
-    ("Loong_Graph_Discrete_Math", "{1, 2, 3}", "\\boxed{\\{3, 2, 1\\}}", "correct"),
-    ("Loong_Graph_Discrete_Math", "{0: 1.0, 1: 0.5}", "{0: 1.0, 1: 0.25}", "wrong"),
-    ("Loong_Graph_Discrete_Math", "[[0, 1], [2]]", "the components are 0,1 and 2", "wrong"),
-    ("Loong_Graph_Discrete_Math", "True", "The answer is True.", "correct"),
-    ("Loong_Graph_Discrete_Math", "True", "False", "wrong"),
-    ("Loong_Graph_Discrete_Math", "4", "5", "wrong"),
-    ("Loong_Graph_Discrete_Math", "x**2 - 2*x", "x*(x-2)", "correct"),
-    ("Loong_Logic", "{'Pet': ['dog', 'rat']}", '{"Pet": ["dog", "rat"]}', "correct"),
-    ("Loong_Logic", "{'Pet': ['dog', 'rat']}", "{'Pet': ['rat', 'dog']}", "wrong"),
-    ("Loong_Logic", "{'Pet': ['dog', 'rat']}", "dog, rat", "wrong"),
-    ("Mathematical Programming", "1704.89", "1704.8912", "correct"),
-    ("Mathematical Programming", "1704.89", "1706", "wrong"),
-    ("Game", "[(0, 1), (2, 2)]", "[(0, 1), (2, 2)]", "correct"),
-    ("Medicine", "12.5", "12.9", "correct"),
-    ("Medicine", "12.5", "13.5", "wrong"),
-    ("Medicine", "4", "4.1", "wrong"),
-    ("Security and Safety", "B", "The answer is (B).", "correct"),
-    ("Security and Safety", "B", "C", "wrong"),
-    ("Programming", "1 2\n3", "1 2  \n3\n", "correct"),
-    ("Programming", "1 2\n3", "1 2 3", "wrong"),
-]  # fmt: skip
+CASES = tomllib.loads(Path(__file__).with_name("cases.toml").read_text(encoding="utf-8"))["cases"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{c[0]}: {c[1]} <- {c[2]}"[:70] for c in CASES])

@@ -9,40 +9,14 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from loong_jax.verifiers import Verdict, get_verifier
+from loong_jax.verifiers import Verdict, attacks, get_verifier
 from loong_jax.verifiers.maths import expression
+from loong_jax.verifiers.maths.evaluator import Evaluator
 from loong_jax.verifiers.maths.expression import CostError
 from loong_jax.verifiers.maths.reading import readings
-from loong_jax.verifiers.maths.values.evaluator import Evaluator
 
-PAYLOADS = (
-    "__import__('os').system('touch {canary}')",
-    '__import__("os").system("touch {canary}")',
-    "os.system('touch {canary}')",
-    "exec(\"open('{canary}', 'w')\")",
-    "eval(compile(\"open('{canary}', 'w')\", 'x', 'exec'))",
-    "open('{canary}', 'w').write('x')",
-    "(lambda: open('{canary}', 'w'))()",
-    "[open('{canary}', 'w') for _ in [1]]",
-    "().__class__.__bases__[0].__subclasses__()",
-    "().__class__.__base__.__subclasses__()[132].__init__.__globals__['system']('touch {canary}')",
-    "sympy.sympify(\"open('{canary}', 'w')\")",
-    "S(\"__import__('os').system('touch {canary}')\")",
-    "Symbol('x', commutative=open('{canary}', 'w'))",
-    "Matrix(open('{canary}', 'w'))",
-    "Lambda(x, open('{canary}', 'w'))(1)",
-    "Interval(open('{canary}', 'w'), 2)",
-    "\\input{{{canary}}}",
-    "\\write18{{touch {canary}}}",
-    "\\immediate\\openout\\f={canary}",
-    'f\'{{open("{canary}", "w")}}\'',
-    "5 if open('{canary}', 'w') else 4",
-    "x.__class__.__init__.__globals__",
-    "Function('f')(open('{canary}', 'w'))",
-    "; touch {canary}",
-    "$(touch {canary})",
-    "`touch {canary}`",
-)
+OF_SYMPY = ("S({!r})", "Matrix({})", "Interval({}, 2)", "Symbol('x', commutative={})",
+            "Lambda(x, {})(1)", "Function('f')({})", "sympy.sympify({!r})")  # fmt: skip
 BOMBS = (
     "9**9**9**9",
     "the answer is" + " " * 5900 + "unknown",
@@ -139,13 +113,13 @@ def verifier():
 
 def test_no_payload_is_executed(verifier, tmp_path):
     canary = tmp_path / "canary"
-    for payload in PAYLOADS:
-        text = payload.replace("{canary}", str(canary)).replace("{{", "{").replace("}}", "}")
+    code = f"open({str(canary)!r}, 'w')"
+    for text in (*attacks.payloads(canary), *(form.format(code) for form in OF_SYMPY)):
         for answer in (text, f"\\boxed{{{text}}}", f"The answer is ${text}$", f"5 + {text}"):
             for gold in GOLDS:
                 assert verifier.judge(gold, answer).outcome != "correct", (gold, answer)
             assert isinstance(verifier.judge(answer, "5"), Verdict)
-        assert not canary.exists(), payload
+        assert not canary.exists(), text
 
 
 @pytest.fixture

@@ -12,9 +12,10 @@ from fractions import Fraction
 
 from loong_jax.verifiers.maths import values
 from loong_jax.verifiers.maths.expression import (
+    ZERO,
     Node,
-    negate,
     number,
+    rewritten,
     substitute,
     symbol,
     with_names,
@@ -53,8 +54,6 @@ def _split(node: Node) -> Iterator[tuple[list[Node], list[Node]]]:
     if not before or not after or ELLIPSIS in after:
         return
     yield before, after
-    if node.head == "mul" and len(after) > 1:
-        yield before, [Node("mul", tuple(after))]
 
 
 def _with_parameter(head: str, first: Sequence[Node], last: Sequence[Node]) -> Node | None:
@@ -73,8 +72,6 @@ def _with_parameter(head: str, first: Sequence[Node], last: Sequence[Node]) -> N
         there = Node("add", (symbol(name), number(-back)))
         if values.equal(term, substitute(end, name, there)) is not True:
             return None
-    if len(first) == MIN_TERMS and _is_also_a_row(first, end, name):
-        return None
     index = next(letter for letter in _INDICES if letter not in end.symbols)
     return Node(
         _BIG[head], (index, number(starts[0]), symbol(name), with_names(end, {name: index}))
@@ -86,17 +83,6 @@ def _fits(end: Node, name: str, first: Sequence[Node], start: int) -> bool:
         values.equal(term, substitute(end, name, number(start + i))) is True
         for i, term in enumerate(first)
     )
-
-
-def _is_also_a_row(first: Sequence[Node], end: Node, name: str) -> bool:
-    """Whether 1 + 2 + ... + 2^n may be all numbers to 2^n: the terms begin a row with step 1."""
-    step = values.real_value(Node("add", (first[1], negate(first[0]))))
-    if step not in (1, -1):
-        return False
-    at = [values.real_value(substitute(end, name, number(k))) for k in (3, 4, 5)]
-    if None in at:
-        return True
-    return any(values.gap(b, a) != step for a, b in itertools.pairwise(at))
 
 
 # ---- numbers alone
@@ -184,19 +170,15 @@ def _leaves(node: Node) -> Iterator[int | Fraction]:
             yield from _leaves(arg)
 
 
-def _shape(node: Node) -> tuple:
-    if node.head == "number":
-        return ("number",)
-    return (node.head, *(_shape(a) if isinstance(a, Node) else a for a in node.args))
+def _shape(node: Node) -> Node:
+    return rewritten(node, lambda part: ZERO if part.head == "number" else None)
 
 
 def _moving(node: Node, steps: Iterator[int | Fraction]) -> Node:
     """The first term with each number moved by its step times the index."""
-    if node.head == "number":
-        step = next(steps)
-        if not step:
-            return node
-        return Node("add", (node, Node("mul", (number(step), symbol("k")))))
-    return Node(
-        node.head, tuple(_moving(a, steps) if isinstance(a, Node) else a for a in node.args)
-    )
+
+    def moved(part: Node) -> Node | None:
+        step = next(steps) if part.head == "number" else 0
+        return Node("add", (part, Node("mul", (number(step), symbol("k"))))) if step else None
+
+    return rewritten(node, moved)

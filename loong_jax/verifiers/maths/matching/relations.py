@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from loong_jax.verifiers.maths import comparing, values
-from loong_jax.verifiers.maths.comparing import naming, real_sets
+from loong_jax.verifiers.maths import values
+from loong_jax.verifiers.maths.comparing import naming, nodes, real_sets
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
@@ -35,8 +35,7 @@ def relation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         return matcher.match(operands[-1], answer)
     renamed = naming.with_names_of(gold, answer)
     if renamed is None:
-        matcher.note = f"{render(answer)} renames its argument on one side only"
-        return False
+        return matcher.told(False, f"{render(answer)} renames its argument on one side only")
     answer = renamed
     if set(operators) <= {"=", "~"} and naming.names_something(operands[0]):
         target = next(
@@ -54,11 +53,8 @@ def relation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
                 is_open = len(operators) == 1 and not is_function
                 return equation(matcher, gold, answer) if is_open else False
             return matcher.match(target, answer)
-        if len(operators) > 1:
-            return matcher.match(target, answer)
-        if not target.symbols and operands[0].head == "symbol" and comparing.is_unsolved(answer):
-            matcher.note = f"{render(answer)} is not solved"
-            return False
+        if not target.symbols and operands[0].head == "symbol" and nodes.is_unsolved(answer):
+            return matcher.told(False, f"{render(answer)} is not solved")
         return equation(matcher, gold, answer)
     if operators in (("in",), ("notin",)) or set(operators) <= {"<", "<=", ">", ">=", "!="}:
         gold_set = real_sets.real_set(gold)
@@ -77,12 +73,10 @@ def relation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
             answer.head == "chain" and real_sets.real_set(answer) is not None
         ):
             return (answer.head == "chain" and equation(matcher, gold, answer)) or None
-        if operators == ("in",) and answer.head != "chain":
-            return matcher.match(operands[1], answer)
     if answer.head != "chain":
         if operators == ("=",) and naming.names_measure(operands[0]) and not operands[1].symbols:
             return matcher.match(operands[1], answer)
-        if set(operators) <= {"=", "~", "=="} and not gold.symbols and comparing.is_value(answer):
+        if set(operators) <= {"=", "~", "=="} and not gold.symbols and nodes.is_value(answer):
             return matcher.match(operands[-1], answer)
         return False
     return equation(matcher, gold, answer)
@@ -133,7 +127,7 @@ def equation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         )
     if operator != "=" or other != "=":
         return False
-    numerators = comparing.numerator(left), comparing.numerator(right)
+    numerators = nodes.numerator(left), nodes.numerator(right)
     if values.constant_ratio(*numerators):
         return True
     if numerators == (left, right):

@@ -35,9 +35,7 @@ def raw_argument(parser: Parser) -> str:
 
 
 def parenthesised(parser: Parser) -> Node:
-    saved, parser.bars = parser.bars, 0
-    node = parser.nested(parser.items)
-    parser.bars = saved
+    node = parser.inside()
     closing = parser.expect(")", "]", "[")
     if node.head == "list":
         if closing in "][" and len(node.args) == 2:
@@ -49,9 +47,7 @@ def parenthesised(parser: Parser) -> Node:
 
 
 def square(parser: Parser, opening: str) -> Node:
-    saved, parser.bars = parser.bars, 0
-    node = parser.nested(parser.items)
-    parser.bars = saved
+    node = parser.inside()
     closing = parser.expect("]", ")", "[")
     items = node.args if node.head in ("list", "and", "or") else (node,)
     if opening == "]" or closing != "]":
@@ -122,8 +118,7 @@ def environment(parser: Parser) -> Node:
         if name == "array" and parser.at("{"):
             raw_argument(parser)
         rows = _rows(parser)
-        if raw_argument(parser) != name:
-            raise ParseError(f"\\begin{{{name}}} ends as something else")
+        _end(parser, name)
         if name == "vmatrix":
             return _determinant(rows)
         if len({len(row) for row in rows}) != 1:
@@ -132,14 +127,17 @@ def environment(parser: Parser) -> Node:
     if name in names.LIST_ENVIRONMENTS:
         node = rows_in_pieces(parser) if "cases" in name else None
         if node is not None:
-            if raw_argument(parser) != name:
-                raise ParseError(f"\\begin{{{name}}} ends as something else")
+            _end(parser, name)
             return node
         items = [item for row in _rows(parser) for item in row]
-        if raw_argument(parser) != name:
-            raise ParseError(f"\\begin{{{name}}} ends as something else")
+        _end(parser, name)
         return items[0] if len(items) == 1 else Node("and", tuple(items))
     raise ParseError(f"{name[:20]} is no environment we know")
+
+
+def _end(parser: Parser, name: str) -> None:
+    if raw_argument(parser) != name:
+        raise ParseError(f"\\begin{{{name}}} ends as something else")
 
 
 def _determinant(rows: tuple[tuple[Node, ...], ...]) -> Node:
@@ -293,6 +291,9 @@ _COLLECTIONS = {
 }  # fmt: skip
 _MATRICES = ("Matrix", "ImmutableMatrix", "MutableDenseMatrix", "array")
 
+OBJECTS = frozenset(("Interval", "S", "Symbol", "Poly", "Piecewise", "And", "Or", *_RELATIONS,
+                     *_SETS, *_CONSTANT_SETS, *_COLLECTIONS, *_MATRICES))  # fmt: skip
+
 
 def build(parser: Parser, name: str) -> Node:
     if name in _CONSTANT_SETS:
@@ -304,10 +305,9 @@ def build(parser: Parser, name: str) -> Node:
         return _CONSTANT_SETS[attribute]
     if name == "S":
         raise ParseError(f"S.{attribute} is no set we know")
-    arguments = _arguments(parser)
+    arguments = arguments_of(parser)
     if name == "Interval":
-        interval = _interval(arguments, attribute)
-        return interval
+        return _interval(arguments, attribute)
     if attribute is not None:
         raise ParseError(f"{name}.{attribute} is nothing we know")
     if name in _SETS and arguments:
@@ -325,11 +325,11 @@ def build(parser: Parser, name: str) -> Node:
     raise ParseError(f"{name} is nothing we know")
 
 
-def _arguments(parser: Parser) -> tuple[Node, ...]:
+def arguments_of(parser: Parser) -> tuple[Node, ...]:
     parser.expect("(")
     if parser.accept(")"):
         return ()
-    node = parser.nested(parser.items)
+    node = parser.inside()
     parser.expect(")")
     return node.args if node.head == "list" else (node,)
 

@@ -60,7 +60,7 @@ def factor(parser: Parser) -> Node:
             parser.take()
             node = Node(node.head, (node.args[0] + "'", *node.args[1:]))
             if node.head == "symbol" and parser.at("("):
-                node = Node("apply", (node.args[0], *words.in_brackets(parser)))
+                node = Node("apply", (node.args[0], *brackets.arguments_of(parser)))
         elif is_sign and text == "_" and node.head in ("number", "tuple"):
             node = numerals.based(parser, node)
         else:

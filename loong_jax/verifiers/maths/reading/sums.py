@@ -2,7 +2,6 @@
 
 import re
 from fractions import Fraction
-from typing import Any
 
 from loong_jax.verifiers.maths import names, units
 from loong_jax.verifiers.maths.expression import (
@@ -12,6 +11,7 @@ from loong_jax.verifiers.maths.expression import (
     constant,
     negate,
     number,
+    rewritten,
     symbol,
 )
 from loong_jax.verifiers.maths.reading import Parser, Token, words
@@ -233,7 +233,10 @@ def big(parser: Parser, head: str) -> Node:
     ):
         raise ParseError(f"{head} without bounds")
     variable, low = low.args[1].args[0], low.args[2]
-    body = _with_index(parser.nested(parser.product), variable)
+    index = constant(variable)  # the i of a sum over i is no imaginary unit
+    body = rewritten(
+        parser.nested(parser.product), lambda node: symbol(variable) if node == index else None
+    )
     return Node(head, (variable, low, high, body))
 
 
@@ -245,15 +248,6 @@ def limit(parser: Parser) -> Node:
         raise ParseError("lim without its variable")
     body = parser.nested(parser.product)
     return Node("limit", (approach.args[1].args[0], approach.args[2], body))
-
-
-def _with_index(item: Any, name: str) -> Any:
-    """The body of a sum over i, whose i is no imaginary unit."""
-    if item == constant(name):
-        return symbol(name)
-    if isinstance(item, Node):
-        return Node(item.head, tuple(_with_index(arg, name) for arg in item.args))
-    return item
 
 
 def _integral(parser: Parser, low: Node, high: Node) -> Node:

@@ -10,14 +10,6 @@ _SHORT_WORDS = frozenset(
 )
 _PRODUCTS = frozenset(str.split("abc abcd abcde xyz bac acb cab"))
 _VOWELS = frozenset("aeiou")
-OBJECTS = frozenset(
-    str.split(
-        "Interval Union Intersection Complement FiniteSet Matrix ImmutableMatrix "
-        "MutableDenseMatrix Eq Ne Lt Le Gt Ge And Or Tuple Point Point2D Point3D EmptySet "
-        "Reals S Symbol array Set set tuple list frozenset StrictLessThan LessThan "
-        "GreaterThan StrictGreaterThan Equality Unequality Poly Piecewise"
-    )
-)
 
 
 def letters_of(word: str) -> tuple[str, ...] | None:
@@ -46,7 +38,7 @@ def is_operand(token: Token) -> bool:
         return len(word) == 1 or word in names.PREFIX_FUNCTIONS
     if word in names.JOIN_WORDS:
         return word == "y"
-    if word in names.FUNCTIONS or word in names.CONSTANTS or word in OBJECTS:
+    if word in names.FUNCTIONS or word in names.CONSTANTS or word in brackets.OBJECTS:
         return True
     return letters_of(word) is not None
 
@@ -101,7 +93,7 @@ def starts_operand(parser: Parser, token: Token) -> bool:
 
 def from_word(parser: Parser, token: Token) -> Node:
     word = token.text
-    if word in OBJECTS and (parser.at("(", ".") or word in ("EmptySet", "Reals")):
+    if word in brackets.OBJECTS and (parser.at("(", ".") or word in ("EmptySet", "Reals")):
         return brackets.build(parser, word)
     if word in ("np", "numpy", "math", "sympy", "sp", "torch", "jnp") and parser.at("."):
         parser.take()
@@ -166,22 +158,22 @@ def subscripted(parser: Parser, name: str) -> Node:
         return constant(names.CONSTANT_LETTERS[name])
     if name[0] in "fgh" and (len(name) == 1 or name[1] in "_'"):
         if parser.at("(") and not parser.token.spaced:
-            return Node("apply", (name, *in_brackets(parser)))
+            return Node("apply", (name, *brackets.arguments_of(parser)))
         if parser.at("^") and parser.peek().text == "{" and parser.peek(2).text == "-":
             mark = parser.mark()
             parser.take()
             if brackets.raw_argument(parser) == "-1" and parser.at("("):
-                return Node("apply", (name + "^-1", *in_brackets(parser)))
+                return Node("apply", (name + "^-1", *brackets.arguments_of(parser)))
             parser.reset(mark)
     if name in _POLYNOMIALS and parser.at("(") and not parser.token.spaced:
         mark = parser.mark()
-        arguments = in_brackets(parser)
+        arguments = brackets.arguments_of(parser)
         if len(arguments) == 1 and arguments[0].head == "symbol" and parser.at("="):
             return Node("apply", (name, *arguments))
         parser.reset(mark)
     if name in ("C", "P") and parser.at("(") and not parser.token.spaced:
         mark = parser.mark()
-        arguments = in_brackets(parser)
+        arguments = brackets.arguments_of(parser)
         if len(arguments) == 2:
             return call("binomial" if name == "C" else "permutations", *arguments)
         parser.reset(mark)
@@ -190,17 +182,6 @@ def subscripted(parser: Parser, name: str) -> Node:
 
 def _counts(below: str) -> bool:
     return below in ("n", "m", "N", "k") or (below.isdigit() and len(below) < 4 and int(below) > 1)
-
-
-def in_brackets(parser: Parser) -> tuple[Node, ...]:
-    parser.expect("(")
-    if parser.accept(")"):
-        return ()
-    saved, parser.bars = parser.bars, 0
-    node = parser.nested(parser.items)
-    parser.bars = saved
-    parser.expect(")")
-    return node.args if node.head == "list" else (node,)
 
 
 def function(parser: Parser, spelled: str) -> Node:
@@ -217,7 +198,7 @@ def function(parser: Parser, spelled: str) -> Node:
             raise ParseError(f"{spelled}^-1 may be an inverse or a reciprocal")
         name, power = names.INVERSES[name], None
     if parser.at("(") or (parser.at("{") and name != "set"):
-        arguments = in_brackets(parser) if parser.at("(") else (parser.argument(),)
+        arguments = brackets.arguments_of(parser) if parser.at("(") else (parser.argument(),)
         if parser.at("^", "**") and power is not None:
             raise ParseError("two powers of one function")
     elif parser.at("[") and name not in ("sqrt",):

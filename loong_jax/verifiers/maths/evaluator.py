@@ -1,0 +1,459 @@
+"""Values of expressions and functions: exact rationals as far as they reach, then high precision.
+
+Every step is paid for from a budget before it is taken. Contexts of mpmath belong to one thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import threading
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any
+
+import mpmath
+
+from loong_jax.verifiers.maths.expression import CostError, Node
+
+MAX_EXACT_BITS = 100_000  # of a numerator or denominator: 2004! has 19,155
+
+
+class Undefined(ArithmeticError):
+    """The expression has no value here: 1/0, an unbound name, a head without numeric meaning."""
+
+
+Value = Any  # int, Fraction, or an mpf or mpc of the thread's context
+
+
+def bits_of(value: int | Fraction) -> int:
+    if isinstance(value, int):
+        return value.bit_length()
+    return max(value.numerator.bit_length(), value.denominator.bit_length())
+
+
+def exact_root(base: int | Fraction, degree: int) -> int | Fraction | None:
+    """The rational root of a rational that is not negative, where there is one."""
+    if base < 0 or degree > 64 or bits_of(base) > 2000:
+        return None
+    base = Fraction(base)
+    above, below = _integer_root(base.numerator, degree), _integer_root(base.denominator, degree)
+    return None if above is None or below is None else Fraction(above, below)
+
+
+def _integer_root(value: int, degree: int) -> int | None:
+    if degree == 2:
+        root = math.isqrt(value)
+    else:
+        root = 1 << -(-value.bit_length() // degree)
+        while root > 0:
+            smaller = ((degree - 1) * root + value // root ** (degree - 1)) // degree
+            if smaller >= root:
+                break
+            root = smaller
+    return root if root**degree == value else None
+
+
+MAX_EXPONENT_BITS = 40_000  # of the binary exponent of an inexact value, for functions of it
+
+
+def _of(name: str) -> Callable[..., Value]:
+    def function(self: Evaluator, value: Value) -> Value:
+        value = self.real(value)
+        if value != 0 and self.context.mag(value) > 64:
+            raise CostError(f"{name} of a huge argument")
+        return getattr(self.context, name)(value)
+
+    return function
+
+
+def _circular(name: str) -> Callable[..., Value]:
+    """sin and its kin: an argument of many digits costs as much as its reduction."""
+
+    def function(self: Evaluator, value: Value) -> Value:
+        value = self.real(value)
+        if value != 0:
+            size = self.context.mag(value)
+            if size > 20_000:
+                raise CostError("a circular function of a huge argument")
+            self.pay(max(0, size) * 20)
+        return getattr(self.context, name)(value)
+
+    return function
+
+
+def _ln(self: Evaluator, value: Value) -> Value:
+    if value == 0:
+        raise Undefined("the logarithm of 0")
+    return self.context.log(self.real(value))
+
+
+def _log(self: Evaluator, value: Value, base: Value | None = None) -> Value:
+    base = 10 if base is None and self.common_log else base
+    if base in (0, 1):
+        raise Undefined("a logarithm to base 0 or 1")
+    return _ln(self, value) if base is None else _ln(self, value) / _ln(self, base)
+
+
+def _sqrt(self: Evaluator, value: Value) -> Value:
+    if isinstance(value, (int, Fraction)):
+        root = exact_root(value, 2)
+        if root is not None:
+            return self.exact(root)
+    return self.context.sqrt(self.real(value))
+
+
+def _root(self: Evaluator, value: Value, degree: Value) -> Value:
+    if not isinstance(degree, int) or degree == 0:
+        return self.power(
+            value, 1 / Fraction(degree) if isinstance(degree, Fraction) else 1 / degree
+        )
+    if degree % 2 and self.context.im(self.real(value)) == 0 and value < 0:
+        return -self.power(-value, Fraction(1, degree))
+    return self.power(value, Fraction(1, degree))
+
+
+def _factorial(self: Evaluator, value: Value) -> Value:
+    if isinstance(value, int):
+        if value < 0:
+            raise Undefined("the factorial of a negative number")
+        if value > 9000:
+            raise CostError("a factorial above 9000!")
+        self.pay(value * 10)
+        return self.exact(math.factorial(value))
+    return _gamma(self, value + 1)
+
+
+def _double_factorial(self: Evaluator, value: Value) -> Value:
+    if not isinstance(value, int) or not 0 <= value <= 9000:
+        raise Undefined("a double factorial")
+    return self.exact(math.prod(range(value, 0, -2)))
+
+
+def _gamma(self: Evaluator, value: Value) -> Value:
+    if isinstance(value, int):
+        return _factorial(self, value - 1)
+    self.pay(self.digits**2)  # beside 2020! there are thousands of digits
+    return self.context.gamma(self.moderate(value))
+
+
+def _zeta(self: Evaluator, value: Value) -> Value:
+    if not isinstance(value, int) or value == 1 or not -40 <= value <= 200:
+        raise Undefined("zeta of what is no whole number but 1")
+    self.pay(self.digits**2)
+    return self.context.zeta(value)
+
+
+def _binomial(self: Evaluator, n: Value, k: Value) -> Value:
+    if isinstance(n, int) and isinstance(k, int) and n >= 0:
+        if not 0 <= k <= n:
+            return 0
+        k = min(k, n - k)
+        if k * max(1, n.bit_length()) > MAX_EXACT_BITS * 2:
+            raise CostError("a binomial coefficient of too many digits")
+        self.pay((k * n.bit_length() / 2000) ** 2 + k * 10)
+        return self.exact(math.comb(n, k))
+    return self.context.binomial(self.moderate(n), self.moderate(k))
+
+
+def _permutations(self: Evaluator, n: Value, k: Value) -> Value:
+    if isinstance(n, int) and isinstance(k, int) and 0 <= k <= n:
+        return self.exact(_binomial(self, n, k) * _factorial(self, k))
+    raise Undefined("permutations of what is no count")
+
+
+def _whole(function: Callable[..., int]) -> Callable[..., Value]:
+    def whole(self: Evaluator, *values: Value) -> Value:
+        if not all(isinstance(value, int) for value in values):
+            raise Undefined("arguments that are not whole")
+        self.pay(sum((value.bit_length() / 500) ** 2 for value in values))
+        return self.exact(function(*values))
+
+    return whole
+
+
+def _whole_part(of_exact: Callable[[Any], int], name: str) -> Callable[..., Value]:
+    def whole_part(self: Evaluator, value: Value) -> Value:
+        if isinstance(value, (int, Fraction)):
+            return of_exact(value)
+        if self.context.im(value) != 0 or self.context.mag(value) > self.digits:
+            raise Undefined("the whole part of such a value")
+        return int(getattr(self.context, name)(self.context.re(value)))
+
+    return whole_part
+
+
+def _abs(self: Evaluator, value: Value) -> Value:
+    return abs(value)
+
+
+def _extreme(function: Callable[..., Any]) -> Callable[..., Value]:
+    def extreme(self: Evaluator, *values: Value) -> Value:
+        reals = [self.real(value) for value in values]
+        if any(self.context.im(value) != 0 for value in reals):
+            raise Undefined("the order of complex numbers")
+        return values[reals.index(function(reals))]
+
+    return extreme
+
+
+def _mod(self: Evaluator, value: Value, modulus: Value) -> Value:
+    if not isinstance(value, (int, Fraction)) or not isinstance(modulus, (int, Fraction)):
+        raise Undefined("a remainder of what is not rational")
+    return self.exact(value % modulus)
+
+
+def _sign(self: Evaluator, value: Value) -> Value:
+    value = self.real(value)
+    if self.context.im(value) != 0:
+        raise Undefined("the sign of a complex number")
+    return int(value > 0) - int(value < 0)
+
+
+FUNCTIONS: dict[str, Callable[..., Value]] = {
+    **{name: _circular(name) for name in ("sin", "cos", "tan", "cot", "sec", "csc")},
+    **{
+        name: _of(name)
+        for name in str.split(
+            "sinh cosh tanh coth sech csch asin acos atan acot asec acsc asinh acosh atanh re im "
+            "arg erf lambertw"
+        )
+    },
+    "conjugate": _of("conj"), "cis": _of("expj"), "log": _log, "ln": _ln, "sqrt": _sqrt,
+    "root": _root, "abs": _abs, "norm": _abs, "factorial": _factorial,
+    "double_factorial": _double_factorial, "gamma": _gamma, "zeta": _zeta, "binomial": _binomial,
+    "permutations": _permutations, "gcd": _whole(math.gcd), "lcm": _whole(math.lcm),
+    "max": _extreme(max), "min": _extreme(min), "floor": _whole_part(math.floor, "floor"),
+    "ceiling": _whole_part(math.ceil, "ceil"), "mod": _mod, "sign": _sign,
+}  # fmt: skip
+
+BUDGET = 400_000  # steps of some 100 ns
+
+
+class _Contexts(threading.local):
+    def __init__(self):
+        self.context = mpmath.MPContext()
+
+
+_CONTEXTS = _Contexts()
+
+
+class Evaluator:
+    """Evaluates at one precision with one binding of the symbols."""
+
+    def __init__(
+        self,
+        digits: int = 50,
+        bindings: Mapping[str, Value] | None = None,
+        *,
+        budget: int = BUDGET,
+        common_log: bool = False,
+    ):
+        self.context = _CONTEXTS.context
+        if self.context.dps != digits:
+            self.context.dps = digits
+        self.digits = digits
+        self.bindings = dict(bindings or {})
+        self.budget = budget
+        self.common_log = common_log  # log without a base is the decadic one
+        self.max_bits = 0  # of any exact value met
+
+    def pay(self, steps: float) -> None:
+        self.budget -= int(steps) + 1
+        if self.budget < 0:
+            raise CostError("evaluating it costs too much")
+
+    def value(self, node: Node) -> Value:
+        if node.head == "number":
+            return node.args[0]
+        method = _HEADS.get(node.head)
+        if method is None:
+            raise Undefined(f"{node.head} has no value")
+        self.pay(4)
+        return method(self, node.args)
+
+    def power(self, base: Value, exponent: Value) -> Value:
+        if isinstance(exponent, int):
+            if isinstance(base, (int, Fraction)):
+                if base == 0 and exponent <= 0:
+                    raise Undefined("0 to no positive power")
+                size = bits_of(base) * abs(exponent)
+                if base not in (1, -1) and size > MAX_EXACT_BITS:
+                    raise CostError("a power of too many digits")
+                self.pay((size / 2000) ** 2)
+                if base in (1, -1):
+                    return base if exponent % 2 else 1
+                return self.exact(Fraction(base) ** exponent)
+            self.small(base)
+            if abs(exponent).bit_length() > 64:
+                raise CostError("an exponent above 2^64")
+            return base**exponent
+        if isinstance(exponent, Fraction) and isinstance(base, (int, Fraction)):
+            root = exact_root(base, exponent.denominator)
+            if root is not None:
+                return self.power(root, exponent.numerator)
+        base, exponent = self.real(base), self.real(exponent)
+        self.small(base)
+        if base == 0:
+            if self.context.re(exponent) > 0:
+                return 0
+            raise Undefined("0 to no positive power")
+        growth = abs(exponent) * (1 + abs(self.context.mag(base)))
+        if growth > MAX_EXPONENT_BITS:
+            raise CostError("a power of too many digits")
+        self.pay(self.digits * 4)
+        return self.context.power(base, exponent)
+
+    def small(self, value: Value) -> None:
+        """Refuses what a function would have to reduce at great cost."""
+        context = self.context
+        if isinstance(value, (int, Fraction)):
+            return
+        if context.isnan(value) or context.isinf(value):
+            raise Undefined("an infinite value")
+        if value != 0 and abs(context.mag(value)) > MAX_EXPONENT_BITS:
+            raise CostError("a value of too many digits")
+
+    def moderate(self, value: Value) -> Any:
+        value = self.real(value)
+        if value != 0 and self.context.mag(value) > 20:
+            raise CostError("a gamma function of a huge argument")
+        return value
+
+    def real(self, value: Value) -> Any:
+        """As a number of the context."""
+        if isinstance(value, int):
+            return self.context.mpf(value)
+        if isinstance(value, Fraction):
+            return self.context.mpf(value.numerator) / value.denominator
+        return value
+
+    def exact(self, value: Value) -> Value:
+        """Checks the size of an exact value; a whole Fraction becomes an int."""
+        if isinstance(value, Fraction) and value.denominator == 1:
+            value = value.numerator
+        if isinstance(value, (int, Fraction)):
+            self._bits(bits_of(value))
+        return value
+
+    def _bits(self, bits: int) -> None:
+        if bits > self.max_bits:
+            self.max_bits = bits
+        if bits > MAX_EXACT_BITS:
+            raise CostError(f"a number of {bits} bits is above {MAX_EXACT_BITS}")
+        self.pay((bits / 2000) ** 2)
+
+    # ---- heads
+
+    def _symbol(self, args):
+        try:
+            return self.bindings[args[0]]
+        except KeyError:
+            raise Undefined(f"{args[0]} is not bound") from None
+
+    def _constant(self, args):
+        context = self.context
+        if args[0] in ("pi", "e"):
+            return +getattr(context, args[0])
+        return context.mpc(0, 1) if args[0] == "i" else context.inf
+
+    def _add(self, args):
+        exact, rest = 0, None
+        for arg in args:
+            value = self.value(arg)
+            if isinstance(value, (int, Fraction)):
+                exact += value
+            else:
+                rest = value if rest is None else rest + value
+        exact = self.exact(exact)
+        if rest is None:
+            return exact
+        return rest + self.real(exact) if exact else rest
+
+    def _mul(self, args):
+        exact, rest = 1, None
+        for arg in args:
+            value = self.value(arg)
+            if isinstance(value, (int, Fraction)):
+                exact = self.exact(exact * value)
+            else:
+                rest = value if rest is None else rest * value
+        if rest is None:
+            return exact
+        return rest * self.real(exact)
+
+    def _div(self, args):
+        above, below = self.value(args[0]), self.value(args[1])
+        if below == 0:
+            raise Undefined("a division by 0")
+        if isinstance(above, (int, Fraction)) and isinstance(below, (int, Fraction)):
+            return self.exact(Fraction(above) / below)
+        return self.real(above) / self.real(below)
+
+    def _call(self, args):
+        name, *nodes = args
+        function = FUNCTIONS.get(name)
+        if function is None:
+            raise Undefined(f"{name} has no value")
+        values = [self.value(node) for node in nodes]
+        self.pay(self.digits * 4)
+        for value in values:
+            self.small(value)
+        try:
+            return function(self, *values)
+        except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
+            raise Undefined(f"{name}: {error}") from None
+
+    def _apply(self, args):
+        """f(2): some number that depends on the name and on the arguments, and on nothing else."""
+        values = [self.context.nstr(self.real(self.value(node)), 15) for node in args[1:]]
+        digest = hashlib.blake2b(f"{args[0]}({values})".encode(), digest_size=8).digest()
+        return Fraction(int.from_bytes(digest, "big") + 1, 2**60)
+
+    def _percent(self, args):
+        return self._div((args[0], *(args[1:] or (_HUNDRED,))))
+
+    def _quantity(self, args):
+        return self._mul((args[0], Node("number", (args[1].factor, 0))))
+
+    def _ratio(self, args):
+        if len(args) != 2:
+            raise Undefined("a ratio of three")
+        return self._div(args)
+
+    def _sum(self, args, is_sum: bool = True):
+        variable, low, high, body = args
+        low, high = self.value(low), self.value(high)
+        if not isinstance(low, int) or not isinstance(high, int):
+            raise Undefined("bounds that are not whole")
+        self.pay(max(0, high - low) * 20)
+        saved = self.bindings.get(variable)
+        total: Value = 0 if is_sum else 1
+        for index in range(low, high + 1):
+            self.bindings[variable] = index
+            term = self.value(body)
+            if isinstance(total, (int, Fraction)) and isinstance(term, (int, Fraction)):
+                total = self.exact(total + term if is_sum else total * term)
+            else:
+                total, term = self.real(total), self.real(term)
+                total = total + term if is_sum else total * term
+        if saved is None:
+            self.bindings.pop(variable, None)
+        else:
+            self.bindings[variable] = saved
+        return total
+
+
+_HUNDRED = Node("number", (100, 0))
+_HEADS: dict[str, Callable[[Evaluator, Any], Value]] = {
+    **{
+        head: getattr(Evaluator, f"_{head}")
+        for head in str.split("symbol constant add mul div call apply percent quantity ratio sum")
+    },
+    "product": lambda self, args: self._sum(args, is_sum=False),
+    "pow": lambda self, args: self.power(self.value(args[0]), self.value(args[1])),
+    "degree": lambda self, args: self.real(self.value(args[0])) * self.context.pi / 180,
+    "neg": lambda self, args: -self.value(args[0]),
+    "labelled": lambda self, args: self.value(args[0]),
+    "based": lambda self, args: args[0],
+}

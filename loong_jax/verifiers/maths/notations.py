@@ -1,0 +1,383 @@
+"""Notations that are no arithmetic: propositional logic by its truth tables, abelian groups.
+
+Amounts by their names: 鸡23只,兔12只; the maximum 5 and the minimum -3; quotient and remainder.
+Formulas of chemistry in any notation; the same atoms in another order decide nothing.
+"""
+
+import ast
+import functools
+import itertools
+import operator
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from loong_jax.verifiers import syntax
+from loong_jax.verifiers.maths import names
+from loong_jax.verifiers.maths.expression import CostError, Node, ParseError
+from loong_jax.verifiers.maths.reading import readings
+from loong_jax.verifiers.maths.units import UNITS
+
+MAX_FORMULA_CHARS = 200
+MAX_LETTERS = 6
+_ARROW = r"\\(?:long)?rightarrow\b|\\(?:Long)?Rightarrow\b|\\to\b|\\implies\b"
+_BOTH_WAYS = r"\\(?:long)?leftrightarrow\b|\\(?:Long)?Leftrightarrow\b|\\iff\b"
+_SPELLINGS = (
+    ("not", r"\\neg\b|\\lnot\b|\\sim\b|\u00ac|~(?=\s*[A-Za-z(~])"),
+    ("iff", rf"{_BOTH_WAYS}|\u2194|\u21d4|<[-=]+>"),
+    ("implies", rf"{_ARROW}|\u2192|\u21d2|[-=]>"),
+    ("xor", r"\\oplus\b|\u2295"),
+    ("and", r"\\land\b|\\wedge\b|\u2227"),
+    ("or", r"\\lor\b|\\vee\b|\u2228"),
+    ("(", r"\\left\s*[(\[]|[(\[]"),
+    (")", r"\\right\s*[)\]]|[)\]]"),
+)
+_WORDS = r"(?P<said>(?<![A-Za-z])(?:not|and|or|implies|iff|if and only if)(?![A-Za-z]))"
+_TOKEN = re.compile(
+    r"\s+|\$|\\[ ,;:!]|\\q?quad\b|\\(?:text|mathrm)\{\s*(?=(?:and|or|not|implies|iff)\s*\})|\}|"
+    + "|".join(f"(?P<k{index}>{pattern})" for index, (_, pattern) in enumerate(_SPELLINGS))
+    + f"|{_WORDS}|(?P<letter>[A-Za-z])(?![A-Za-z])"
+)
+_CONNECTIVE = re.compile("|".join(pattern for _, pattern in _SPELLINGS[:6]))
+_PYTHON = {"not": "~", "iff": "==", "implies": "<", "xor": "^", "and": "&", "or": "|"}
+_BINARY = {ast.BitXor: operator.xor, ast.BitAnd: operator.and_, ast.BitOr: operator.or_}
+_OF_LOGIC = (ast.Name, ast.UnaryOp, ast.Invert, ast.BinOp, *_BINARY, ast.Compare, ast.Eq, ast.Lt,
+             ast.Load)  # fmt: skip
+
+
+@functools.lru_cache(maxsize=512)
+def read_formula(text: str, *, is_gold: bool = False) -> ast.expr | None:
+    """The formula that is all of a text; None else. A gold has a connective's sign.
+
+    Its tree is that of Python's operators, which bind as the connectives do.
+    """
+    text = text.strip().rstrip(".")
+    if len(text) > MAX_FORMULA_CHARS or (is_gold and _CONNECTIVE.search(text) is None):
+        return None
+    if _TOKEN.sub("", text):
+        return None
+    try:
+        formula = syntax.parse_expression(" ".join(map(_as_python, _TOKEN.finditer(text))).strip())
+    except syntax.UNREADABLE:
+        return None
+    is_one = all(isinstance(node, _OF_LOGIC) for node in ast.walk(formula))
+    return formula if is_one and len(_letters(formula)) <= MAX_LETTERS else None
+
+
+def equivalent(one: ast.expr, other: ast.expr) -> bool | None:
+    """Whether both have one truth table; None where that has too many letters."""
+    letters = sorted(_letters(one) | _letters(other))
+    if len(letters) > MAX_LETTERS:
+        return None
+    rows = itertools.product((False, True), repeat=len(letters))
+    return all(
+        _holds(one, row) == _holds(other, row)
+        for row in (dict(zip(letters, values, strict=True)) for values in rows)
+    )
+
+
+def _as_python(match: re.Match[str]) -> str:
+    kind, said = match.lastgroup, match[0]
+    if kind is None or kind == "letter":
+        return said if kind else ""
+    name = "iff" if said == "if and only if" else said
+    name = name if kind == "said" else _SPELLINGS[int(kind[1:])][0]
+    return _PYTHON.get(name, name)
+
+
+def _letters(formula: ast.expr) -> frozenset[str]:
+    return frozenset(node.id for node in ast.walk(formula) if isinstance(node, ast.Name))
+
+
+def _holds(formula: ast.expr, row: dict[str, bool]) -> bool:
+    match formula:
+        case ast.UnaryOp(operand=inner):
+            return not _holds(inner, row)
+        case ast.BinOp(left=left, op=sign, right=right):
+            return _BINARY[type(sign)](_holds(left, row), _holds(right, row))
+        case ast.Compare(left=first, ops=signs, comparators=others):
+            equal, *rest = [[_holds(first, row)]], *zip(signs, others, strict=True)
+            for sign, other in rest:
+                value = _holds(other, row)
+                equal.append([value]) if isinstance(sign, ast.Eq) else equal[-1].append(value)
+            sides = [functools.reduce(lambda b, a: not a or b, reversed(side)) for side in equal]
+            return functools.reduce(operator.eq, sides)
+        case ast.Name(id=letter):
+            return row[letter]
+    raise TypeError(type(formula))
+
+
+_JOIN = re.compile(r"\s*(?:\\times|\\oplus|\u00d7|\u2295|\bx\b)\s*")
+_SAID = names.patterns("notations")
+MAX_CHARS = 160
+
+
+@functools.lru_cache(maxsize=512)
+def may_be_group(text: str) -> bool:
+    """Whether a gold may be such a group: C_4 alone may be anything."""
+    return "Z" in text or "\u2124" in text or _JOIN.search(text) is not None
+
+
+def read_group(text: str) -> Counter | None:
+    """The orders of its cyclic factors of prime power order, 0 for Z; None where it is no group."""
+    if len(text) > MAX_CHARS:
+        return None
+    text = _SAID.LEFT.sub("", text).strip(" .")
+    text = _SAID.NAMED.sub("", text, count=1)
+    found: Counter = Counter()
+    is_finite = False
+    for part in _JOIN.split(text):
+        match = _SAID.FACTOR.fullmatch(part)
+        if match is None:
+            return None
+        power = int(match["power"] or 1)
+        if match["free"]:
+            found[0] += power
+            continue
+        is_finite = True
+        if match["klein"]:
+            found[2] += 2 * power
+            continue
+        order = next(int(match[group]) for group in (1, 2, 3) if match[group])
+        for prime_power in _prime_powers(order):
+            found[prime_power] += power
+    return found if is_finite else None
+
+
+def _prime_powers(order: int) -> Iterator[int]:
+    """8 and 3 of 24."""
+    prime = 2
+    while order > 1 and prime * prime <= order:
+        whole = 1
+        while order % prime == 0:
+            order, whole = order // prime, whole * prime
+        if whole > 1:
+            yield whole
+        prime += 1
+    if order > 1:
+        yield order
+
+
+_EXIST = ("\u2203", "存在")
+
+
+class Proposition(NamedTuple):
+    quantifier: str  # with what it ranges over
+    name: str
+    body: Node  # an equation or inequality
+
+
+@functools.lru_cache(maxsize=512)
+def read_proposition(text: str) -> Proposition | None:
+    """The statement with one quantifier that ends a text."""
+    found = _SAID.QUANTIFIED.search(text) if len(text) < MAX_QUANTIFIED else None
+    if (
+        found is None
+        or _SAID.NOT.search(text[: found.start()])
+        or _QUANTIFIER.search(found["body"])
+    ):
+        return None
+    if _QUANTIFIER.search(text[: found.start()]):
+        return None
+    try:
+        name, body = (readings.of(found[part].strip())[0] for part in ("name", "body"))
+    except (ParseError, CostError):
+        return None
+    domain = re.sub(r"\\math\w+|\\left|\\right|(?<=\\[gln]e)q|[{}\s]", "", found["domain"])
+    sign = "\u2203" if found["sign"] in _EXIST or "exist" in found["sign"] else "\u2200"
+    is_one = name.head == "symbol" and body.head == "chain"
+    quantifier = sign + domain.replace("\u2208", "\\in")
+    return Proposition(quantifier, name.args[0], body) if is_one else None
+
+
+_QUANTIFIER = re.compile(r"\\exists|\\forall|[\u2203\u2200]")
+MAX_QUANTIFIED = 400
+_UNIT_WORD = re.compile(r"[a-z]*")
+_AMOUNT_KINDS = names.TABLES["amounts"]["KINDS"]
+
+
+def read_amounts(text: str, *, is_gold: bool = False) -> dict[str, Node]:
+    """Values by name; of a gold nothing where it says anything else."""
+    text = _SAID.AROUND.sub(r"\1", text).strip()
+    if len(text) > 200:
+        return {}
+    if (divided := _SAID.DIVIDED.fullmatch(text)) is not None:
+        text = f"quotient {divided[1]}, remainder {divided[2]}"
+    for kind, pattern in _AMOUNT_KINDS.items():
+        text = re.sub(pattern, f" {kind} ", text)
+    found: dict[str, Node] = {}
+    rest = _SAID.AMOUNT.sub(" ", text)
+    for match in _SAID.AMOUNT.finditer(text):
+        name = _SAID.EDGES.sub("", _SAID.EDGES.sub("", match["name"].strip())).strip().lower()
+        word = _UNIT_WORD.match(text, match.end())
+        unit = word[0] if word is not None and (word[0] in UNITS or word[0] == "items") else ""
+        rest = rest.replace(f" {unit}", "", 1)
+        try:
+            found[name] = readings.of(
+                f"{match['value']} \\text{{{unit}}}" if unit else match["value"]
+            )[0]
+        except (ParseError, CostError):
+            return {}
+    is_whole = _SAID.BESIDE.fullmatch(rest) and "" not in found and not _SAID.NO_NAME.search(text)
+    return found if found and (is_whole or not is_gold) else {}
+
+
+def paired(wanted: dict[str, Node], given: dict[str, Node]) -> list[tuple[Node, Node]] | None:
+    """The values of each name of a gold; None where one of them is not named, or twice."""
+    found = []
+    for name, value in wanted.items():
+        own = [v for other, v in given.items() if other and (name in other or other in name)]
+        if len(own) != 1:
+            return None
+        found.append((value, own[0]))
+    return found
+
+
+_ELEMENTS = frozenset(
+    str.split(
+        "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As "
+        "Se Br Kr Rb Sr Y Zr Nb Mo Tc Ru Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La Ce Pr Nd Pm Sm Eu "
+        "Gd Tb Dy Ho Er Tm Yb Lu Hf Ta W Re Os Ir Pt Au Hg Tl Pb Bi Po At Rn Fr Ra Ac Th Pa U Np "
+        "Pu Am Cm Bk Cf Es Fm Md No Lr"
+    )
+)
+_MOLECULES = frozenset(("O2", "N2", "H2", "Cl2", "F2", "Br2", "I2", "O3", "P4", "S8"))
+_LOWERED = {ord(c): d for c, d in zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True)}
+_RAISED = {ord(c): d for c, d in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-", strict=True)}
+_RAISED_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
+_CHEMISTRY = names.patterns("chemistry")
+_CHARGE = re.compile(r"\^\s*\{?\s*(?:(\d*)\s*([+-])|([+-])\s*(\d*))\s*\}?")
+_DOT = re.compile(r"\\cdot|\\bullet|[\u00b7\u2022*]")
+_ATOM = re.compile(r"([A-Z][a-z]?)(\d*)|([(\[])|([)\]])(\d*)|(\.)(\d*)")
+_BARE_CHARGE = re.compile(r"(?<=[A-Za-z\d)])(\d?)([+-])\Z")
+_TERM = re.compile(r"\s*(\d+(?:/\d+)?)?\s*(.+?)\s*\Z")
+_MAY_BE = re.compile(r"[A-Z]")
+MAX_CHEMICAL_CHARS = 200
+
+
+class Compound(NamedTuple):
+    atoms: tuple[tuple[str, int], ...]  # in the order written, brackets among them
+    charge: int
+
+    def composition(self) -> tuple:
+        """How often each element stands in it, and the charge."""
+        stack: list[Counter] = [Counter()]
+        factor = 1  # of what follows a dot
+        for name, count in self.atoms:
+            if name == "(":
+                stack.append(Counter())
+            elif name == ")":
+                inner = stack.pop()
+                for element, often in inner.items():
+                    stack[-1][element] += often * count
+            elif name == ".":
+                factor = count
+            else:
+                stack[-1][name] += count * factor
+        return tuple(sorted(stack[0].items())), self.charge
+
+
+class Chemical(NamedTuple):
+    sides: tuple[tuple[tuple[str, Compound], ...], ...]  # terms, with factors; one side: a formula
+    is_sure: bool  # nothing but a formula of chemistry is written so
+
+
+@functools.lru_cache(maxsize=4096)
+def read_chemical(text: str) -> Chemical | None:
+    """What a text names; None where it is no formula of chemistry, as far as can be told."""
+    if len(text) > MAX_CHEMICAL_CHARS or not _MAY_BE.search(text):
+        return None
+    is_marked = "\\ce" in text or "\\mathrm" in text or "\\text" in text
+    if text.startswith("\\") and not is_marked:
+        return None
+    plain = _CHEMISTRY.COMMAND.sub(" ", text.translate(_LOWERED).replace("\u2212", "-"))
+    plain = _RAISED_RUN.sub(lambda m: "^{" + m[0].translate(_RAISED) + "}", plain).strip(" .")
+    sides = _CHEMISTRY.ARROW.split(plain)
+    if len(sides) > 2:
+        return None
+    found = [_side(side, is_reaction=len(sides) == 2) for side in sides]
+    if any(side is None for side in found):
+        return None
+    kept = tuple(side for side in found if side is not None)
+    if len(sides) == 2:
+        return Chemical(kept, True)
+    formula = kept[0][0][1]
+    elements = [name for name, _ in formula.atoms if name in _ELEMENTS]
+    counted = any(count > 1 for _, count in formula.atoms)
+    is_sure = "\\ce" in text or (
+        len(elements) > 1 and counted and ("\\mathrm" in text or text.strip(" $.").isalnum())
+    )
+    if not (is_sure or is_marked or len(elements) > 1 or formula.charge or plain in _MOLECULES):
+        return None
+    return Chemical(kept, is_sure)
+
+
+def _side(text: str, *, is_reaction: bool) -> tuple[tuple[str, Compound], ...] | None:
+    text = re.sub(r"[{}]", "", _CHARGE.sub(_marked, text))
+    parts = re.split(r"\s\+\s|\+(?=\s*\d*\s*[A-Z])", text) if is_reaction else [text]
+    terms = []
+    for part in parts:
+        match = _TERM.fullmatch(part) if is_reaction else None
+        factor, body = (match[1] or "1", match[2]) if match else ("1", part)
+        formula = _formula(body)
+        if formula is None:
+            return None
+        terms.append((factor, formula))
+    return tuple(sorted(terms, key=repr))
+
+
+def _marked(match: re.Match[str]) -> str:
+    size, sign = match[1] or match[4] or "1", match[2] or match[3]
+    return f"<{sign}{size}>"
+
+
+def _formula(text: str) -> Compound | None:
+    text = _SAID.STATE.sub("", text)
+    text = re.sub(r"[_{}\s]", "", _DOT.sub(".", text))
+    charge = 0
+    if (raised := re.search(r"<([+-]\d+)>\Z", text)) is not None:
+        charge, text = int(raised[1]), text[: raised.start()]
+    elif (bare := _BARE_CHARGE.search(text)) is not None:
+        is_atom = text[: bare.start()] in _ELEMENTS  # Fe3+, but NO3-
+        size = int(bare[1]) if is_atom and bare[1] else 1
+        charge = size if bare[2] == "+" else -size
+        text = text[: bare.start()] + ("" if is_atom else bare[1])
+    atoms: list[tuple[str, int]] = []
+    position = depth = 0
+    while position < len(text):
+        match = _ATOM.match(text, position)
+        if match is None:
+            return None
+        position = match.end()
+        element, count, opening, closing, times, dot, factor = match.groups()
+        if element:
+            if element not in _ELEMENTS:
+                return None
+            atoms.append((element, int(count or 1)))
+        elif opening:
+            depth += 1
+            atoms.append(("(", 1))
+        elif closing:
+            depth -= 1
+            atoms.append((")", int(times or 1)))
+        else:
+            atoms.append((dot, int(factor or 1)))
+        if depth < 0:
+            return None
+    return Compound(tuple(atoms), charge) if atoms and not depth else None
+
+
+def same_chemical(gold: Chemical, answer: Chemical) -> bool | None:
+    """Whether both say the same; None where the atoms are the same and their order is not."""
+    if gold.sides == answer.sides:
+        return True
+    if len(gold.sides) != len(answer.sides):
+        return False
+    same = [_composition(one) == _composition(other)
+            for one, other in zip(gold.sides, answer.sides, strict=True)]  # fmt: skip
+    return None if all(same) else False
+
+
+def _composition(side: tuple[tuple[str, Compound], ...]) -> list:
+    return sorted((factor, formula.composition()) for factor, formula in side)

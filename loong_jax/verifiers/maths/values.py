@@ -1,0 +1,385 @@
+"""Equality of two values: exact rationals, then numbers at two precisions, then identity testing.
+
+Two exact values are equal only if they are the same, however close: 1/2004! is not 1/2006!.
+`evaluator` gives values. A long decimal may stand for what it rounds. Functions are tested at
+points that no text can know to be special.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from loong_jax.verifiers.maths.evaluator import Evaluator, Undefined, Value
+from loong_jax.verifiers.maths.expression import Node, number, substitute
+
+FLOAT_DIGITS, LONG_DIGITS = 15, 10
+FLOAT_TOLERANCE = Fraction(1, 10**11)  # relative, where one side is a double
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tolerance:
+    """What may differ, beside rounding of long decimals: nothing by default."""
+
+    relative: Fraction = Fraction(0)
+    absolute: Fraction = Fraction(0)
+    digits: int = LONG_DIGITS  # from which on a decimal stands for what it rounds
+    as_written: bool = False  # 2.50 is not 2.5
+
+    @property
+    def is_zero(self) -> bool:
+        return not self.relative and not self.absolute
+
+
+EXACT = Tolerance()
+
+
+def none(size: int | Fraction, gap: int | Fraction) -> int | Fraction:
+    return Fraction(0)
+
+
+def between(
+    gold: Node, answer: Node, least: int = LONG_DIGITS
+) -> Callable[[int | Fraction, int | Fraction], int | Fraction]:
+    """How far apart the two may be because one of them is a rounded decimal."""
+    digits = max(num_digits(gold), num_digits(answer))
+    if digits >= FLOAT_DIGITS:
+        return lambda size, gap: size * FLOAT_TOLERANCE
+    for one, other in ((gold, answer), (answer, gold)):
+        literal = _literal(one)
+        if literal is None or literal[1] < least or _literal(other) is not None:
+            continue
+        unit = Fraction(1, _places(literal[0]) * (1 if literal[1] >= LONG_DIGITS else 2))
+        return lambda size, gap, unit=unit: gap if gap < unit else Fraction(0)
+    return none
+
+
+def num_digits(node: Node) -> int:
+    if node.head == "number":
+        return node.args[1]
+    return max((n.args[1] for n in node.walk() if n.head == "number"), default=0)
+
+
+def _literal(node: Node) -> tuple[Fraction, int] | None:
+    """Value and digits of a decimal or whole number that stands alone."""
+    if node.head in ("percent", "quantity", "labelled", "degree"):
+        node = node.args[0]
+    sign = 1
+    if node.head == "neg":
+        node, sign = node.args[0], -1
+    if node.head != "number" or (not node.args[1] and isinstance(node.args[0], Fraction)):
+        return None
+    return Fraction(node.args[0]) * sign, node.args[1]
+
+
+def _places(value: Fraction) -> int:
+    """10^k for the k decimals that a terminating decimal has."""
+    power = 1
+    while (value * power).denominator != 1:
+        power *= 10
+    return power
+
+
+LOW_DIGITS, HIGH_DIGITS = 40, 250
+
+
+def evaluate(
+    node: Node, digits: int, bindings: Mapping[str, Value], common_log: bool
+) -> tuple[Value, Evaluator]:
+    evaluator = Evaluator(digits, bindings, common_log=common_log)
+    return evaluator.value(node), evaluator
+
+
+def is_exact(value: Value) -> bool:
+    return isinstance(value, (int, Fraction))
+
+
+def equal_numbers(
+    gold: Node, answer: Node, bindings: Mapping[str, Value], tolerance: Tolerance, common_log: bool
+) -> bool | None:
+    if tolerance.as_written and len({*map(num_digits, (gold, answer))} - {0}) > 1:
+        return False
+    try:
+        a, evaluator = evaluate(gold, LOW_DIGITS, bindings, common_log)
+        b, other = evaluate(answer, LOW_DIGITS, bindings, common_log)
+    except Undefined:
+        return None
+    both_exact = is_exact(a) and is_exact(b)
+    if both_exact and a == b:
+        return True
+    allowance = between(gold, answer, tolerance.digits)
+    if both_exact:
+        gap, size = abs(a - b), max(abs(a), abs(b))
+        return gap <= max(tolerance.absolute, tolerance.relative * abs(a), allowance(size, gap))
+    context = evaluator.context
+    if not (context.isfinite(evaluator.real(a)) and context.isfinite(evaluator.real(b))):
+        return bool(a == b)
+    if allowance is not none or not tolerance.is_zero:
+        left, right = evaluator.real(a), evaluator.real(b)
+        gap, size = as_fraction(abs(left - right)), as_fraction(max(abs(left), abs(right)))
+        wanted = tolerance.relative * as_fraction(abs(left))
+        return gap <= max(tolerance.absolute, wanted, allowance(size, gap))
+    digits = HIGH_DIGITS + int(max(evaluator.max_bits, other.max_bits) / 3.3)
+    digits = min(digits, 12_000)
+    try:
+        c, high = evaluate(gold, digits, bindings, common_log)
+        d, _ = evaluate(answer, digits, bindings, common_log)
+    except Undefined:
+        return None
+    return near(high, c, d, digits - 60) or _both_vanish(high, a, b, c, d)
+
+
+def near(evaluator: Evaluator, a: Value, b: Value, digits: int) -> bool:
+    context = evaluator.context
+    a, b = evaluator.real(a), evaluator.real(b)
+    gap = abs(a - b)
+    if gap == 0:
+        return True
+    return gap <= max(abs(a), abs(b)) * context.mpf(10) ** -digits
+
+
+def _both_vanish(high: Evaluator, a: Value, b: Value, c: Value, d: Value) -> bool:
+    """Whether both are 0 but for rounding: the error shrank when the precision grew."""
+    context = high.context
+    bound = context.mpf(10) ** -(HIGH_DIGITS - 60)
+    pairs = ((high.real(a), high.real(c)), (high.real(b), high.real(d)))
+    return all(
+        abs(later) == 0 or (abs(later) < bound and abs(later) < abs(early) * bound)
+        for early, later in pairs
+    )
+
+
+def as_fraction(value: Any) -> Fraction:
+    """An mpf as a rational; huge and tiny ones by their order of magnitude only."""
+    sign, mantissa, exponent, _ = value._mpf_
+    if abs(exponent) > 5000:
+        return Fraction(10**1500) if exponent > 0 else Fraction(0)
+    return (-1) ** sign * int(mantissa) * Fraction(2) ** exponent
+
+
+def real_value(node: Node, digits: int = LOW_DIGITS) -> Value | None:
+    """The real value of a constant, exact or not; None where it has none."""
+    try:
+        value, evaluator = evaluate(node, digits, {}, False)
+    except Undefined:
+        return None
+    if is_exact(value):
+        return value
+    return evaluator.context.re(value) if evaluator.context.im(value) == 0 else None
+
+
+def gap(a: Value, b: Value) -> Value:
+    """a - b of two real values; mpmath subtracts a Fraction from an mpf, but not the reverse."""
+    return -(b - a) if is_exact(a) and not is_exact(b) else a - b
+
+
+def affine(node: Node, name: str) -> tuple[Value, Value] | None:
+    """Value at 0 and slope of an affine function of one unknown; None if it is none."""
+    at = [real_value(substitute(node, name, number(k))) for k in (0, 1, 2, 5)]
+    if any(value is None for value in at):
+        return None
+    start, step = at[0], gap(at[1], at[0])
+    off = (gap(gap(at[i], start), k * step) for i, k in ((2, 2), (3, 5)))
+    return None if any(abs(x) * 10**20 > abs(step) for x in off) else (start, step)
+
+
+def rational(value: Value) -> Fraction:
+    return Fraction(value) if is_exact(value) else as_fraction(value)
+
+
+MIN_FIXED = 3  # points at which what is fixed has its value
+_WHOLE_NAMES = frozenset("nkmjN")
+
+
+def equal_functions(
+    gold: Node, answer: Node, names: frozenset[str], common_log: bool
+) -> bool | None:
+    """Tests equality of functions at points that no text can know to be special.
+
+    A point where one side has no real value and the other has says nothing, and neither does one
+    outside the domain of a logarithm, or of a root where signs are mixed, since branches differ
+    there; two points inside the domain of a logarithm must be left.
+    """
+    ordered = sorted(names)
+    compared = 0
+    has_branches = all(_is_real_logarithmic(node) for node in (gold, answer))
+    is_real = all(Node("constant", ("i",)) not in node.walk() for node in (gold, answer))
+    for trial in range(len(POINTS)):
+        bindings = bindings_at(ordered, trial)
+        outcome = _compare_at(gold, answer, bindings, common_log, signed=trial >= FIRST_SIGNED)
+        may_branch = has_branches or (is_real and trial == MIXED)  # sqrt(a/b)
+        if outcome is False and may_branch and _are_complex(gold, answer, bindings):
+            continue
+        if outcome is False:
+            if names <= _WHOLE_NAMES:
+                return _identical_on_integers(gold, answer, ordered, common_log)
+            return False
+        compared += outcome is True
+    if compared > has_branches:
+        return True
+    if not _needs_integers(gold) and not _needs_integers(answer):
+        return None
+    return _identical_on_integers(gold, answer, ordered, common_log)
+
+
+def _is_real_logarithmic(node: Node) -> bool:
+    """Whether it has logarithms of its symbols and no imaginary number of its own."""
+    parts = list(node.walk())
+    return Node("constant", ("i",)) not in parts and any(
+        part.head == "call" and part.args[0] in ("ln", "log") and part.symbols for part in parts
+    )
+
+
+def _are_complex(gold: Node, answer: Node, bindings: Mapping[str, Value]) -> bool:
+    """Whether neither has a real value there."""
+    for node in (gold, answer):
+        value, evaluator = evaluate(node, LOW_DIGITS, bindings, False)
+        if evaluator.context.im(evaluator.real(value)) == 0:
+            return False
+    return True
+
+
+def _identical_on_integers(
+    gold: Node, answer: Node, ordered: list[str], common_log: bool
+) -> bool | None:
+    """For sums up to n and (-1)^n: values at whole numbers, of both parities."""
+    if not _needs_integers(gold) and not _needs_integers(answer):
+        return False
+    compared = False
+    for start in (2, 3, 5, 6, 9, 11):
+        bindings = {name: start + 3 * i for i, name in enumerate(ordered)}
+        outcome = _compare_at(gold, answer, bindings, common_log, signed=False)
+        if outcome is False:
+            return False
+        compared |= outcome is True
+    return True if compared else None
+
+
+def _needs_integers(node: Node) -> bool:
+    found = node.heads
+    if found & {"sum", "product"}:
+        return True
+    return any(
+        (n.head == "call" and n.args[0] in ("sin", "cos", "floor", "ceiling", "mod", "gcd", "lcm"))
+        or (n.head == "pow" and n.args[0].head == "number" and n.args[0].args[0] < 0)
+        for n in node.walk()
+    )
+
+
+def _compare_at(
+    gold: Node, answer: Node, bindings: Mapping[str, Value], common_log: bool, *, signed: bool
+) -> bool | None:
+    try:
+        a, evaluator = evaluate(gold, LOW_DIGITS, bindings, common_log)
+        b, _ = evaluate(answer, LOW_DIGITS, bindings, common_log)
+    except Undefined:
+        return None
+    if is_exact(a) and is_exact(b):
+        if a == b:
+            return True
+        size = max(abs(a), abs(b))
+        return bool(between(gold, answer)(Fraction(size), Fraction(abs(a - b))) >= abs(a - b))
+    context = evaluator.context
+    a, b = evaluator.real(a), evaluator.real(b)
+    if not context.isfinite(a) or not context.isfinite(b):
+        return None
+    if signed and (context.im(a) != 0) != (context.im(b) != 0):
+        return None
+    digits = 9 if max(num_digits(gold), num_digits(answer)) >= FLOAT_DIGITS else 25
+    if near(evaluator, a, b, digits):
+        return True
+    if max(abs(a), abs(b)) < context.mpf(10) ** -25:  # perhaps noise around 0
+        return equal_numbers(gold, answer, bindings, EXACT, common_log)
+    return False
+
+
+def _at_points(*nodes: Node) -> Iterator[tuple[Any, list[Any]]]:
+    """The context and the finite values of expressions, wherever all of them have one."""
+    names = sorted(frozenset[str]().union(*(node.symbols for node in nodes)))
+    for trial in range(len(POINTS)):
+        bindings = bindings_at(names, trial)
+        try:
+            found = [evaluate(node, LOW_DIGITS, bindings, False) for node in nodes]
+        except Undefined:
+            continue
+        context = found[0][1].context
+        reals = [evaluator.real(value) for value, evaluator in found]
+        if all(map(context.isfinite, reals)):
+            yield context, reals
+
+
+def constant_ratio(gold: Node, answer: Node) -> int | None:
+    """Sign of the constant that gold is times answer; 0 where there is none, None if unknown."""
+    ratios: list[Any] = []
+    for context, (a, b) in _at_points(gold, answer):
+        if a == 0 and b == 0:
+            continue
+        if a == 0 or b == 0:
+            return 0
+        ratios.append(a / b)
+        if abs(ratios[-1] - ratios[0]) > abs(ratios[0]) * context.mpf(10) ** -20:
+            return 0
+        if context.im(ratios[0]) != 0:
+            return 0
+    if len(ratios) < 2:
+        return None
+    return 1 if ratios[0].real > 0 else -1
+
+
+def is_fixed(node: Node) -> bool:
+    """Whether an expression has one real value, whatever its symbols are."""
+    seen: list[Any] = []
+    for context, (value,) in _at_points(node):
+        if abs(context.im(value)) < (small := context.mpf(10) ** -25):
+            seen.append(context.re(value))
+            if abs(seen[-1] - seen[0]) > max(1, abs(seen[0])) * small:
+                return False
+    return len(seen) >= MIN_FIXED
+
+
+# Values of the symbols, by trial: positive, then with signs. Of up to four symbols no two have the
+# same sign in both of the last: |xy| is not xy.
+POINTS = tuple(
+    tuple(map(Fraction, row.split()))
+    for row in (
+        "1273/1009 719/1013 2111/997 389/641 1789/773 503/881 1301/499 271/563",
+        "311/1031 1613/607 863/1019 2243/811 421/947 1129/557 173/769 1931/983",
+        "-1249/983 887/1021 -433/1033 1657/701 -613/859 1483/673 347/991 -991/467",
+        "641/1049 -1907/853 -1063/617 -277/1039 1321/709 787/1051 -1543/911 -659/521",
+    )
+)
+FIRST_SIGNED, MIXED = 2, 3  # in the latter alone the first two symbols differ in sign
+
+
+def bindings_at(names: Sequence[str], trial: int) -> dict[str, Value]:
+    return {name: POINTS[trial][(7 * i + i // 8) % 8] + i // 8 for i, name in enumerate(names)}
+
+
+def equal(gold: Node, answer: Node, tolerance: Tolerance = EXACT) -> bool | None:
+    """Whether two expressions have the same value; None where that cannot be told.
+
+    Raises CostError.
+    """
+    if gold == answer:
+        return True
+    names = gold.symbols | answer.symbols
+    verdict = _equal_at(gold, answer, names, tolerance, common_log=False)
+    if verdict is not True and any(len(n.args) == 2 for n in _logs(gold)) and _logs(answer):
+        verdict = _equal_at(gold, answer, names, tolerance, common_log=True) or verdict
+    return verdict
+
+
+def _logs(node: Node) -> list[Node]:
+    return [n for n in node.walk() if n.head == "call" and n.args[0] == "log"]
+
+
+def _equal_at(
+    gold: Node, answer: Node, names: frozenset[str], tolerance: Tolerance, *, common_log: bool
+) -> bool | None:
+    if names:
+        return equal_functions(gold, answer, names, common_log)
+    return equal_numbers(gold, answer, {}, tolerance, common_log)
+
+
+__all__ = ["EXACT", "LONG_DIGITS", "Tolerance", "affine", "constant_ratio", "equal", "gap",
+           "is_exact", "is_fixed", "rational", "real_value"]  # fmt: skip

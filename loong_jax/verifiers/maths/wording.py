@@ -1,0 +1,397 @@
+"""Answers in words, compared as normal forms; yes and no; letters of options, dates, times."""
+
+import datetime
+import functools
+import re
+import unicodedata
+
+from loong_jax.verifiers.maths import languages, names
+
+COMMANDS = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname|boxed)\b\s*")
+SPACES = re.compile(r"\\[,;:! ]|~|\\q?quad\b")
+_PUNCTUATION = re.compile(r"[^\w\s%+\-/().,:]|_", re.UNICODE)
+_SAID = names.patterns("phrases")
+_ENDS = " \t\r\n.,;:!?\"'"
+DENIAL = _SAID.DENIAL
+CONDITION = _SAID.CONDITION
+_CLAUSE = re.compile(r"[,:;.]\s|[,:;.]\Z")
+_SAYS = frozenset(("does", "do", "diverges", "converges", "is", "has", "cannot", "exists",
+                   "increases", "decreases"))  # fmt: skip
+_YES = {"yes": "yes", "true": "yes", "correct": "yes", "no": "no", "false": "no", "incorrect": "no",
+        "right": "yes"} | languages.TRUTHS  # fmt: skip
+_GREETINGS = frozenset(  # "no problem, I'd be glad to help" denies nothing
+    tuple(words.split())
+    for words in ("no problem", "no worries", "no idea", "no clue", "no doubt", "no matter",
+                  "no need", "no answer", "correct me", "right away", "right now")
+)  # fmt: skip
+MAX_CHARS = 300
+
+
+@functools.lru_cache(maxsize=512)  # one verdict asks for the same texts again and again
+def normal(text: str) -> str:
+    """Words in lower case with single spaces, without commands, articles and end punctuation."""
+    text = text[: 4 * MAX_CHARS]
+    text = text if text.isascii() else unicodedata.normalize("NFKC", text)
+    if "\\" in text or "~" in text:
+        text = COMMANDS.sub("", SPACES.sub(" ", text))
+    text = text.replace("{", " ").replace("}", " ").replace("$", " ")
+    text = text.replace("\\(", " ").replace("\\)", " ").replace("**", " ").replace("\\", " ")
+    text = text.replace("\u2212", "-").casefold().replace("'s", "s")
+    text = _PUNCTUATION.sub(" ", text)
+    text = " ".join(text.split()).strip(_ENDS)
+    text = _SAID.ARTICLES.sub("", text)
+    if text.startswith("(") and text.endswith(")") and text.count("(") == 1:
+        text = text[1:-1].strip(_ENDS)
+    return text
+
+
+def bare(text: str) -> str:
+    """The text without commands and signs around it, in its own case."""
+    return COMMANDS.sub("", text).strip("{}$*. ")
+
+
+def is_nothing(text: str) -> bool:
+    words = normal(text)
+    return (
+        words in names.NOTHING
+        or is_said(words)
+        or (
+            (not words.isascii() or "solu" in words)
+            and languages.NOTHING.fullmatch(words) is not None
+        )
+    )
+
+
+def is_everything(text: str) -> bool:
+    return text in names.EVERYTHING or normal(text) in names.EVERYTHING
+
+
+def yes_or_no(text: str) -> str | None:
+    """ "yes" or "no" where the text says so first and does not go on to doubt it."""
+    said = normal(text.replace(";", ", ").replace("\u2014", ", "))
+    clauses = [" ".join(part.split()) for part in _CLAUSE.split(said) if part.strip()]
+    stated = {_YES[match[1]] for part in clauses if (match := _SAID.TRUTH.fullmatch(part))}
+    if len(stated) == 1:
+        return stated.pop()
+    if not said.isascii() and (judged := _SAID.JUDGED.search(said)) is not None:
+        return _YES[judged[1]]
+    words = clauses[0].split() if clauses else []
+    if not words or words[0] not in _YES or tuple(words[:2]) in _GREETINGS:
+        return None
+    if _SAID.LIMITED.search(said):
+        return None
+    first = _YES[words[0]]
+    later = [_SAID.OPENS_CLAUSE.sub("", part).split()[0] for part in clauses[1:]]
+    if any(_YES.get(word, first) != first for word in (*words[1:], *later)) or "or" in words[1:3]:
+        return None
+    return first
+
+
+def opened(paragraph: str) -> str | None:
+    """ "yes" of "So **yes**, the product is odd.", where nothing after it doubts that."""
+    said = _SAID.OPENS_WITH.match(paragraph)
+    return (
+        None if said is None or _SAID.GOES_BACK.search(paragraph, said.end()) else said[1].lower()
+    )
+
+
+def parts(text: str) -> frozenset[str]:
+    """The items of a list in words, in any order."""
+    return frozenset(re.split(r"\s*,\s*(?:and\s+)?|\s+and\s+", text))
+
+
+def multiples(text: str) -> str | None:
+    """6 of "all n divisible by 6" and of "n must be a multiple of 6"."""
+    said = normal(text)
+    found = None if DENIAL.search(text) else _SAID.MULTIPLES.search(said)
+    return None if found is None else found[1]
+
+
+def concludes(sentence: str, wanted: str) -> bool:
+    """Whether a sentence, as a normal form, ends on "is <wanted>"."""
+    if not wanted.isascii() and (
+        had := re.search(rf"(?:有|打了?){re.escape(wanted)}.{{0,4}}\Z", sentence)
+    ):
+        return SUPPOSED.search(sentence[: had.start()]) is None
+    if not wanted or not sentence.endswith(wanted):
+        return False
+    before = sentence[: len(sentence) - len(wanted)]
+    if wanted.split()[0] in _SAYS and not DENIAL.search(before):
+        subject = before.rpartition(",")[2].split()  # "the limit" does not exist
+        return 0 < len(subject) <= 4 and all(word.isalpha() for word in subject)
+    if re.search(r"\b(?:(?:falls|fell) on(?: a)?|(?:lies|is|located|ends) in(?: the)?) \Z", before):
+        return not DENIAL.search(before)
+    is_said = re.search(
+        r"(?:\b(?:is|are|be|been|was)|:|=)\s+(?:(?:a|an|the)\s+)?\Z|[是为在于]\s*\Z", before
+    )
+    return is_said is not None and SUPPOSED.search(before) is None
+
+
+SUPPOSED = _SAID.SUPPOSED
+_ROWS = {
+    form: {other: group.split("|")[0] for group in row.split() for other in group.split("|")}
+    for row in names.TABLES["rows"].split(";")
+    for form in row.replace("|", " ").split()
+}
+
+
+def is_told(wanted: str, clause: str) -> bool:
+    """Whether a clause says this one alone of words that shut each other out: "he faces north"."""
+    clause = re.sub(r"\A(?:If|When) [^,]*, (?!.*\b(?:would|could)\b)", "", clause)
+    said = normal("then " + CONCLUDES_ONLY.split(clause)[-1]).removeprefix("then ")
+    rest = said if wanted.isascii() else said.replace(wanted, "")
+    if said.removesuffix(" years old") == wanted:
+        return True
+    if DENIAL.search(rest) or SUPPOSED.search(rest):
+        return False
+    if not wanted.isascii() or said == f"is {wanted}":
+        return said.endswith(wanted) or concludes(said, wanted)
+    if wanted == "infinitely many" and re.search(
+        r"(?:\A|\b(?:has|have|are|is) )infinitely many\b", said
+    ):
+        return True
+    row = _ROWS.get(wanted, {})
+    told: set[str] = set()
+    for number, part in enumerate(said.split(" and ")):
+        verbs = list(_SAID.PREDICATE.finditer(part))
+        start = verbs[-1].end() if verbs else 0
+        for word in re.finditer(r"[a-z]+(?:-[a-z]+)?", part[start:]):
+            is_verb = word[0].endswith("es") and word.start() > 0  # it converges
+            if word[0] in row and (verbs or is_verb or number):
+                told.add(
+                    "" if _SAID.NEIGHBOUR.search(part[: start + word.start()]) else row[word[0]]
+                )
+    return told == {row.get(wanted)}
+
+
+CONCLUDES_ONLY = _SAID.CONCLUDES_ONLY
+_HINTS = ("no", "empty", "exist", "inconsistent", "unsolvable", "solvable")
+MAX_SAID = 200
+
+
+def is_said(words: str) -> bool:
+    """Whether a text, as a normal form (see `normal`), says that there is nothing."""
+    if len(words) > MAX_SAID or not any(hint in words for hint in _HINTS):
+        return False
+    words = words.removeprefix("that ").removeprefix("there ").strip()
+    if any(character.isdigit() for character in words):
+        return False
+    if _SAID.PARTIAL.search(words):
+        return False
+    return any(_SAID.ABSENT.fullmatch(form) is not None for form in (words, f"there {words}"))
+
+
+def conclusion(sentence: str) -> str:
+    """What a sentence concludes: "it has no roots" of "The sum is 1 > 0, so it has no roots"."""
+    return _SAID.CONCLUDES.split(sentence[-2 * MAX_SAID :])[-1].strip()
+
+
+SYNONYMS = {  # normal forms that say the same as one, itself among them
+    normal(word): frozenset(map(normal, group.split("|")))
+    for group in names.TABLES["synonyms"].split(";")
+    for word in group.split("|")
+}
+
+
+def is_known(word: str) -> bool:
+    """Whether a word is a whole answer, as odd and Tuesday are."""
+    return word in SYNONYMS or word.lower() in _ROWS
+
+
+_NAME = re.compile(r"[A-Z][a-z]{1,14}")
+
+
+def is_said_of(name: str, sentence: str) -> bool:
+    """Whether a sentence says of a name, and of no other, that it stands out: "Emma won."."""
+    sentence = CONCLUDES_ONLY.split(sentence.strip(" .!*"))[-1]
+    others = set(_SAID.OTHER_NAME.findall(sentence)) - {name}
+    if _NAME.fullmatch(name) is None or others or DENIAL.search(sentence):
+        return False
+    for part in re.split(r",\s+", sentence):
+        part = _SAID.OPENS.sub("", part)
+        subject, _, rest = part.partition(" ")
+        if subject.strip("*") == name and _SAID.NAMED.fullmatch(rest) is not None:
+            return True
+    found = _SAID.IT_IS.search(sentence)
+    return found is not None and found[1] == name and not SUPPOSED.search(sentence)
+
+
+_CHOICES = names.patterns("choices")
+_NAMED = re.compile(r"(?i:option|choice|answer)\s*(?i:is)?:?\s*\(?([A-Z])\)?(?![\w])")
+_SINGLE = re.compile(r"\(?\s*([A-Z])\s*\)?\.?")
+_ANOTHER_LETTER = re.compile(r"\([A-H]\)|\b[A-H][).]\s")
+SIGN = _CHOICES.SIGN
+_LONE_LETTER = re.compile(r"(?<![A-Za-z])([B-H]|A(?! [a-z])|(?<=nly )A)(?!['A-Za-z])")
+_NUMERAL = re.compile(r"I|II|III|IV|V|VI")
+
+
+def choice(text: str) -> str | None:
+    """The letter of a multiple-choice answer: "B", "(B)", "B) 12 cm", "option B"."""
+    text = COMMANDS.sub("", SPACES.sub(" ", text)).replace("**", "")
+    text = " ".join(re.sub(r"[{}$]", "", text).split())
+    for rule in (_CHOICES.CONCLUDED, _CHOICES.FOUND_RIGHT):
+        if (found := rule.search(text)) is not None:
+            return found[1]
+    match = _CHOICES.CHOICE.match(text)
+    if match is None and (small := _SAID.SMALL.fullmatch(text)):
+        return (small[1] or small[2]).upper()
+    match = (
+        match or _CHOICES.WITH_TEXT.match(text) or _NAMED.match(text) or _CHOICES.CHOSEN.match(text)
+    )
+    if match is None:
+        return _only_letter_in_brackets(text)
+    rest = text[match.end() :]
+    if _CHOICES.SECOND_LETTER.search(rest) or _CHOICES.REFUSED.match(rest):
+        return None  # "(D) is incorrect"
+    return match[1]
+
+
+def chosen(sentence: str) -> str | None:
+    """B of "So I choose B", the sentence that ends a response."""
+    found = _CHOICES.CHOSEN.match(sentence) or _CHOICES.CONCLUDED.search(sentence)
+    found = found or _SAID.IS_OPTION.fullmatch(sentence)
+    return None if found is None else found[1]
+
+
+def mentioned(clause: str) -> str | None:
+    """B of "this matches option B": the only option that a clause names, denying nothing."""
+    clause = re.sub(r"(?<![A-Za-z(])[A-H]\)", "", clause.removeprefix("A "))
+    named = _CHOICES.OPTION.search(clause)
+    letters = set(_LONE_LETTER.findall(clause))
+    rest = clause.lower().replace("only", "")
+    is_denied = DENIAL.search(rest) or SUPPOSED.search(rest)
+    return letters.pop() if named and len(letters) == 1 and not is_denied else None
+
+
+def _only_letter_in_brackets(text: str) -> str | None:
+    """B of "I take (B), as it fits": the only letter named so, with nothing denied."""
+    letters = re.findall(r"\(([A-Z])\)", text)
+    if len(set(letters)) != 1 or DENIAL.search(text):
+        return None
+    return letters[0]
+
+
+_OPTION_LETTERS = re.compile("[A-H]")
+
+
+def choices(text: str) -> frozenset[str] | None:
+    """The letters of a question with several: "ACD", "A, C and D"; None for anything else."""
+    if len(_OPTION_LETTERS.findall(text)) < 2:
+        return None
+    bare = COMMANDS.sub("", SPACES.sub(" ", text))
+    for mark in "{}$().*":
+        bare = bare.replace(mark, "")
+    bare = _CHOICES.ABOUT_OPTIONS.sub("", bare.strip())
+    letters = re.sub(r"\s*(?:[,;&]|\band\b)\s*(?:and\b\s*)?|\s+", "", bare.strip())
+    ordered = re.fullmatch("[A-H]{2,8}", letters) is not None and len(set(letters)) == len(letters)
+    is_run = bare.strip().isalpha()  # BAD is a word, ABD a run of letters
+    if not ordered or (is_run and list(letters) != sorted(letters)):
+        return None
+    return frozenset(letters)
+
+
+def statements(text: str) -> frozenset[str] | None:
+    """The numerals of "I and III only" or "Statements I, III are true"; None for anything else."""
+    said = _CHOICES.ABOUT_STATEMENTS.sub(" ", bare(SPACES.sub(" ", text)).replace("$", " "))
+    found = re.split(r"\s*(?:,|;|&|\band\b)\s*(?:and\b\s*)?|\s+", said.strip(" .()"))
+    found = [one.strip("().") for one in found if one.strip("().")]
+    if not found or not all(_NUMERAL.fullmatch(one) for one in found):
+        return None
+    return frozenset(found) if len(set(found)) == len(found) else None
+
+
+def lettered(text: str) -> tuple[str, str] | None:
+    """("C", "12") of "(C) 12" and "C. 12"; None where no maths follows, or another letter."""
+    match = _CHOICES.LETTERED.fullmatch(text) if len(text) < MAX_CHARS else None
+    if match is None or _ANOTHER_LETTER.search(match["rest"]):
+        return None
+    return match["bracketed"] or match["plain"], match["rest"]
+
+
+def is_choice(text: str) -> bool:
+    """Whether a gold is one capital letter, as the key of a question."""
+    text = COMMANDS.sub("", text).replace("{", "").replace("}", "").replace("$", "").strip()
+    return _SINGLE.fullmatch(text) is not None
+
+
+_MONTHS = {name: number for number, names_ in enumerate(
+    ("january jan", "february feb", "march mar", "april apr", "may", "june jun", "july jul",
+     "august aug", "september sep sept", "october oct", "november nov", "december dec"), 1)
+    for name in names_.split()}  # fmt: skip
+_ISO = re.compile(r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})")
+_SLASHED = re.compile(r"(\d{1,2})[-/.](\d{1,2})[-/.](\d{4})")
+_DAY_IN_WORDS = (
+    re.compile(r"(?P<month>[a-z]+)\.? (?P<day>\d{1,2})(?:st|nd|rd|th)?(?:,? (?P<year>\d{4}))?"),
+    re.compile(
+        r"(?P<day>\d{1,2})(?:st|nd|rd|th)?(?: of)? (?P<month>[a-z]+)\.?(?:,? (?P<year>\d{4}))?"
+    ),
+)
+_AROUND_COLON = re.compile(r"(?<=\d)\s*:\s*(?=\d)")
+_HOUR = re.compile(r"(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?\s*(?:([ap])\.?\s?m)?\.?")
+_HOURS = {"noon": (12, 0, 0), "midday": (12, 0, 0), "12 noon": (12, 0, 0), "midnight": (0, 0, 0),
+          "12 midnight": (0, 0, 0)}  # fmt: skip
+_STANDS_FOR_ITSELF = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{4}/\d{2}/\d{2}")
+
+
+_MENTION = re.compile(
+    rf"(?:{'|'.join(_MONTHS)})\.? \d{{1,2}}(?:st|nd|rd|th)?(?:,? \d{{4}})?|"
+    rf"\d{{1,2}}(?:st|nd|rd|th)?(?: of)? (?:{'|'.join(_MONTHS)})\b\.?(?:,? \d{{4}})?|"
+    r"\d{4}-\d\d?-\d\d?|\d{1,2}:\d\d(?::\d\d)?(?:\s*[ap]\.?\s?m\b)?|\d{1,2}\s*[ap]\.?\s?m\b|\b(?:noon|midnight)\b"
+)
+
+
+def last_mention(clause: str) -> str:
+    """The last date or time of day that a clause names as its own; else nothing."""
+    clause = normal(clause)
+    found = list(_MENTION.finditer(clause))
+    if not found or _CHOICES.BESIDE.search(clause[: found[-1].start()]):
+        return ""
+    half = {"in the morning": " am", "in the afternoon": " pm", "in the evening": " pm"}
+    after = clause[found[-1].end() :].strip()
+    return found[-1][0] + next((half[words] for words in half if after.startswith(words)), "")
+
+
+def is_date(text: str) -> bool:
+    """Whether a gold is a date or a time of day and no sum, quotient or ratio of numbers."""
+    bare = text.strip(" $")
+    if re.search(r"[^\W\d_]", text):
+        return date(text) is not None or clock(text) is not None
+    return _STANDS_FOR_ITSELF.fullmatch(bare) is not None and date(bare) is not None
+
+
+def clock(text: str) -> tuple[tuple[int, int, int], bool] | None:
+    """((hour, minute, second) of the day, whether the half of the day is stated) of a time."""
+    if (named := _HOURS.get(normal(text))) is not None:
+        return named, True
+    match = _HOUR.fullmatch(_SAID.IT_IS_ON.sub("", _AROUND_COLON.sub(":", normal(text))))
+    if match is None or (match[2] is None and match[4] is None):
+        return None
+    hour, minute, second = (int(part or 0) for part in match.groups()[:3])
+    if hour > 23 or minute > 59 or second > 59 or (match[4] and not 1 <= hour <= 12):
+        return None
+    if match[4]:
+        hour = hour % 12 + (12 if match[4] == "p" else 0)
+    return (hour, minute, second), bool(match[4]) or not 0 < hour < 13
+
+
+def date(text: str) -> tuple[int | None, int, int] | None:
+    """(year, month, day) of a date; 3/5/2020 is the fifth of March. The year may be missing."""
+    text = _SAID.WEEKDAY.sub("", _SAID.IT_IS_ON.sub("", normal(text)))
+    if match := _ISO.fullmatch(text):
+        year, month, day = (int(part) for part in match.groups())
+    elif match := _SLASHED.fullmatch(text):
+        month, day, year = (int(part) for part in match.groups())
+    else:
+        for pattern in _DAY_IN_WORDS:
+            match = pattern.fullmatch(text)
+            if match is not None and match["month"] in _MONTHS:
+                break
+        else:
+            return None
+        month, day = _MONTHS[match["month"]], int(match["day"])
+        year = int(match["year"]) if match["year"] else None
+    try:
+        datetime.date(year or 2000, month, day)
+    except ValueError:
+        return None
+    return year, month, day

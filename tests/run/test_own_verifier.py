@@ -1,0 +1,153 @@
+"""A verifier of your own, as docs/how-to/add_verifier.md has it: admitted, named by problems, run.
+
+A file of problems alone runs no program, however it names one.
+"""
+
+import json
+
+import pytest
+
+from loong_jax import cli, configs, recipes, verifiers
+from loong_jax.data import json_files, problem_files
+from loong_jax.errors import ConfigError
+from loong_jax.recipes import FileProblems
+from loong_jax.run import named, own_admission, own_problems
+from loong_jax.run.session import Judge
+from loong_jax.verifiers.pool import LocalVerifierPool, VerifierRequest
+from loong_jax.verifiers.worker import WorkerConfig
+from tests.docs import reading
+
+PAGE = "how-to/add_verifier.md"
+NAME = "json_value.py:JsonVerifier"
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A directory with the files of the page."""
+    reading.run(PAGE, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def problems(place, **changes):
+    given = {"verifiers": (NAME,), "file": place / "pairs.jsonl"}
+    return FileProblems(**given | changes)
+
+
+def test_it_is_admitted_by_the_cases_of_its_class(place, capsys):
+    assert cli.main(["verify", "admission", NAME]) == 0
+    assert f"verifier '{NAME}': admitted" in capsys.readouterr().out
+    text = (place / "json_value.py").read_text()
+    for name, old, new, said in (
+        ("bare", "cases", "others", "its class has no cases"),
+        ("odd", '"question": "As JSON?"', '"asked": ""', "Give question and answer"),
+        ("lax", "if same else", "if True else", "constant"),
+        ("open", "def close", "def end", "lacks close"),
+    ):
+        (place / f"{name}.py").write_text(text.replace(old, new))
+        assert cli.main(["verify", "admission", f"{name}.py:JsonVerifier"]) == 1
+        assert said in "".join(capsys.readouterr())
+
+
+def test_records_are_judged(place):
+    records = [{"answer": "[1, 2]", "gold": "[1,2]"}, {"answer": "[2]", "gold": "[1]"}]
+    json_files.write_jsonl(place / "cases.jsonl", records)
+    words = ["--input", "cases.jsonl", "--output", "verdicts.jsonl"]
+    assert cli.main(["verify", NAME, *words]) == 0
+    found = [json.loads(line) for line in (place / "verdicts.jsonl").read_text().splitlines()]
+    assert [one["verdict"] for one in found] == ["correct", "wrong"]
+
+
+def test_lines_name_it_by_the_end_of_its_path_where_the_command_does_too(place):
+    line = {"prompt": "?", "gold": "1"}
+    written = (None, NAME, f"./{NAME}", f"../{place.name}/{NAME}", f"{place}/{NAME}")
+    lines = [{**line, "prompt": str(n)} | ({"verifier": name} if name else {})
+             for n, name in enumerate(written)]  # fmt: skip
+    file = json_files.write_jsonl(place / "lines.jsonl", [*lines, {**line, "verifier": "math"}])
+    found = problem_files.read(file, [f"{place}/{NAME}"]).problems
+    assert [problem.verifier for problem in found] == [NAME] * 5 + ["math"]
+    for name in (NAME, f"elsewhere/{NAME}", "json_value.py:Other", f"/{NAME}"):
+        json_files.write_jsonl(file, [line, {**line, "verifier": name}, {"verifier": name}])
+        with pytest.raises(
+            ConfigError, match=r"^\S+ names .*no file of data may start.*--verifier \S+$"
+        ):
+            problem_files.read(file, () if name == NAME else [f"{place}/{NAME}"])
+    assert problem_files.from_record({**line, "verifier": NAME}) is None
+    with pytest.raises(ConfigError, match="another of the name"):
+        problems(place, verifiers=(NAME, f"other/{NAME}"))
+
+
+def test_a_worker_builds_what_its_config_names_and_nothing_that_a_problem_does(place):
+    marker = place / "ran"
+    (place / "evil.py").write_text(f"open({str(marker)!r}, 'w').close()\nclass Evil: ...\n")
+    (posed, *_) = own_problems.read(problems(place)).posed
+    kinds = [NAME, "evil.py:Evil", f"{place}/evil.py:Evil"]
+    table = own_problems.verifiers_of(problems(place))
+    pool = LocalVerifierPool(1, WorkerConfig(table=table))
+    try:
+        asked = [
+            VerifierRequest(
+                key=kind + text,
+                problem=type(posed.problem)(**vars(posed.problem) | {"verifier": kind}),
+                response_text=text,
+            )
+            for kind in kinds
+            for text in (posed.problem.gold, "[]")
+        ]
+        found = [future.result(60) for future in pool.submit(asked)]
+    finally:
+        pool.close()
+    assert [one.outcome for one in found] == ["correct", "wrong", *["ungradable"] * 4]
+    assert not marker.exists()
+
+
+def test_a_run_admits_it_and_finds_it_again(place, monkeypatch):
+    words = ["--problems", "pairs.jsonl", "--verifier", NAME, "--run-dir", "runs/x"]
+    from loong_jax import options
+    from loong_jax.run import choosing
+
+    found = choosing.to_run("problems", words)
+    chosen = options.parse_train("problems", "", found.config, words).config
+    again = configs.from_json(json.loads(json.dumps(configs.to_json(chosen))))
+    monkeypatch.chdir("/")
+    assert again.problems.verifiers == (f"{place}/{NAME}",)
+    named.try_own_parts(again)
+    given = problems(place, verifiers=again.problems.verifiers)
+    pool = LocalVerifierPool(1, WorkerConfig(table=own_problems.verifiers_of(given)))
+    try:
+        own_admission.require(given, Judge(pool), place)
+    finally:
+        pool.close()
+    admitted = json.loads((place / "admission.json").read_text())
+    assert admitted["num_answers_judged"] == 400
+    assert admitted["verdicts_by_verifier"][NAME] > 100
+    (place / "json_value.py").write_text("class JsonVerifier:\n    broken\n")
+    with pytest.raises(ConfigError, match=r"json_value\.py, line 2, raised NameError"):
+        named.try_own_parts(again)
+
+
+def test_ray_workers_read_it(place, monkeypatch):
+    from loong_jax.verifiers.ray_pool import RayVerifierPool
+
+    (posed, *_) = own_problems.read(problems(place)).posed
+    table = verifiers.own_table([f"{place}/{NAME}"])
+    monkeypatch.chdir("/")
+    pool = RayVerifierPool(1, WorkerConfig(table=table))
+    try:
+        (future,) = pool.submit(
+            [VerifierRequest(key="1", problem=posed.problem, response_text=posed.problem.gold)]
+        )
+        assert future.result(120).is_correct
+    finally:
+        pool.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_commands_of_the_page_train_by_it(place):
+    short = [*reading.LITTLE, "--sft.num-steps", "2", "--sft.rows", "4", *reading.RL]
+    reading.run(PAGE, place, {"train problems": short, "eval": reading.EVAL})
+    run_dir = place / "runs/pairs"
+    lines = (run_dir / "stages/rl/metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[0])["judged/verdicts"].get("ungradable", 0) == 0
+    assert recipes.FileProblems is type(configs.load(run_dir).problems)
