@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from types import MappingProxyType
 
 from loong_jax import configs
 from loong_jax.errors import ConfigError, LoongError
@@ -48,7 +47,7 @@ class Compiled:
     weights: Mapping[str, float]  # numbers of weights: total, experts, embedding, active
     out_of_memory: Mapping[str, float] | None  # bytes: used, limit
     compile_s: float | None
-    resident: Mapping[str, float] = MappingProxyType({})
+    resident: Mapping[str, float] = dataclasses.field(default_factory=dict)
     runs: float = 1
     name: str = "step"
 

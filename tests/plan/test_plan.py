@@ -89,7 +89,7 @@ def test_a_plan_adds_up():
 def test_a_step_is_as_many_micro_batches_and_one_update():
     """And the fullest moment may be that of a program that no step runs."""
     scoring = dataclasses.replace(
-        COMPILED, name="logprobs", text=None, runs=0, resident={"optimizer": 60e9}
+        COMPILED, name="logprobs", text=None, runs=0, resident={"state": 60e9}
     )
     update = dataclasses.replace(COMPILED, name="update", arguments={"masters": 2e9})
     gradients = dataclasses.replace(COMPILED, name="accumulate", runs=3, resident={"moments": 1e9})

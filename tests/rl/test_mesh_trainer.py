@@ -269,8 +269,7 @@ def test_publishing_on_a_mesh_brings_no_weight_to_the_host(monkeypatch, name):
     monkeypatch.setattr(ArrayImpl, "__array__", watched)
     store.put(0, trainer.publisher(policy)(state.weights))
     loaded = engine.load_params(store.get(0))
-    assert len(seen) == len(jax.tree.leaves(loaded))  # a checksum of each
-    assert max(seen) == 1
+    assert max(seen, default=0) <= 1  # sums of bits
     for there, here in zip(jax.tree.leaves(store.get(0)), jax.tree.leaves(loaded), strict=True):
         for one, other in zip(there.addressable_shards, here.addressable_shards, strict=True):
             assert one.data.unsafe_buffer_pointer() == other.data.unsafe_buffer_pointer()
