@@ -14,7 +14,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,10 +120,9 @@ class Scheduler:
         limits: ServingLimits,
         metrics: Metrics,
         version: int = 0,
-        clock: Callable[[], float] = time.monotonic,
     ):
         self.engine, self.limits, self.metrics = engine, limits, metrics
-        self.version, self._clock = version, clock
+        self.version = version
         self._tokenizer = engine.get_tokenizer()
         versions = VersionStore(0)
         versions.put(version, params)
@@ -135,7 +134,6 @@ class Scheduler:
             sampling=SamplingSettings(),
             seed=0,
             encode_prompt=lambda problem: np.asarray(problem.arguments["tokens"], np.int32),
-            clock=clock,
         )
         self._changed = threading.Condition()  # guards what follows
         self._open: dict[str, OpenRequest] = {}
@@ -181,7 +179,7 @@ class Scheduler:
                 Sample(index, TextStream(self._tokenizer.decode, request.sampling.stops))
                 for index in range(request.total_samples)
             )
-            tickets, now_s = self._tickets(request), self._clock()
+            tickets, now_s = self._tickets(request), time.monotonic()
             entry = OpenRequest(request, events, now_s, tickets, samples, len(samples))
             self._open[request.request_id] = entry
             self._num_samples += request.total_samples
@@ -281,7 +279,7 @@ class Scheduler:
 
     def _close(self, entry: OpenRequest, outcome: str) -> None:
         self.metrics.requests.labels(outcome).inc()
-        self.metrics.request_seconds.observe(self._clock() - entry.arrived_s)
+        self.metrics.request_seconds.observe(time.monotonic() - entry.arrived_s)
         del self._open[entry.request.request_id]
         self._changed.notify_all()
 
@@ -322,7 +320,7 @@ class Scheduler:
                 self.metrics.samples.labels(event.reason).inc()
                 self._num_samples -= 1
                 entry.num_left -= 1
-                seconds = self._clock() - entry.arrived_s
+                seconds = time.monotonic() - entry.arrived_s
                 self._sample_s += 0.1 * (seconds - self._sample_s)
         if not entry.num_left:
             self._close(entry, "done")
@@ -332,7 +330,6 @@ class Scheduler:
 
     def _begin_replica(self) -> None:
         """Its weights, for a replica that has none; `_is_up` hears when it has them."""
-        self._replica = None
         self.group.assign(0, self.version)
         if self._is_paused:
             self.group.pause(0)
@@ -365,6 +362,7 @@ class Scheduler:
                     self._fail(entry.request.request_id, "engine", message)
                 else:
                     waiting.append(entry)
+            self._replica = None  # or its cache would live beside that of the new one
             self.group.mend(0)
             self._begin_replica()
             for entry in waiting:
