@@ -1,6 +1,7 @@
-"""Checksums of arrays, summed where they lie."""
+"""Checksums of arrays: sums of bits, made where arrays lie, and CRC-32 of those in one place."""
 
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -10,20 +11,58 @@ from jaxtyping import Array, Shaped, UInt32
 
 from loong_jax.sharding import launch
 
+_BITS = "bits "
+
+
+def labelled(array: Any) -> str:
+    """With dtype and shape. Of arrays over several devices the sum of bits, which no host has to
+    see whole; else CRC-32, which also tells apart what changed places.
+    """
+    is_cut = isinstance(array, jax.Array) and len(array.sharding.device_set) > 1
+    return _labelled(array, of_bits=is_cut)
+
+
+def like(saved: str | int, array: Any) -> str | int:
+    """The checksum of the kind that `saved` is of; older ones are sums of bits without a label."""
+    if isinstance(saved, int):
+        return of_array(array)
+    return _labelled(array, of_bits=not is_of_whole(saved))
+
+
+def is_of_whole(saved: str | int) -> bool:
+    """Whether the array was in one place, on a host or a device, when it was saved."""
+    return isinstance(saved, str) and not saved.startswith(_BITS)
+
+
+def _labelled(array: Any, *, of_bits: bool) -> str:
+    kind = f"{array.dtype}{list(array.shape)}"
+    if of_bits:
+        return f"{_BITS}{kind}:{of_array(array):08x}"
+    content = np.ascontiguousarray(np.asarray(array)).reshape(-1).view(np.uint8)
+    return f"{kind}:{zlib.crc32(content.data):08x}"
+
 
 def of_array(array: Any) -> int:
     """The sum of the bits of an array, as words of its dtype, modulo 2^32.
 
     However it is cut over devices and processes, all of them find the same number.
     """
-    if not isinstance(array, jax.Array):
-        array = np.asarray(array)
-        width = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[array.dtype.itemsize]
-        words = np.ascontiguousarray(array).reshape(-1).view(width)
-        return int(np.sum(words, dtype=np.uint64 if width is np.uint64 else np.uint32) & 0xFFFFFFFF)
-    sharding = array.sharding
-    mesh: Any = getattr(sharding, "mesh", None)  # none of one device
-    return int(np.asarray(launch(mesh, _sum, array)))
+    parts = [array]
+    if isinstance(array, jax.Array):
+        sharding = array.sharding
+        (platform,) = {device.platform for device in sharding.device_set}
+        if platform != "cpu" or not array.is_fully_addressable:
+            mesh: Any = getattr(sharding, "mesh", None)  # none of one device
+            return int(np.asarray(launch(mesh, sum_of_bits, array)))
+        # Parts on CPU devices lie in the host's memory, and XLA's program there would copy them.
+        parts = [shard.data for shard in array.addressable_shards if shard.replica_id == 0]
+    return sum(map(_of_host, map(np.asarray, parts))) & 0xFFFFFFFF
+
+
+def _of_host(array: np.ndarray) -> int:
+    width = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[array.dtype.itemsize]
+    words = np.ascontiguousarray(array).reshape(-1).view(width)
+    return int(np.sum(words, dtype=np.uint64 if width is np.uint64 else np.uint32))
 
 
 def of_all(arrays: Iterable[Any]) -> tuple[int, ...]:
@@ -33,12 +72,9 @@ def of_all(arrays: Iterable[Any]) -> tuple[int, ...]:
     return tuple(map(of_array, arrays))
 
 
-def by_name(arrays: Mapping[str, Any]) -> dict[str, int]:
-    return dict(zip(arrays, of_all(arrays.values()), strict=True))
-
-
 @jax.jit
-def _sum(array: Shaped[Array, "..."]) -> UInt32[Array, ""]:
+def sum_of_bits(array: Shaped[Array, "..."]) -> UInt32[Array, ""]:
+    """As `of_array`, on the devices that hold the parts."""
     if array.dtype == bool:
         return jnp.sum(array, dtype=jnp.uint32)
     words = jax.lax.bitcast_convert_type(array, f"uint{8 * array.dtype.itemsize}")

@@ -5,7 +5,7 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -175,9 +175,12 @@ def make_routing_metrics(model: PolicyModel):
     )
 
 
-def is_due(settings: SftSettings, step: int) -> bool:
-    """Whether the routers are looked at before step `step`, which counts from 1."""
-    return settings.routing_every > 0 and step % settings.routing_every == 0
+class Fed(NamedTuple):
+    """What a step trains on."""
+
+    batch: Batch  # on the devices
+    num_tokens: int
+    metrics: dict[str, float]  # of how it was made
 
 
 def run(
@@ -199,33 +202,68 @@ def run(
     `on_step(state, cursor, metrics)` runs after every step and may save the two, but must not keep
     the state, which the next step consumes. Raises ValueError where the examples end too soon.
     """
-    step = make_train_step(model, settings.optimizer)
     lists = lists_tokens(model)
     if not callable(encode):
         encode = pair_encoder(encode)
     later = itertools.islice(iter(examples), cursor, None)
     stream = batches(later, encode, settings, lists=lists, parts=model.rules.parts("act_batch"))
-    while int(state.step) < settings.num_steps and keep_going():
-        start = time.monotonic()
+
+    def feed(step: int) -> Fed:
+        nonlocal cursor
         batch, taken = next(stream, (None, 0))
         if batch is None:
             raise ValueError(
-                f"the examples ended after {cursor}, at step {int(state.step)} of "
+                f"the examples ended after {cursor}, at step {step} of "
                 f"{settings.num_steps}. Give more, or train for fewer steps."
             )
-        looked, placed = {}, model.rules.put_rows(batch)
-        if is_due(settings, int(state.step) + 1):
-            looked = make_routing_metrics(model)(state.weights, placed)
-        state, metrics, load = step(state, placed, frozen)
-        metrics |= looked
         cursor += taken
-        numbers = {name: float(value) for name, value in metrics.items()}
         num_tokens = int(np.sum(batch["segment_ids"] > 0))
-        numbers |= model.load_metrics(load) | {
-            "num_pairs": taken,
-            "tokens_per_s": num_tokens / (time.monotonic() - start),
-            "packed_share": num_tokens / batch["tokens"].size,
-        }
+        return Fed(model.rules.put_rows(batch), num_tokens, {"num_pairs": taken})
+
+    def report(state: TrainState, numbers: dict[str, float]) -> None:
         if on_step is not None:
             on_step(state, cursor, numbers)
+
+    state = run_on(
+        model,
+        settings,
+        state,
+        feed,
+        make_train_step(model, settings.optimizer),
+        frozen=frozen,
+        on_step=report,
+        keep_going=keep_going,
+    )
     return state, cursor
+
+
+def run_on(
+    model: PolicyModel,
+    settings: SftSettings,
+    state: TrainState,
+    feed: Callable[[int], Fed],
+    train_step: Callable[..., Any],
+    *,
+    frozen: Any = (),
+    on_step: Callable[[TrainState, dict[str, float]], None],
+    keep_going: Callable[[], bool],
+) -> TrainState:
+    """Trains to step `settings.num_steps` on what `feed(step)` gives after each `step`.
+
+    `train_step` is as `make_train_step` makes it, or compiled.
+    """
+    while (step := int(state.step)) < settings.num_steps and keep_going():
+        start = time.monotonic()
+        batch, num_tokens, made = feed(step)
+        looked = {}
+        if settings.routing_every and (step + 1) % settings.routing_every == 0:
+            looked = make_routing_metrics(model)(state.weights, batch)
+        # CPUs run side by side what does not depend on each other, and two programs that exchange
+        # data may then wait for each other for ever: each ends, on all devices, before the next.
+        state, metrics, load = jax.block_until_ready(train_step(state, batch, frozen))
+        numbers = {name: float(value) for name, value in (metrics | looked).items()}
+        numbers |= model.load_metrics(load) | made
+        numbers["tokens_per_s"] = num_tokens / (time.monotonic() - start)
+        numbers["packed_share"] = num_tokens / batch["tokens"].size
+        on_step(state, numbers)
+    return state

@@ -5,6 +5,7 @@ Part f of F packs the pairs f, f + F, f + 2F, ... in order, so a batch depends o
 how many pairs were used, and not on how many processes there are.
 """
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable
@@ -93,12 +94,7 @@ class ShardedFeed:
         self._streams = {}
         for part, cursor in self._cursors.items():
             numbers = itertools.count(part + cursor * parts, parts)
-            own = sft.SftSettings(
-                optimizer=settings.optimizer,
-                num_steps=settings.num_steps,
-                rows=self._rows_per_part,
-                row_length=settings.row_length,
-            )
+            own = dataclasses.replace(settings, rows=self._rows_per_part)
             self._streams[part] = sft.batches(map(pair_at, numbers), encode, own)
 
     def __next__(self) -> dict[str, Array]:

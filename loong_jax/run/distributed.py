@@ -120,7 +120,7 @@ def say(message: str) -> None:
     print(f"[{jax.process_index()}/{count}] {message}" if count > 1 else message, flush=True)
 
 
-def first_does(work: Callable[[], None]) -> None:
+def first_does(work: Callable[[], object]) -> None:
     """Runs `work` in process 0 alone. What it raises there, every other process raises too, as a
     LoongError: none waits for one that is gone."""
     error: Exception | None = None

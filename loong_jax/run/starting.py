@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import orbax.checkpoint as ocp
 
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.merge import checkpoints
@@ -18,7 +17,16 @@ from loong_jax.models import parameters
 from loong_jax.models.families import ModelConfig, family_of
 from loong_jax.models.hf import read_weights
 from loong_jax.models.moe import MoEConfig, scaling
-from loong_jax.recipes import START, TEACHER, EvaluationStage, Recipe, RlStage, SftStage, Stage
+from loong_jax.recipes import (
+    START,
+    TEACHER,
+    EvaluationStage,
+    Recipe,
+    RlStage,
+    SftStage,
+    Stage,
+    quickstart,
+)
 from loong_jax.remote import AnyPath, RemotePath
 from loong_jax.rl import checkpoint
 from loong_jax.run import sources
@@ -95,7 +103,7 @@ def with_given_model(recipe: Recipe) -> Recipe:
     found = given(recipe)
     if START in found:
         model, _ = sources.read_model(found[START])
-        if recipe.model == MoEConfig.tiny():  # nobody asked for another one
+        if recipe.model in (MoEConfig.tiny(), quickstart.MODEL):  # nobody asked for another one
             recipe = dataclasses.replace(recipe, model=model)
         refuse_other_model(found[START], model, recipe.model)
     if recipe.dtype is not None:
@@ -194,23 +202,13 @@ def _read(directory: Path, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str,
             f"{directory} holds no finished weights. Name a directory that `loong import-hf` made, "
             "or a finished stage of a run."
         )
-    path = (place / str(steps[-1]) / "arrays").absolute()
-    reader = ocp.PyTreeCheckpointHandler()
-    there = reader.metadata(path).tree  # pyright: ignore[reportArgumentType]
-    there = {name: leaf for name, leaf in there.items() if not name.startswith("masters/")}
-    shapes = {name: tuple(leaf.shape) for name, leaf in there.items()}
+    stored = checkpoint.Stored(place, steps[-1])
+    shapes = {n: leaf.shape for n, leaf in stored.shapes.items() if not n.startswith("masters/")}
     asked = {name: tuple(leaf.shape) for name, leaf in wanted.items()}
     if odd := next((n for n in sorted(shapes | asked) if shapes.get(n) != asked.get(n)), None):
         raise CheckpointError(
-            f"{path} holds {odd} of shape {shapes.get(odd)}, and the model has "
-            f"{asked.get(odd)}. Put the model.json beside it that "
-            "belongs to the weights."
+            f"{place} holds {odd} of shape {shapes.get(odd)}, and the model has {asked.get(odd)}. "
+            "Put the model.json beside it that belongs to the weights."
         )
-    kinds = {
-        name: ocp.ArrayRestoreArgs(sharding=a.sharding, global_shape=a.shape, dtype=a.dtype)
-        for name, a in wanted.items()
-    }
-    return reader.restore(
-        path,  # pyright: ignore[reportArgumentType]
-        args=ocp.args.PyTreeRestore(wanted, restore_args=kinds, partial_restore=True),
-    )
+    arrays = stored.arrays({name: leaf.sharding for name, leaf in wanted.items()})
+    return {name: array.astype(wanted[name].dtype, copy=False) for name, array in arrays}

@@ -15,7 +15,7 @@ from loong_jax.recipes import FileProblems, PackagedProblems, Recipe
 
 OLDER = Path(__file__).with_name("older_runs")
 EVALUATES = {"evaluation.num_problems", "evaluation.pass_at"}
-FASTER = {"engine.prefill_prompts", "engine.single_threaded", "model.chunk_tokens",
+FASTER = {"engine.prefill_prompts", "model.chunk_tokens",
           "model.unroll_layers"}  # fmt: skip
 CHANGED_SINCE = {  # what their recipes say otherwise today
     "problems": {"engine.cache_length", "engine.prefill_lengths", "stages.sft.row_length",

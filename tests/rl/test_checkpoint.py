@@ -1,12 +1,23 @@
 import errno
+import json
+import sys
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
+from loong_jax import checksums, sharding
 from loong_jax.errors import CheckpointError, DiskFullError
 from loong_jax.rl import checkpoint
+from tests import host_memory
+
+MESH = sharding.make_mesh(fsdp=4, tensor=2)
+CUT = NamedSharding(MESH, PartitionSpec("fsdp", "tensor"))
+EVERYWHERE = NamedSharding(MESH, PartitionSpec())
 
 
 def arrays(step):
@@ -76,11 +87,25 @@ def test_a_checkpoint_of_another_format_is_not_called_damaged(tmp_path, monkeypa
 
 
 def test_damage_that_decodes_is_found_by_its_checksum(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "_checksum", lambda array: "wrong")
+    of_true = checksums.labelled
+    monkeypatch.setattr(
+        checksums,
+        "labelled",
+        lambda a: of_true(a).replace(":", ":f") if a.ndim == 2 else of_true(a),
+    )
     save_some(tmp_path, (1,))
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match="checksums"):
+    with pytest.raises(CheckpointError, match="checksums differ for weights/a"):
         checkpoint.restore(tmp_path)
+
+
+def test_a_step_before_a_damaged_one_is_saved_all_the_same(tmp_path):
+    save_some(tmp_path, (2, 6))
+    damage(tmp_path, 6)
+    assert checkpoint.restore(tmp_path, fall_back=True).step == 2
+    save_some(tmp_path, (4,), keep=3)
+    assert checkpoint.steps(tmp_path) == [2, 4, 6]
+    assert checkpoint.restore(tmp_path, fall_back=True).step == 4
 
 
 def test_missing_checkpoints_are_named(tmp_path):
@@ -140,3 +165,135 @@ def test_optimizer_states_become_plain_and_come_back():
     name = next(n for n in plain if plain[n].ndim == 2)
     with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
         checkpoint.from_plain(state, plain | {name: np.zeros(5, np.float32)})
+
+
+# --- on a mesh
+
+
+def cut_tree():
+    return {
+        "weight": jax.device_put(np.arange(32.0, dtype=np.float32).reshape(8, 4), CUT),
+        "small": jnp.arange(6, dtype=jnp.bfloat16),
+        "count": jnp.arange(3, dtype=jnp.int8) - 1,
+        "mask": jnp.array([True, False]),
+        "step": (np.int32(7), jax.device_put(np.float32(0.5), EVERYWHERE)),
+    }
+
+
+def like(tree, **changes):
+    def template(array):
+        place = array.sharding if isinstance(array, jax.Array) else EVERYWHERE
+        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=place)
+
+    return jax.tree.map(template, tree) | changes
+
+
+def save_tree(directory, step, tree):
+    checkpoint.save(directory, step, checkpoint.by_path(tree), {"config": {"step": step}}, keep=2)
+
+
+def test_trees_come_back_as_they_were_cut(tmp_path):
+    tree, directory = cut_tree(), str(tmp_path / "c")
+    assert checkpoint.steps(directory) == []
+    for step in (1, 2, 3):
+        save_tree(directory, step, tree)
+    assert checkpoint.steps(directory) == [2, 3]
+    stored = checkpoint.Stored(directory, 2)
+    assert stored.metadata == {"config": {"step": 2}}
+    found = stored.restore(like(tree))
+    assert found["weight"].sharding == CUT
+    jax.tree.map(np.testing.assert_array_equal, found, tree)
+    other = jax.ShapeDtypeStruct((4, 4), np.float32, sharding=EVERYWHERE)
+    for changes in (dict(other=other), dict(weight=other)):
+        with pytest.raises(CheckpointError, match="Resume with the configuration"):
+            stored.restore(like(tree, **changes))
+
+
+@pytest.mark.parametrize("written", [CUT, EVERYWHERE, None], ids=["cut", "copied", "whole"])
+@pytest.mark.parametrize("wanted", [CUT, EVERYWHERE, None], ids=["cut", "copied", "numpy"])
+def test_arrays_go_from_any_place_to_any_other(written, wanted, tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "READ_BYTES", 100)  # smaller than some and larger than others
+    arrays = {f"a{rows}": np.arange(rows * 6.0).reshape(rows, 6) for rows in (4, 16, 4, 8)}
+    checkpoint.save(
+        tmp_path,
+        1,
+        {n: a if written is None else jax.device_put(a, written) for n, a in arrays.items()},
+    )
+    found = checkpoint.restore(tmp_path, shardings=lambda name: wanted).arrays
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(found[name], array)
+        assert getattr(found[name], "sharding", None) == wanted
+
+
+def test_sums_of_bits_do_not_depend_on_where_arrays_lie():
+    tree = checkpoint.by_path(cut_tree())
+    for name, array in tree.items():
+        host = np.asarray(array)
+        kinds = {1: np.uint8, 2: np.uint16, 4: np.uint32}
+        words = np.atleast_1d(host).view(kinds[host.dtype.itemsize])
+        expected = int(words.astype(np.uint64).sum() % 2**32)
+        assert checksums.of_array(array) == checksums.of_array(host) == expected, name
+        mesh = MESH if getattr(array, "sharding", None) in (CUT, EVERYWHERE) else None
+        assert int(sharding.launch(mesh, checksums.sum_of_bits, array)) == expected, name
+
+
+def rewrite_record(directory, change):
+    path = directory / "1" / "record" / "metadata"
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record))
+
+
+def test_checkpoints_of_pods_from_before_are_read(tmp_path):
+    """Their sums had no label, and those of the first pods were not there."""
+    tree = cut_tree()
+    arrays = checkpoint.by_path(tree)
+    save_tree(tmp_path, 1, tree)
+    sums = {name: checksums.of_array(array) for name, array in arrays.items()}
+    for change in ({"checksums": sums}, {"checksums": {}}):
+        rewrite_record(tmp_path, lambda record, change=change: record.update(change))
+        found = checkpoint.Stored(tmp_path, 1).restore(like(tree))
+        jax.tree.map(np.testing.assert_array_equal, found, tree)
+    wrong = {"checksums": sums | {"small": sums["small"] + 1}}
+    rewrite_record(tmp_path, lambda record: record.update(wrong))
+    with pytest.raises(CheckpointError, match=r"1 is damaged: .* for small.*Delete that"):
+        checkpoint.Stored(tmp_path, 1).restore(like(tree))
+
+
+@pytest.mark.parametrize("damaged", ["arrays/d", "arrays", "record"])
+def test_checkpoints_without_their_files_are_named(tmp_path, damaged):
+    tree = {"a": jax.device_put(np.arange(4096.0).reshape(64, 64), CUT)}
+    save_tree(tmp_path, 1, tree)
+    for file in (tmp_path / "1" / damaged).iterdir():
+        if file.is_file():
+            file.write_bytes(file.read_bytes()[:7])
+    with pytest.raises(CheckpointError, match=r"1 is damaged: .*Delete that checkpoint"):
+        checkpoint.Stored(tmp_path, 1).restore(like(tree))
+
+
+LOAD = """
+from jax.sharding import NamedSharding, PartitionSpec
+from loong_jax.rl import checkpoint
+from loong_jax.sharding import make_mesh
+
+def load(directory):
+    cut = NamedSharding(make_mesh(fsdp=4, tensor=2), PartitionSpec("fsdp", "tensor"))
+    return checkpoint.restore(directory, shardings=lambda name: {place}).arrays
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("written", [CUT, None], ids=["cut", "whole"])
+@pytest.mark.parametrize("place", ["cut", "None"])
+def test_a_load_holds_its_arrays_and_a_part_of_one(written, place, tmp_path):
+    for name, rows in (("small", 64), ("large", 2048)):
+        draw = np.random.default_rng(0).standard_normal
+        arrays = {f"a{i}": draw((rows, 4096), np.float32) for i in range(8)}
+        arrays |= {f"b{i}": draw((64, 64), np.float32) for i in range(40)}
+        checkpoint.save(tmp_path / name, 1, jax.device_put(arrays, written) if written else arrays)
+    load = LOAD.format(place=place)
+    taken, sizes = host_memory.of_load(load, str(tmp_path / "small"), str(tmp_path / "large"))
+    assert sum(sizes) > 260e6
+    parts = 8 if written is not None and place == "cut" else 1  # else an array is read whole
+    assert taken < sum(sizes) + max(sizes) / parts + host_memory.SLACK

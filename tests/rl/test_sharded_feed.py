@@ -1,7 +1,6 @@
 """Batches of which each device gets its own rows, and training with them."""
 
 import dataclasses
-import functools
 import itertools
 
 import jax
@@ -9,15 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from loong_jax import checksums
 from loong_jax.data import packing
 from loong_jax.data.tokenizer import AsciiTokenizer
-from loong_jax.errors import CheckpointError, ConfigError
+from loong_jax.errors import ConfigError
 from loong_jax.rl import optimizers, policy_model, sft
-from loong_jax.rl.sharded_checkpoint import ShardedCheckpoints
 from loong_jax.rl.sharded_feed import ShardedFeed, first_cursors, num_parts
 from loong_jax.sharding import ShardingRules, make_mesh
-from tests.doubles.toy_policy import toy_policy, toy_weights
+from tests.doubles.toy_policy import toy_policy
 
 TOKENIZER = AsciiTokenizer()
 ENCODE = sft.pair_encoder(TOKENIZER)
@@ -118,81 +115,3 @@ def test_log_probabilities_do_not_depend_on_how_logits_are_cut():
         np.testing.assert_allclose(one[:, 1:], expected, rtol=1e-5, atol=1e-5)
         np.testing.assert_array_equal(one[:, 0], 0.0)
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
-
-
-def test_checkpoints_come_back_as_they_were_cut(tmp_path):
-    sharding = RULES.spec("embed", "ffn")
-    tree = {
-        "weight": jax.device_put(np.arange(32.0, dtype=np.float32).reshape(8, 4), sharding),
-        "step": (np.int32(7), toy_weights()["head"]),
-    }
-    template = jax.tree.map(
-        lambda a: jax.ShapeDtypeStruct(
-            a.shape, a.dtype, sharding=sharding if a.shape == (8, 4) else RULES.spec()
-        ),
-        tree,
-    )
-    with ShardedCheckpoints(str(tmp_path / "c"), keep=2) as checkpoints:
-        assert checkpoints.latest() is None
-        for step in (1, 2, 3):
-            checkpoints.save(step, tree, {"config": {"step": step}})
-    with ShardedCheckpoints(str(tmp_path / "c"), keep=2) as checkpoints:
-        assert checkpoints.latest() == 3
-        assert checkpoints.metadata(2) == {"config": {"step": 2}}
-        found = checkpoints.restore(3, template)
-        assert found["weight"].sharding == sharding
-        jax.tree.map(np.testing.assert_array_equal, found, tree)
-        with pytest.raises(CheckpointError, match="Resume with the configuration"):
-            checkpoints.restore(3, template | {"other": template["weight"]})
-        wrong = jax.ShapeDtypeStruct((4, 4), np.float32, sharding=RULES.spec())
-        with pytest.raises(CheckpointError, match="Resume with the configuration"):
-            checkpoints.restore(3, template | {"weight": wrong})
-
-
-def test_a_value_that_is_not_what_was_saved_is_named(tmp_path, monkeypatch):
-    sharding = RULES.spec("embed", "ffn")
-    tree = {
-        "weight": jax.device_put(np.arange(32.0, dtype=np.float32).reshape(8, 4), sharding),
-        "small": jnp.arange(6, dtype=jnp.bfloat16),
-        "count": jnp.arange(3, dtype=jnp.int8) - 1,
-        "mask": jnp.array([True, False]),
-    }
-    words = {
-        "weight": np.asarray(tree["weight"]).view(np.uint32),
-        "small": np.asarray(tree["small"]).view(np.uint16),
-        "count": np.asarray(tree["count"]).view(np.uint8),
-        "mask": np.asarray(tree["mask"]).astype(np.uint8),
-    }
-    expected = {name: int(word.astype(np.uint64).sum() % 2**32) for name, word in words.items()}
-    assert checksums.by_name(tree) == expected
-    assert checksums.by_name(jax.tree.map(np.asarray, tree)) == expected
-    template = jax.tree.map(
-        lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), tree
-    )
-    with ShardedCheckpoints(str(tmp_path)) as checkpoints:
-        checkpoints.save(1, tree, {})
-        jax.tree.map(np.testing.assert_array_equal, checkpoints.restore(1, template), tree)
-        read = checkpoints._read
-
-        def damaged(step, **item):
-            found = read(step, **item)
-            return found | {"small": found["small"].at[2].add(1)} if "arrays" in item else found
-
-        monkeypatch.setattr(checkpoints, "_read", damaged)
-        with pytest.raises(CheckpointError, match=r"is damaged: small .*Delete that checkpoint"):
-            checkpoints.restore(1, template)
-
-
-@pytest.mark.parametrize("damaged", ["arrays/ocdbt.process_0/d", "record"])
-def test_sharded_checkpoints_without_their_files_are_named(tmp_path, damaged):
-    tree = {"a": jnp.arange(4096.0)}
-    template = jax.tree.map(
-        lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), tree
-    )
-    with ShardedCheckpoints(str(tmp_path)) as checkpoints:
-        checkpoints.save(1, tree, {})
-        for file in (tmp_path / "1" / damaged).iterdir():
-            file.write_bytes(file.read_bytes()[:7])
-        read = [functools.partial(checkpoints.restore, template=template), checkpoints.metadata]
-        with pytest.raises(CheckpointError, match="1 cannot be restored"):
-            read[damaged == "record"](1)
