@@ -1,30 +1,33 @@
 """The command line: `loong ARGS`, which is the same as `python -m loong_jax.cli ARGS`.
 
-The commands themselves are in `commands`.
+A command is a function in the room that does the work, which is imported when it runs: `loong
+--help` answers at once.
 """
 
 import dataclasses
+import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import loong_jax
-from loong_jax import cli_help, commands, interrupts, logs, process, remote
-from loong_jax.commands import Arguments
+from loong_jax import cli_help, interrupts, logs, process, remote
 from loong_jax.errors import ConfigError, LoongError
 
 HELP = ("-h", "--help")
+Arguments = Sequence[str]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Command:
-    """One word after `loong`; `run` gets the words after it and returns the exit status."""
+    """One word after `loong`; what `run` names gets the words after it, and
+    returns the exit status."""
 
     usage: str
     summary: str
-    run: Callable[[Arguments], int]
+    run: str  # "module:function" in loong_jax
     # of the words after it: what is there once the same command goes on from what is saved
     saves: Callable[[Arguments], Path] | None = None
     reads: tuple[str, ...] = ()  # options whose values are paths that must exist; "": first word
@@ -61,7 +64,8 @@ def main(arguments: Arguments | None = None) -> int:
             print(text)
             return 0
         with interrupts.handled():
-            return COMMANDS[name].run(rest)
+            module, _, function = COMMANDS[name].run.partition(":")
+            return getattr(importlib.import_module(f"loong_jax.{module}"), function)(rest)
     except LoongError as error:
         if os.environ.get("LOONG_TRACEBACK"):
             raise
@@ -102,7 +106,7 @@ def _refuse_missing_paths(command: Command, words: Arguments) -> None:
 
 def _without_log_level(words: list[str]) -> list[str]:
     """Starts logging, at the level of --log-level, which may stand anywhere before `--`."""
-    level, left = commands.take("--log-level", words)
+    level, left = cli_help.take("--log-level", words)
     logs.start(level)
     return left
 
@@ -133,7 +137,7 @@ def help_text() -> str:
 
 def _of_run(words: Arguments) -> Path:
     """What `loong train` writes first."""
-    run_dir, left = commands.take("--run-dir", commands.take("--profile-steps", words)[1])
+    run_dir, left = cli_help.take("--run-dir", cli_help.take("--profile-steps", words)[1])
     return Path(run_dir or f"runs/{''.join(left[:1]).rpartition(':')[2]}", "config.json")
 
 
@@ -141,7 +145,7 @@ COMMANDS = {
     "train": Command(
         usage="train RECIPE",
         summary="run a recipe: SFT, RL, fusion, evaluation, report; again: resume",
-        run=commands.train,
+        run="run.run:main",
         saves=_of_run,
         reads=("--problems", "--data", "--from"),
         loads=("--start-from", "--teacher", "--tokenizer"),
@@ -149,84 +153,84 @@ COMMANDS = {
     "launch": Command(
         usage="launch tpu-vm RECIPE",
         summary="run a recipe on a TPU slice; --dry-run shows the commands",
-        run=commands.launch,
+        run="launch.command:main",
     ),
     "serve": Command(
         usage="serve RUN_DIR",
         summary="answer requests for a model: OpenAI-compatible HTTP, JetStream's gRPC",
-        run=commands.serve,
+        run="run.serve:main",
         reads=("--api-key-file",),
         loads=("", "--tokenizer"),
     ),
     "eval": Command(
         usage="eval RUN_DIR",
         summary="pose problems to a model, a run's or your own: Mean@n, pass@k, by level",
-        run=commands.evaluate,
+        run="run.evaluate:main",
         reads=("--problems",),
         loads=("", "--tokenizer"),
     ),
     "report": Command(
         usage="report RUN_DIR",
         summary="write a run's report.html anew",
-        run=commands.report,
+        run="run.run:report",
         reads=("",),
     ),
     "merge": Command(
         usage="merge METHOD",
         summary="fuse the experts of a run, or any checkpoints from one base",
-        run=commands.merge,
+        run="run.merging:main",
         loads=("--base", "--experts"),
     ),
     "import-hf": Command(
         usage="import-hf SRC DST",
         summary="a published checkpoint (config.json, safetensors) as one of ours; again: goes on",
-        run=commands.import_hf,
+        run="run.convert:import_hf_main",
         saves=lambda words: Path(*words[1:2], ".import"),
         loads=("",),
     ),
     "import-gguf": Command(
         usage="import-gguf SRC DST",
         summary="make a directory in the published layout from a GGUF file",
-        run=commands.import_gguf,
+        run="run.convert:import_gguf_main",
         reads=("",),
     ),
     "export-hf": Command(
         usage="export-hf SRC DST",
         summary="a checkpoint of ours in the published layout; again: goes on if killed",
-        run=commands.export_hf,
+        run="run.convert:export_hf_main",
         saves=lambda words: Path(*words[1:2], ".loong_export"),
         reads=("",),
     ),
     "curate": Command(
         usage="curate RECIPE",
         summary="filter a corpus: rules, decontamination, duplicates, difficulty; again: goes on",
-        run=commands.curate,
-        saves=lambda words: Path(commands.take("--output", words)[0] or "", "config.json"),
+        run="run.curate:main",
+        saves=lambda words: Path(cli_help.take("--output", words)[0] or "", "config.json"),
         reads=("--input", "--against"),
     ),
     "verify": Command(
         usage="verify VERIFIER",
         summary="judge answers in a JSON-lines file: math, code, logic, proofs and more",
-        run=commands.verify,
+        run="verifiers.command:main",
         reads=("--input",),
     ),
     "synth": Command(
         usage="synth NAME",
         summary="have an author model make problems that hold: loongenv, resyn, formal",
-        run=commands.synth,
+        run="run.synth:main",
     ),
     "bench": Command(
         usage="bench NAME",
         summary="measure this machine, or a method in short runs; --help lists which",
-        run=commands.bench,
+        run="bench:main",
     ),
     "plan": Command(
         usage="plan MODEL",
         summary="memory, schedule and roofline of a model on a TPU slice, without a TPU",
-        run=commands.plan,
+        run="plan.command:main",
     ),
     "doctor": Command(
-        usage="doctor", summary="what this machine can and cannot do", run=commands.doctor
+        usage="doctor", summary="what this machine can and cannot do", run="doctor:main"
     ),
 }
 

@@ -1,6 +1,7 @@
-"""Texts of `loong COMMAND --help` where the command line of a command begins with a name."""
+"""Words of a command line, and help texts where that of a command begins with a name."""
 
 import importlib
+from collections.abc import Sequence
 
 LAUNCH_EXAMPLE = """\
 pod-sft --name pod-sft-1 --topology v5e:4x4
@@ -132,3 +133,19 @@ def text_of(command: str) -> str | None:
     module, _, table = place.partition(":")
     names = getattr(importlib.import_module(f"loong_jax.{module}"), table) if module else ()
     return text.format(names=", ".join(names), example=LAUNCH_EXAMPLE)
+
+
+def take(option: str, words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The value of an option that stands before `--`, None without it, and the other words."""
+    value, left = None, list[str]()
+    rest = iter(words)
+    for word in rest:
+        if word == "--":
+            left += [word, *rest]
+        elif word == option:
+            value = next(rest, "")
+        elif word.startswith(f"{option}="):
+            value = word.partition("=")[2]
+        else:
+            left.append(word)
+    return value, left

@@ -124,7 +124,7 @@ def from_json(value: Json) -> Any:
         return remote.located(str(fields["value"]))
     if kind == "dtype":
         return dtype_of_name(str(fields["value"]))
-    if _is_older(kind):
+    if _is_older(kind, fields):
         older: Any = importlib.import_module(f"{_PACKAGE}recipes.older")
         return from_json(older.convert(kind.rpartition(".")[2], fields))
     cls = _class_of_kind(kind)
@@ -177,7 +177,7 @@ def refuse_changes(
     Raises:
       ConfigError: another key differs; the message holds both values of each.
     """
-    found = differences(saved, given)
+    found = differences(_completed(saved), given)
     allowed = [difference for difference in found if _is_free(difference.key, free)]
     refused = [difference for difference in found if not _is_free(difference.key, free)]
     if refused:
@@ -203,8 +203,7 @@ def open_run(
     given = to_json(config)
     allowed = []
     if path.exists():
-        saved = _completed(_read(path)["config"])
-        allowed = refuse_changes(saved, given, run_dir=run_dir, free=free)
+        allowed = refuse_changes(_read(path)["config"], given, run_dir=run_dir, free=free)
     run_dir.mkdir(parents=True, exist_ok=True)
     record = {"format_version": FORMAT_VERSION, "recipe": recipe, "versions": versions()}
     partial = path.with_suffix(".partial")
@@ -260,7 +259,9 @@ def _read(path: Path) -> dict[str, Any]:
     return record
 
 
-def _is_older(kind: Json) -> TypeGuard[str]:
+def _is_older(kind: Json, fields: Mapping[str, Json]) -> TypeGuard[str]:
+    if isinstance(kind, str) and kind.rpartition(".")[2] in config_kinds.RENAMED:
+        return "prefill_length" in fields
     places = ("launch.recipe", "orchestrator.", "multi_version_policy", "own_policy")
     if not isinstance(kind, str) or not kind.startswith(places):
         return False

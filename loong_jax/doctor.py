@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from loong_jax import process
+from loong_jax import options, process
 
 Status = Literal["ok", "note", "missing"]  # note: works, with less; missing: required and absent
 
@@ -39,6 +39,23 @@ class Check:
     status: Status
     found: str
     remedy: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DoctorOptions:
+    """Says what this machine can and cannot do, and what to do about it.
+
+    The exit status is 0 unless something required is missing. Example: loong doctor --json
+    """
+
+    json: bool = False  # print one JSON object instead of lines for people
+
+
+def main(arguments: Sequence[str]) -> int:
+    chosen = options.parse(DoctorOptions, "loong doctor", arguments)
+    checks = examine()
+    print(as_json(checks) if chosen.json else as_text(checks))
+    return 0 if is_healthy(checks) else 1
 
 
 def examine() -> list[Check]:

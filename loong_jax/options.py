@@ -4,95 +4,12 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 
 from loong_jax import configs, remote
 from loong_jax.remote import AnyPath
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ReportOptions:
-    """Writes the page of a run anew, from what the run directory holds: RUN_DIR/report.html.
-
-    A run writes its page when it ends; this also serves one that is still going or was stopped.
-    Example: loong report runs/quickstart
-    """
-
-    run_dir: tyro.conf.Positional[Path]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DoctorOptions:
-    """Says what this machine can and cannot do, and what to do about it.
-
-    The exit status is 0 unless something required is missing. Example: loong doctor --json
-    """
-
-    json: bool = False  # print one JSON object instead of lines for people
-
-
-_Source = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="SRC")]
-_Destination = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DST")]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ImportHfOptions:
-    """Makes a checkpoint of ours from a directory in the published layout.
-
-    DST gets weights/, as a finished stage has them, and model.json, the model's config. An import
-    that was stopped goes on when the same command runs again. Example:
-    loong import-hf longcat-flash-chat checkpoints/chat
-    """
-
-    source: Annotated[tyro.conf.Positional[AnyPath], tyro.conf.arg(metavar="SRC")]  # or a URL
-    destination: _Destination  # made unless it is there
-    dtype: str | None = None  # of matrices, such as bfloat16; as stored unless given
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ImportGgufOptions:
-    """Makes a directory in the published layout from a GGUF file of a Llama, Qwen2 or Qwen3 model.
-
-    DST gets config.json, model.safetensors, and the tokenizer with its template. What quantisation
-    lost stays lost. Example: loong import-gguf SmolLM2-135M-Instruct.Q4_1.gguf checkpoints/smollm2
-    """
-
-    source: _Source  # one .gguf file
-    destination: _Destination  # made unless it is there
-    dtype: str = "float32"  # of all weights
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ExportHfOptions:
-    """Writes a checkpoint of ours in the published layout: config.json and safetensors files.
-
-    SRC is a run (its last finished stage), a stage of one, what `loong import-hf` or `loong merge`
-    made, or a directory of checkpoints. An export that was killed is started over when the same
-    command runs again. Example: loong export-hf runs/quickstart exported
-    """
-
-    source: _Source  # weights of ours and their config
-    destination: _Destination  # made unless it is there
-    # of one file, in 10^9 bytes; unless given the files are those of the import, else of 5 at most
-    max_shard_gb: float | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class VerifyOptions:
-    """Judges every line of a JSON-lines file; the output has one verdict a line, in order.
-
-    Most records have `answer` (a whole response or the answer alone) and `gold`;
-    docs/reference/verifiers.md says what each verifier reads. A line that is no record is
-    ungradable.
-
-    Example: loong verify math --input cases.jsonl --output verdicts.jsonl
-    """
-
-    input: Path  # records, one JSON object a line
-    output: Path  # {"verdict", "reason", "evidence", ...} a line; replaced when all is done
-
 
 _REGISTRY = tyro.constructors.ConstructorRegistry()
 
@@ -125,8 +42,8 @@ def parse_train(
     """
     if processes is None:
         besides = [
-            _option("only", str | None, None, "run this stage alone, after those it needs"),
-            _option(
+            option("only", str | None, None, "run this stage alone, after those it needs"),
+            option(
                 "source",
                 Path | None,
                 None,
@@ -136,51 +53,29 @@ def parse_train(
         ]
         if hasattr(config, "form"):  # which is a part of the recipe by the time that this is read
             text = "of responses: longcat, think, think-answer, boxed, plain, completion, tagged"
-            besides.append(_option("form_name", str | None, None, text, name="form"))
+            besides.append(option("form_name", str | None, None, text, name="form"))
             text = "that problems come from, with commas between, instead of the recipe's"
-            besides.append(_option("names", str | None, None, text, name="environments"))
+            besides.append(option("names", str | None, None, text, name="environments"))
             text = "rank of adapters that train in place of the weights, in every stage"
-            besides.append(_option("rank", int | None, None, text, name="lora"))
+            besides.append(option("rank", int | None, None, text, name="lora"))
             text = "that every problem offers, with commas between: python"
-            besides.append(_option("tool_names", str | None, None, text, name="tools"))
+            besides.append(option("tool_names", str | None, None, text, name="tools"))
         if getattr(getattr(config, "problems", None), "file", "") == "":
             text = "JSON lines of problems of your own, instead of the recipe's"
-            besides.append(_option("problems_file", Path | None, None, text, name="problems"))
+            besides.append(option("problems_file", Path | None, None, text, name="problems"))
     else:
-        besides = [_option("processes", type(processes), processes, None)]
+        besides = [option("processes", type(processes), processes, None)]
     options = dataclasses.make_dataclass(
         "TrainOptions",
         [
-            _option("run_dir", Path, Path("runs") / name, "where the run lives; resumed if there"),
+            option("run_dir", Path, Path("runs") / name, "where the run lives; resumed if there"),
             *besides,
-            _option("config", type(config), config, None, name=""),
+            option("config", type(config), config, None, name=""),
         ],
         frozen=True,
         kw_only=True,
     )
     return parse(options, f"loong train {name}", arguments, description=description)
-
-
-def parse_launch(machines: type, actions: Sequence[str], arguments: Sequence[str]) -> Any:
-    """Returns an object with `action, dry_run` and `machines`, of the type given."""
-    options = dataclasses.make_dataclass(
-        "LaunchOptions",
-        [
-            _option("action", tyro.conf.Positional[Literal[tuple(actions)]], "all", "what to do"),
-            _option("dry_run", bool, False, "print the commands and run none of them"),
-            _option("machines", machines, dataclasses.MISSING, None, name=""),
-        ],
-        frozen=True,
-        kw_only=True,
-    )
-    text = "Runs a recipe on a TPU slice. Overrides of the recipe follow after `--`."
-    return parse(options, "loong launch tpu-vm RECIPE", arguments, description=text)
-
-
-def flags_of(config_type: type) -> set[str]:
-    """The options of a config that take no value."""
-    names = [f.name.replace("_", "-") for f in dataclasses.fields(config_type) if f.type is bool]
-    return {f"--{no}{name}" for name in names for no in ("", "no-")}
 
 
 def with_defaults(config_type: type, **defaults: Any) -> type:
@@ -198,7 +93,7 @@ def with_defaults(config_type: type, **defaults: Any) -> type:
     return chosen
 
 
-def _option(
+def option(
     field: str, annotation: Any, default: Any, text: str | None, *, name: str | None = None
 ) -> tuple[str, Any, Any]:
     annotated = Annotated[annotation, tyro.conf.arg(name=name, help=text)]

@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_args
 
 import tyro
 
@@ -101,8 +101,9 @@ class OwnPart:
 
 
 class Contract(NamedTuple):
-    """What a part of a config needs to have, where a user may write one."""
+    """What a part of a config may be: one of ours, or one of your own that has what it needs."""
 
+    kinds: Any  # ours, a union
     needs: Sequence[str]
     page: str
 
@@ -115,19 +116,21 @@ def named(name: str, contract: Contract, known: Mapping[str, Any]) -> Any:
 
 
 def as_own(part: Any, what: str, contract: Contract) -> Any:
-    """A part of your own as an `OwnPart`; as it is where no file holds its class (a notebook).
+    """A part of your own as an `OwnPart`; as it is where it is ours, or no file has its class.
 
     ConfigError unless it is a dataclass at the top of its file that has what the contract says.
     """
-    if isinstance(part, OwnPart):
+    cls = type(part)
+    ours = get_args(contract.kinds)
+    if cls in ours:
         return part
     refuse_lacking(part, what, contract)
-    cls = type(part)
-    if not dataclasses.is_dataclass(part):
-        raise ConfigError(
-            f"{what}={part!r:.80} is no frozen dataclass. {contract.page} says what it takes."
-        )
     module = cls.__module__
+    if not dataclasses.is_dataclass(part) or module.startswith("loong_jax."):
+        raise ConfigError(
+            f"{what}={part!r:.80} is none of {', '.join(kind.__name__ for kind in ours)}, and no "
+            f"frozen dataclass of your own. {contract.page} says what it takes."
+        )
     file = module if module.endswith(".py") else getattr(sys.modules[module], "__file__", None)
     if file is None:
         return part

@@ -67,11 +67,11 @@ def keep_freed_memory(*, one_arena: bool = False) -> None:
     """Lets glibc's malloc keep what is freed, for processes that compute on CPU.
 
     XLA allocates the temporaries of a program anew each time it runs. By default large ones come
-    from the kernel, zeroed page by page at first touch; kept ones are simply used again, where all
-    of them fit into the 64 MB that the arena of a thread can hold. `one_arena` for all threads
-    holds any number, for programs that are larger: what each `free` does there makes small ones
-    slower (a decode step of a miniature 1.3 to 2 times). The process then holds its peak memory
-    until it ends. To be called before threads are started. Does nothing on other systems.
+    from the kernel, zeroed page by page at first touch; kept ones are simply used again. The main
+    thread keeps up to 512 MB in pieces of up to 128 MB, any other what fits into the 64 MB of its
+    arena. `one_arena` for all threads holds any number of any size, until the process ends: what
+    each `free` does there makes small ones slower (a decode step of a miniature 1.3 to 2 times).
+    To be called before threads are started. Does nothing on other systems.
     """
     if sys.platform != "linux":
         return
@@ -80,6 +80,6 @@ def keep_freed_memory(*, one_arena: bool = False) -> None:
         if one_arena:
             mallopt(_M_ARENA_MAX, 1)
             mallopt(_M_MMAP_MAX, 0)
-        mallopt(_M_MMAP_THRESHOLD, 2**30)
-        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
-        mallopt(_M_TOP_PAD, 64 * 2**20)
+        mallopt(_M_MMAP_THRESHOLD, 2**27)
+        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1 if one_arena else 2**29)
+        mallopt(_M_TOP_PAD, 2**26)

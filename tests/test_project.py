@@ -25,6 +25,8 @@ FLOORS = (
         "logs",
         "remote",
         "own",
+        "options",
+        "cli_help",
     },
     {"models"},
     {"environments", "verifiers"},
@@ -32,13 +34,13 @@ FLOORS = (
     {"rl", "rollout", "merge", "eval", "report", "synth"},
     {"orchestrator"},
     {"recipes"},
-    {"run", "options"},
+    {"run"},
     {"plan", "launch", "doctor", "bench"},
-    {"cli", "cli_help", "commands"},
+    {"cli"},
 )
 # The form of a response is known to those who pose and those who judge, too. These two modules
 # import nothing of ours above the ground.
-GROUND = ("loong_jax.data.fences", "loong_jax.data.response", "loong_jax.data.tokenizer")
+GROUND = ("loong_jax.data.response", "loong_jax.data.tokenizer")
 # What a room does not know, though it stands on a lower or the same floor.
 SIDE_ROOMS = {"synth", "merge", "eval", "report"}
 NEVER_KNOWS = {

@@ -53,19 +53,21 @@ APART = {
     "data/json_files.py": "lines of files",
     "errors.py": "messages",
     "interrupts.py": "signals",
+    "orchestrator/faults.py": "how often something failed",
     "logs.py": "messages",
     "report/": "metrics, and what a run shows",
     "rl/collapse.py": "metrics",
     "rl/objectives/loss.py:summarise": "metrics",
     "rl/policy_model.py:load_metrics": "metrics",
     "rollout/publishing.py": "weights",
-    "rollout/statistics.py": "metrics",
+    "rollout/records.py:completion_metrics": "metrics",
     "rollout/versions.py": "weights",
     "run/stages.py": "puts the parts together",
     "sharding.py": "where arrays lie, for every room",
     "verifiers/child.py": "frames of bytes, whatever they hold",
 }
-MESSAGES = ("orchestrator.changes", "events", "host_messages", "mailbox")
+MESSAGES = ("orchestrator.changes", "events", "records.BlockDecoded", "records.Replica", "Mailbox")
+MESSAGES += ("records.GroupGenerated", "records.GroupsMigrated")
 """Modules whose types are notes about a problem by its number, or carry one of the forms below."""
 
 
@@ -143,7 +145,7 @@ def smallest() -> Recipe:
             domains={"stem": DomainProblems(environment="vector_sum", levels=(2,))}
         ),
         engine=EngineSettings(
-            num_replicas=1, slots_per_replica=16, cache_length=48, prefill_length=32
+            num_replicas=1, slots_per_replica=16, cache_length=48, prefill_lengths=(32,)
         ),
         verifiers=LocalVerifiers(num_workers=1),
         evaluation=EvaluationSettings(

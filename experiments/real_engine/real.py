@@ -37,10 +37,9 @@ from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import objectives, optimizers
 from loong_jax.rl.local_trainer import TrainerSettings
 from loong_jax.rl.rewards import Disposition
-from loong_jax.rollout.engine_config import EngineConfig
-from loong_jax.rollout.paged_engine import engine_for
+from loong_jax.rollout.engine_config import EngineSettings
 from loong_jax.rollout.records import Group, SamplingSettings
-from loong_jax.rollout.slot_engine import SlotEngine
+from loong_jax.rollout.slot_engine import SlotEngine, engine_for
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.verifiers.verdict import Verdict, correct
 
@@ -60,7 +59,7 @@ class Bench:
         if setting.cores is not None:
             os.sched_setaffinity(0, {setting.cores[0]})
         graphdef, weights = moe.init_weights(setting.model, jax.random.key(0))
-        shapes = EngineConfig(
+        shapes = EngineSettings(
             slots_per_replica=setting.slots_per_replica,
             cache_length=setting.cache_length,
             prefill_lengths=setting.prefill_lengths,

@@ -28,7 +28,7 @@ import dataclasses
 from loong_jax.models import moe
 from loong_jax.orchestrator import baselines, dora
 from loong_jax.orchestrator.dora import DoraPolicy
-from loong_jax.orchestrator.policy import Policy
+from loong_jax.orchestrator.protocols import Policy
 from loong_jax.orchestrator.simulation.model import LengthTrace
 
 

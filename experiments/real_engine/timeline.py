@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 from loong_jax.report import theme
 from loong_jax.report.theme import LIGHT
-from loong_jax.rollout.events import BlockDecoded
+from loong_jax.rollout.records import BlockDecoded
 
 VERSION_COLORS = ("#4269d0", "#efb118", "#3ca951", "#ff725c", "#a463f2", "#6cc5b0")
 

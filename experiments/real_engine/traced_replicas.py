@@ -7,10 +7,8 @@ from typing import Any
 
 from loong_jax.orchestrator.simulation.model import LengthTrace
 from loong_jax.rollout.engine import Engine
-from loong_jax.rollout.events import BlockDecoded
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
-from loong_jax.rollout.mailbox import Command
-from loong_jax.rollout.records import SamplingSettings, Ticket
+from loong_jax.rollout.records import BlockDecoded, SamplingSettings, Ticket
 from loong_jax.rollout.replica import EncodePrompt, Replica
 from loong_jax.rollout.versions import VersionStore
 
@@ -48,7 +46,7 @@ class TracedReplicas(LocalReplicaGroup):
         def limits(ticket: Ticket) -> tuple[int, ...]:
             return tuple(map(int, trace.lengths(ticket.problem.seed, ticket.issue)))
 
-        self._make_replica = lambda: Replica(engine, limits=limits, **shared)
+        self._make_replica = lambda number: Replica(engine, limits=limits, number=number, **shared)
         self._tally = threading.Lock()
         self._updates: Counter[str] = Counter()
         self.blocks: list[BlockDecoded] = []
@@ -62,13 +60,14 @@ class TracedReplicas(LocalReplicaGroup):
         super().start(note)
 
     def assign(self, replica: int, version: int) -> None:
-        note = Command(lambda host: self._note_update(host.active_slots))
-        self._mailboxes[replica].put(note)
+        self.ask(replica, lambda host: self._note_update(host.active_slots if host else 0))
         super().assign(replica, version)
 
     def swap(self, replica: int, version: int, *, keep_cache: bool) -> None:
-        note = Command(lambda host: self._note_update(0 if keep_cache else host.active_slots))
-        self._mailboxes[replica].put(note)
+        def note(host: Replica | None) -> None:
+            self._note_update(0 if host is None or keep_cache else host.active_slots)
+
+        self.ask(replica, note)
         super().swap(replica, version, keep_cache=keep_cache)
 
     def update_counts(self) -> dict[str, int]:

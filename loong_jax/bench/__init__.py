@@ -16,6 +16,11 @@ BENCHES: dict[str, str] = {  # name on the command line -> module with `main(arg
 }
 
 
+def main(arguments: Sequence[str]) -> int:
+    name, *rest = arguments
+    return get_bench(name)(rest)
+
+
 def get_bench(name: str) -> Callable[[Sequence[str]], int]:
     """The function that runs the bench called `name` with its arguments.
 

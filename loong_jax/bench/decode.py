@@ -23,10 +23,9 @@ from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.rollout.engine import SampleRequest
-from loong_jax.rollout.engine_config import EngineConfig, PageConfig
-from loong_jax.rollout.paged_engine import engine_for
+from loong_jax.rollout.engine_config import EngineSettings, PageConfig
 from loong_jax.rollout.records import SamplingSettings
-from loong_jax.rollout.slot_engine import SlotEngine
+from loong_jax.rollout.slot_engine import SlotEngine, engine_for
 from loong_jax.run import places
 
 CACHES = ("slots", "pages")
@@ -177,7 +176,7 @@ class _Bench:
                 view_lengths=tuple(v for v in views if v % load.page_size == 0),
                 reuse_prefixes=False,
             )
-        config = EngineConfig(**(fields | shapes))
+        config = EngineSettings(**(fields | shapes))
         return engine_for(self.graphdef, self.config, _Endless(), config)
 
     def engines(self) -> tuple[dict[str, Any], np.ndarray]:

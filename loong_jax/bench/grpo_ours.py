@@ -177,7 +177,10 @@ def main(task: Mapping[str, Any]) -> None:
     directories = StageDirectories(own=own, inputs={}, given=starting.given(recipe))
     progress = _Said()
     with progress, Session(recipe, texts) as session:
-        stages.run_rl(session, "rl", stage, directories, progress)
+        work: Any = stages.Work(
+            session=session, name="rl", stage=stage, directories=directories, progress=progress
+        )
+        stages.run_rl(work)
     if task["accelerator"]:
         device = jax.local_devices()[0]
         peak, used = PEAKS.get(device.device_kind), device.memory_stats() or {}

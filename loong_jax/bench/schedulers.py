@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from loong_jax.orchestrator import baselines, dora
-from loong_jax.orchestrator.policy import Policy
+from loong_jax.orchestrator.protocols import Policy
 from loong_jax.orchestrator.simulation.model import CostModel, LengthTrace
 from loong_jax.orchestrator.simulation.run import Report, simulate
 from loong_jax.orchestrator.simulation.world import Layout

@@ -1,7 +1,7 @@
 """The form of a response: how thinking and answer stand in it, as data, and the one reading of it.
 
 A form given is what a recipe trains and rewards. Text of unknown origin is read by whatever tags
-are there.
+are there, and by boxes and fenced blocks.
 """
 
 import dataclasses
@@ -9,7 +9,6 @@ import functools
 import re
 from typing import Literal, NamedTuple
 
-from loong_jax.data import fences
 from loong_jax.errors import ConfigError
 
 THINK_OPEN, THINK_CLOSE = "<longcat_think>", "</longcat_think>"
@@ -291,7 +290,7 @@ def _thought(text: str) -> tuple[str, str | None]:
 
 def _outside(text: str, tags: re.Pattern[str]) -> list[re.Match[str]]:
     """The tags of a text that stand in no closed block of code and are not only spoken of."""
-    code = [block for block in fences.blocks(text) if block.is_closed]
+    code = [block for block in blocks(text) if block.is_closed]
     found, number = [], 0
     for match in tags.finditer(text):
         while number < len(code) and code[number].end <= match.start():
@@ -311,6 +310,72 @@ def _is_mentioned(text: str, tag: re.Match[str]) -> bool:
     if tag[0].startswith(("<longcat", "<|")):  # tokens of their own, which nobody writes by chance
         return False
     return _IN_SENTENCE.search(text[max(0, tag.start() - 40) : tag.start()]) is not None
+
+
+# ---- fenced blocks of Markdown, as models write them: indented, quoted, unfinished ----
+
+_FENCE = re.compile(  # possessive: no backtracking
+    r"^(?P<indent>[ \t]*+(?:(?:>|(?:[-*+]|\d{1,3}[.)])(?=[ \t]))[ \t]*+)*+)"
+    r"(?P<fence>`{3,}+|~{3,}+)(?P<info>[^`\n]*+)$",
+    re.MULTILINE,
+)
+_MAX_DEEPER = 3  # columns that a fence which closes may stand to the right of the one that opens
+
+
+class Block(NamedTuple):
+    """`info` is what stands behind the opening fence; `body` ends with its last line's end."""
+
+    start: int  # of the text, fences included
+    end: int
+    info: str
+    body: str
+    is_closed: bool
+
+
+def blocks(text: str) -> list[Block]:
+    """The blocks of a text in order, in linear time.
+
+    A fence with an info string ends the block before it, closed or not. The body of a block loses
+    the marks of a quotation and the columns that all of its lines are indented by.
+    """
+    if "```" not in text and "~~~" not in text:
+        return []
+    found: list[Block] = []
+    opened: re.Match[str] | None = None
+    for match in _FENCE.finditer(text):
+        if opened is None:
+            opened = match
+        elif match["fence"][0] == opened["fence"][0] and (
+            len(match["fence"]) >= len(opened["fence"])
+        ):
+            if match["info"].strip():
+                found.append(_block(text, opened, match.start(), match.start(), False))
+                opened = match
+            elif len(match["indent"]) <= len(opened["indent"]) + _MAX_DEEPER:
+                found.append(_block(text, opened, match.start(), match.end(), True))
+                opened = None
+    if opened is not None:
+        glued = text.find(opened["fence"], opened.end())  # `print(1)```: on the last line of it
+        last = glued if glued >= 0 else len(text)
+        found.append(_block(text, opened, last, len(text), False))
+    return found
+
+
+def unframed(text: str, *names: str) -> str:
+    """The body where a text is one block without a name or with one of these; else the text."""
+    found = blocks(text) if text.startswith(("```", "~~~")) else []
+    is_frame = [block.end for block in found] == [len(text)]
+    return found[0].body if is_frame and found[0].info.lower() in ("", *names) else text
+
+
+def _block(text: str, opened: re.Match[str], body_end: int, end: int, is_closed: bool) -> Block:
+    lines = text[min(opened.end() + 1, body_end) : body_end].splitlines(keepends=True)
+    if ">" in opened["indent"]:
+        lines = [re.sub(r"^[ \t]*> ?", "", line) for line in lines]
+    margins = [len(line) - len(line.lstrip(" \t")) for line in lines if line.strip()]
+    margin = min(margins, default=0)
+    body = "".join(line[margin:] if line.strip() else line.lstrip(" \t") for line in lines)
+    return Block(opened.start(), end, opened["info"].strip(), body, is_closed)
 
 
 _BOX = re.compile(

@@ -20,8 +20,7 @@ from loong_jax.data.response import FORMS, ResponseForm, read
 from loong_jax.environments.environment import Problem, current_uid
 from loong_jax.errors import ConfigError, LoongError, refuse_below
 from loong_jax.eval import metrics
-from loong_jax.rollout.records import Rollout, SamplingSettings
-from loong_jax.rollout.statistics import readable
+from loong_jax.rollout.records import Rollout, SamplingSettings, readable
 from loong_jax.verifiers.verdict import Verdict
 
 FORMAT_VERSION = 1
@@ -229,29 +228,20 @@ def evaluate(
     stage: str,
     form: ResponseForm = FORMS["tagged"],
 ) -> tuple[EvaluationResult, list[dict[str, Any]]]:
-    """Evaluates one set of weights on the first `num_problems` problems of every domain.
+    """Evaluates one set of weights on the problems of every domain that has some.
 
     Returns the counts and a few readable samples (records for `rollouts/evaluation.jsonl`).
-    Raises ConfigError where a domain has too few or repeated problems.
+    Raises ConfigError where a domain repeats a problem.
     """
     domains, samples = {}, []
     for domain, problems in problems_by_domain.items():
-        chosen = _choose(domain, problems, settings.num_problems)
-        domains[domain], shown = _evaluate_domain(sample, verify, chosen, settings, form)
+        if not problems:
+            continue
+        if len({problem.uid for problem in problems}) < len(problems):
+            raise ConfigError(f"{domain} repeats a held-out problem. Draw them without repetition.")
+        domains[domain], shown = _evaluate_domain(sample, verify, list(problems), settings, form)
         samples.extend({"stage": stage, **record} for record in shown)
     return EvaluationResult(stage=stage, domains=domains, seed=settings.seed), samples
-
-
-def _choose(domain: str, problems: Sequence[Problem], count: int) -> list[Problem]:
-    chosen = list(problems[:count])
-    if len(chosen) < count:
-        raise ConfigError(
-            f"{domain} has {len(chosen)} held-out problems, but num_problems={count}. Generate "
-            "more, or ask for fewer."
-        )
-    if len({problem.uid for problem in chosen}) < count:
-        raise ConfigError(f"{domain} repeats a held-out problem. Draw problems without repetition.")
-    return chosen
 
 
 def _evaluate_domain(

@@ -150,8 +150,7 @@ def make(
         batch_axes=batch_axes,
         rules=PathRules() if rules is None else rules,
     )
-    _check_masks(plan)
-    _check_importances(plan)
+    _check_beside(plan)
     if (
         isinstance(chosen, LongcatFusion)
         and chosen.combine == "disjoint_mean"
@@ -222,44 +221,33 @@ def _check_weights(method: Method, weights: dict[str, float]) -> dict[str, float
     return weights
 
 
-def _check_masks(plan: Plan) -> None:
-    if plan.masks is None:
-        return
-    if not plan.method.drops_out:
-        raise ConfigError(f"{type(plan.method).__name__} drops nothing out. Leave masks out.")
-    first = next(iter(plan.masks.values())).keys()
-    for name, leaves in plan.masks.items():
-        if leaves.keys() != first:
-            raise ConfigError(
-                f"The masks of expert {name} are for {sorted(leaves.keys() ^ first)[:5]} more or"
-                " fewer leaves than the others'. Mask the same leaves of every expert."
-            )
-        _check_shapes(plan, name, leaves, "mask")
-
-
-def _check_importances(plan: Plan) -> None:
-    needed, kind = plan.method.takes_importances, type(plan.method).__name__
-    if plan.importances is None and needed:
+def _check_beside(plan: Plan) -> None:
+    """Raises ConfigError for masks and importances that do not fit the method or the weights."""
+    kind = type(plan.method).__name__
+    if plan.masks is not None and not plan.method.drops_out:
+        raise ConfigError(f"{kind} drops nothing out. Leave masks out.")
+    if plan.method.takes_importances and plan.importances is None:
         raise ConfigError(
             f"{kind} weighs every entry and was given no importances. Give those of each expert"
             " (merge.diagonal_fisher makes them)."
         )
-    if plan.importances is not None and not needed:
+    if plan.importances is not None and not plan.method.takes_importances:
         raise ConfigError(f"{kind} takes no importances. Leave them out, or choose Fisher.")
-    for name, leaves in (plan.importances or {}).items():
-        if missing := sorted(set(plan.merged_paths()) - leaves.keys()):
-            raise ConfigError(
-                f"The importances of expert {name} lack {missing[:5]}. Give one for every leaf"
-                " that is merged."
-            )
-        _check_shapes(plan, name, leaves, "importance")
-
-
-def _check_shapes(plan: Plan, name: str, leaves: Mapping[str, tree.Leaf], what: str) -> None:
-    for path, leaf in leaves.items():
-        expected = getattr(plan.experts[name].get(path), "shape", None)
-        if leaf.shape != expected:
-            raise ConfigError(
-                f"The {what} {path} of expert {name} has shape {leaf.shape} and its leaf"
-                f" {expected}. Give {what}s of the shape of the weights."
-            )
+    masked = {path for leaves in (plan.masks or {}).values() for path in leaves}
+    for what, trees, needed in (
+        ("mask", plan.masks, masked),
+        ("importance", plan.importances, set(plan.merged_paths())),
+    ):
+        for name, leaves in (trees or {}).items():
+            if missing := sorted(needed - leaves.keys()):
+                raise ConfigError(
+                    f"The {what}s of expert {name} lack {missing[:5]}. Give one for the same leaves"
+                    " of every expert."
+                )
+            for path, leaf in leaves.items():
+                expected = getattr(plan.experts[name].get(path), "shape", None)
+                if leaf.shape != expected:
+                    raise ConfigError(
+                        f"The {what} {path} of expert {name} has shape {leaf.shape} and its leaf"
+                        f" {expected}. Give {what}s of the shape of the weights."
+                    )

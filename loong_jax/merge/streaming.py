@@ -36,8 +36,8 @@ def merge(task: LeafTask, write: Write, *, count: bool = True) -> tuple[bool, np
     """
     finite, counts = True, np.zeros((3, len(task.experts)))
     for matrix in matrices(task):
-        ok, found = matrix.merge(write, count=count)
-        finite, counts = finite and ok, counts + found
+        for ok, found in matrix.merge(write, count=count):
+            finite, counts = finite and ok, counts + found
     return finite, counts
 
 
@@ -146,7 +146,8 @@ class Matrix:
         run = self.size if self.is_ranked and len(self.shape) > 2 else self.row_length
         self.ranges = pieces.ranges(self.size, max(run, 1))
 
-    def merge(self, write: Write, *, count: bool) -> tuple[bool, np.ndarray]:
+    def merge(self, write: Write, *, count: bool) -> Iterator[tuple[bool, np.ndarray]]:
+        """Of every piece whether it is finite, and its counts."""
         task = self.task
         with np.errstate(invalid="ignore"):  # inf / inf, of a leaf that will be refused
             known = {**task.of_model, **task.method.measure(self)}
@@ -170,10 +171,7 @@ class Matrix:
             write(self.start + start, found)
             return bool(np.isfinite(found).all()), np.asarray(counts)
 
-        finite, counts = True, np.zeros((3, self.num_experts))
-        for ok, found in self.each(one):
-            finite, counts = finite and ok, counts + found
-        return finite, counts
+        return self.each(one)
 
     def each(self, run: Callable[[int, int], Any]) -> Iterator[Any]:
         """`run(start, stop)` of every piece, on all threads, in order."""

@@ -46,7 +46,10 @@ class DenseFFN(parameters.Gathering, nnx.Module):
     def __call__(self, x: Float[Array, "B T D"], kept_as: str = "ffn") -> Float[Array, "B T D"]:
         """A checkpoint policy finds the products of gate and up under the name `kept_as`."""
         gate_DF, up_DF, down_FD = (self._gather(n, getattr(self, n)[...], x) for n in self.AXES)
-        rows = self.config.chunk_rows(x.shape[1]) if self.rules.mesh is None else None
+        is_alone = self.rules.mesh is None
+        rows = self.config.chunk_rows(x.shape[1]) if is_alone else None
+        # for a CPU it is less work to make the hidden layer again than to keep its parts
+        gated = jax.checkpoint(_gated) if is_alone and self.rules.platform == "cpu" else _gated
 
         def at_once(x):
             gathered = self.rules.gather_tokens(x, "ffn")
@@ -54,7 +57,7 @@ class DenseFFN(parameters.Gathering, nnx.Module):
             up_BTF = checkpoint_name(project(gathered, up_DF), kept_as)
             gate_BTF = self._biased(gate_BTF, "gate", "ffn")
             up_BTF = self._biased(up_BTF, "up", "ffn")
-            hidden_BTF = jax.nn.silu(gate_BTF) * up_BTF
+            hidden_BTF = gated(gate_BTF, up_BTF)
             out_BTD = self.rules.scatter_sums(project, hidden_BTF, down_FD, like=x)
             return self._biased(out_BTD, "down", None)
 
@@ -67,3 +70,7 @@ class DenseFFN(parameters.Gathering, nnx.Module):
         if bias is None:
             return x
         return x + self.rules.gather(bias[...].astype(x.dtype), axis)[None, None]
+
+
+def _gated(gate: Float[Array, "B T F"], up: Float[Array, "B T F"]) -> Float[Array, "B T F"]:
+    return jax.nn.silu(gate) * up

@@ -8,11 +8,10 @@ Kimi k1.5 (arXiv:2501.12599) for partial rollouts; the others are common practic
 
 import dataclasses
 
-from loong_jax.orchestrator import policy as policies
-from loong_jax.orchestrator.changes import Action, EndStale, Issue
+from loong_jax.orchestrator import dora
+from loong_jax.orchestrator.changes import Action, Assign, EndStale, Issue, Lend, Swap
 from loong_jax.orchestrator.ledger import Ledger
-from loong_jax.orchestrator.policy import Policy
-from loong_jax.orchestrator.protocols import SwapsWeights
+from loong_jax.orchestrator.protocols import Policy, SwapsWeights, check_policy
 from loong_jax.orchestrator.tickets import UNFINISHED
 
 
@@ -26,7 +25,7 @@ class SynchronousPolicy:
     needs = ()
 
     def __post_init__(self):
-        policies.check(self)
+        check_policy(self)
 
     @property
     def max_staleness(self) -> int:
@@ -36,15 +35,15 @@ class SynchronousPolicy:
         del now
         if view.trainer != "idle" or view.newest_version < view.step:
             return []
-        batch = policies.oldest_batch(view, self)
+        batch = dora.oldest_batch(view, self)
         if batch is not None:
-            return policies.train(view, batch)
-        if actions := policies.lend_all(view) + policies.assign_empty(view, view.newest_version):
+            return dora.train(view, batch)
+        if actions := lend_all(view) + assign_empty(view, view.newest_version):
             return actions
         missing = self.groups_per_step - len(view.tickets)
         if missing > 0:
             return [Issue(missing, view.newest_version)]
-        return policies.dispatch(view)
+        return dora.dispatch(view)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,7 +62,7 @@ class TailBatchingPolicy:
     needs = ()
 
     def __post_init__(self):
-        policies.check(self, self.over_provision)
+        check_policy(self, self.over_provision)
 
     @property
     def max_staleness(self) -> int:
@@ -73,16 +72,16 @@ class TailBatchingPolicy:
         del now
         if view.trainer != "idle" or view.newest_version < view.step:
             return []
-        batch = policies.oldest_batch(view, self)
+        batch = dora.oldest_batch(view, self)
         if batch is not None:
             chosen = set(batch)
             rest = tuple(n for n in view.tickets if n not in chosen)
             if rest and not any(view.tickets[n].phase in ("verifying", "scoring") for n in rest):
                 return [EndStale(rest, "defer")]
             if not rest:
-                return policies.train(view, batch)
+                return dora.train(view, batch)
             return []
-        if actions := policies.lend_all(view) + policies.assign_empty(view, view.newest_version):
+        if actions := lend_all(view) + assign_empty(view, view.newest_version):
             return actions
         missing = self.groups_per_step - len(view.tickets)
         if missing > 0:
@@ -90,7 +89,7 @@ class TailBatchingPolicy:
                 return [Issue(missing, view.newest_version, deferred=True)]
             extra = 0 if view.tickets else int(self.over_provision * self.groups_per_step)
             return [Issue(missing + extra, view.newest_version)]
-        return policies.dispatch(view)
+        return dora.dispatch(view)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,7 +106,7 @@ class OneStepOffPolicy:
     needs = ()
 
     def __post_init__(self):
-        policies.check(self)
+        check_policy(self)
 
     @property
     def max_staleness(self) -> int:
@@ -116,17 +115,17 @@ class OneStepOffPolicy:
     def decide(self, view: Ledger, now: float) -> list[Action]:
         del now
         if view.trainer == "idle" and view.newest_version == view.step:
-            batch = policies.oldest_batch(view, self)
+            batch = dora.oldest_batch(view, self)
             if batch is not None and not view.tickets.count(*UNFINISHED):
-                return policies.train(view, batch)
+                return dora.train(view, batch)
         if view.trainer == "publishing" or view.newest_version < view.step:
             return []
-        if actions := policies.lend_all(view) + self._follow(view):
+        if actions := lend_all(view) + self._follow(view):
             return actions
         num_next = len(view.tickets) - view.tickets.count("leased")
         if view.trainer in ("idle", "training") and num_next < self.groups_per_step:
             return [Issue(self.groups_per_step - num_next, view.newest_version)]
-        return policies.dispatch(view)
+        return dora.dispatch(view)
 
     def _follow(self, view: Ledger) -> list[Action]:
         """Replicas take new weights up between two batches.
@@ -136,7 +135,7 @@ class OneStepOffPolicy:
         queued = view.tickets.versions("queued")
         if not queued and view.tickets.count("decoding"):
             return []
-        return policies.assign_empty(view, min(queued, default=view.newest_version))
+        return assign_empty(view, min(queued, default=view.newest_version))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -157,21 +156,21 @@ class PartialRolloutPolicy:
     needs = (SwapsWeights,)
 
     def __post_init__(self):
-        policies.check(self, self.over_provision)
+        check_policy(self, self.over_provision)
 
     def decide(self, view: Ledger, now: float) -> list[Action]:
         del now
         if view.trainer == "publishing" or view.newest_version < view.step:
             return []
-        batch = policies.batch_of_window(view, self)
+        batch = dora.batch_of_window(view, self)
         if batch is not None:
-            return policies.train(view, batch)
+            return dora.train(view, batch)
         behind = tuple(
             t.number for t in view.tickets.in_phase("queued") if t.version < view.newest_version
         )
         if behind:  # after a resume: not a token of them is written
             return [EndStale(behind, "again")]
-        if actions := policies.lend_all(view) + policies.swap_running(
+        if actions := lend_all(view) + swap_running(
             view, view.newest_version, keep_cache=self.keep_cache
         ):
             return actions
@@ -194,17 +193,17 @@ class DropAndReplacePolicy:
     needs = ()
 
     def __post_init__(self):
-        policies.check(self, self.over_provision)
+        check_policy(self, self.over_provision)
 
     def decide(self, view: Ledger, now: float) -> list[Action]:
         del now
         if view.trainer == "publishing" or view.newest_version < view.step:
             return []
-        if actions := policies.end_stale(view, self, "drop"):
+        if actions := dora.end_stale(view, self, "drop"):
             return actions
-        batch = policies.oldest_batch(view, self)
+        batch = dora.oldest_batch(view, self)
         if batch is not None:
-            return policies.train(view, batch)
+            return dora.train(view, batch)
         old = tuple(
             t.number
             for t in view.tickets.in_phase("queued", "decoding")
@@ -212,7 +211,7 @@ class DropAndReplacePolicy:
         )
         if old:
             return [EndStale(old, "drop")]
-        if actions := policies.lend_all(view) + policies.assign_empty(view, view.newest_version):
+        if actions := lend_all(view) + assign_empty(view, view.newest_version):
             return actions
         return admit_and_dispatch(view, self, self.over_provision)
 
@@ -223,7 +222,35 @@ def admit_and_dispatch(view: Ledger, policy: Policy, over_provision: float) -> l
     in_flight = view.tickets.count(*UNFINISHED)
     count = min(
         int((1 + over_provision) * policy.groups_per_step) - in_flight,
-        policies.room_for(view, policy, newest),
-        policies.num_free(view, newest),
+        dora.room_for(view, policy, newest),
+        dora.num_free(view, newest),
     )
-    return [Issue(count, newest)] if count > 0 else policies.dispatch(view)
+    return [Issue(count, newest)] if count > 0 else dora.dispatch(view)
+
+
+def lend_all(view: Ledger) -> list[Action]:
+    taken = view.sets.taken
+    return [Lend(taken)] if taken and view.trainer == "idle" else []
+
+
+def assign_empty(view: Ledger, version: int) -> list[Action]:
+    """Every generating replica without work takes up `version`."""
+    return [
+        Assign(number, version)
+        for hosted, numbers in view.sets.hosts.items()
+        if hosted != version
+        for number in numbers
+        if not view.tickets.num_decoding(number)
+    ]
+
+
+def swap_running(view: Ledger, version: int, *, keep_cache: bool) -> list[Action]:
+    """Every generating replica takes up `version`, in the middle of its responses."""
+    return [
+        Swap(number, version, keep_cache)
+        if view.tickets.num_decoding(number)
+        else Assign(number, version)
+        for hosted, numbers in view.sets.hosts.items()
+        if hosted != version
+        for number in numbers
+    ]

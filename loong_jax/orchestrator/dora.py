@@ -1,50 +1,45 @@
 """DORA: several policy versions decode at once, and a response ends under the one it began with.
 
 Sources: arXiv:2509.18883, 3.1.1 (phases, elastic colocation, standalone generators that compute
-log-probabilities) and arXiv:2604.26256 (Algorithm 1, the window of versions).
+log-probabilities) and arXiv:2604.26256 (Algorithm 1, in `rebalance`; the window of versions).
+`decide` is a pure function of the ledger; below DORA stand the decisions that `baselines` and
+policies of your own share with it: lists of actions, empty where nothing is to be done.
 """
 
 import dataclasses
+import heapq
 import itertools
 import math
 from typing import Any, Literal
 
 from loong_jax.errors import ConfigError
-from loong_jax.orchestrator import policy as policies
 from loong_jax.orchestrator import rebalance
 from loong_jax.orchestrator.changes import (
     Action,
+    Afterwards,
     Assign,
-    Balanced,
+    Dispatch,
     Drain,
+    EndStale,
     Issue,
     Lend,
-    Migrate,
     Reclaim,
     Score,
     SetGate,
     SetIssueLimit,
+    Train,
 )
 from loong_jax.orchestrator.ledger import Ledger
-from loong_jax.orchestrator.protocols import MovesGroups
+from loong_jax.orchestrator.protocols import MovesGroups, Policy, check_policy
+from loong_jax.orchestrator.rebalance import Triggers
 from loong_jax.orchestrator.tickets import UNFINISHED, UNLEASED
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Triggers:
-    """When replicas are shared out anew. A weight update always does, and so does
-    a change of those that generate."""
-
-    period_s: float = 60.0
-    cache_pressure: float = 0.9  # share of the fullest replica's cache
-    least_gap_s: float = 5.0  # between two that pressure asked for
-
-    def __post_init__(self):
-        if not (self.period_s > 0 and self.least_gap_s > 0 and 0 < self.cache_pressure <= 1):
-            raise ConfigError(
-                f"period_s={self.period_s} and least_gap_s={self.least_gap_s} must be positive and "
-                f"cache_pressure={self.cache_pressure} in (0, 1]."
-            )
+def decide(view: Ledger, policy: Policy, now: float = 0.0) -> list[Action]:
+    """What to do now. The caller carries the actions out in order and asks again."""
+    if view.step >= view.total_steps or not view.sets.working:
+        return []
+    return policy.decide(view, now)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,7 +108,7 @@ class DoraPolicy:
     mixes_versions = False
 
     def __post_init__(self):
-        policies.check(self)
+        check_policy(self)
         takes_none = self.replicas_per_version is not None and self.replicas_per_version < 1
         if not 0 < self.max_ahead < math.inf or takes_none:
             raise ConfigError(
@@ -131,15 +126,15 @@ class DoraPolicy:
         return () if self.triggers is None else (MovesGroups,)
 
     def decide(self, view: Ledger, now: float) -> list[Action]:
-        stale = [] if self.over_stale == "wait" else policies.end_stale(view, self, "again")
+        stale = [] if self.over_stale == "wait" else end_stale(view, self, "again")
         return (
             stale
             or self._use_trainer(view)
             or self._lend(view)
             or self._let_go(view)
-            or (self._turn_replicas(view) if self.triggers is None else self._share_out(view, now))
+            or self._place_versions(view, now)
             or (self._admit_in_order(view) if self.deterministic else self._admit(view))
-            or policies.dispatch(view)
+            or dispatch(view)
         )
 
     # ---- the trainer and its devices ------------------------------------------------------------
@@ -154,7 +149,7 @@ class DoraPolicy:
             return []
         if lent and self.triggers is not None:
             return [*rebalance.evacuate(view, lent), Reclaim(lent)]
-        return policies.train(view, batch, with_generators=self.generators_score)
+        return train(view, batch, with_generators=self.generators_score)
 
     def next_batch(self, view: Ledger) -> tuple[int, ...] | None:
         """The P groups of the next step, or None while they are not all there.
@@ -163,9 +158,9 @@ class DoraPolicy:
         Otherwise the oldest versions first among those that are there.
         """
         if self.over_stale == "wait":
-            return policies.batch_of_window(view, self)
+            return batch_of_window(view, self)
         if not self.deterministic:
-            return policies.oldest_batch(view, self)
+            return oldest_batch(view, self)
         if view.trainer != "idle" or view.newest_version < view.step:
             return None
         first = list(itertools.islice(view.tickets.values(), self.groups_per_step))
@@ -206,24 +201,11 @@ class DoraPolicy:
 
     # ---- which replica hosts what ---------------------------------------------------------------
 
-    def _share_out(self, view: Ledger, now: float) -> list[Action]:
-        """Algorithm 1: by outstanding work, whenever a trigger says so."""
-        assert self.triggers is not None
-        generating = view.sets.generating
-        update = (view.newest_version, len(generating)) != view.balance[:2]
-        waited_s = now - view.balance.at_s
-        pressed = view.cache_pressure > self.triggers.cache_pressure
-        is_due = waited_s >= self.triggers.period_s or (
-            pressed and waited_s >= self.triggers.least_gap_s
-        )
-        hosted = view.sets.hosts  # a queued group may have no replica of its version after a resume
-        uncovered = any(version not in hosted for version in view.tickets.versions("queued"))
-        if not generating or not (update or is_due or uncovered):
-            return []
-        injected = max(0, self._num_wanted(view) - view.tickets.count(*UNFINISHED))
-        actions = rebalance.repartition(view, generating, injected=injected)
-        moves = any(isinstance(action, Assign | Migrate) for action in actions)
-        return [*actions, Balanced(now)] if update or is_due or moves else []
+    def _place_versions(self, view: Ledger, now: float) -> list[Action]:
+        if self.triggers is None:
+            return self._turn_replicas(view)
+        num_wanted = self._num_wanted(view)
+        return rebalance.share_out(view, self.triggers, now, num_wanted=num_wanted)
 
     def _turn_replicas(self, view: Ledger) -> list[Action]:
         """Empty replicas take up the version they are needed for; others are emptied, oldest
@@ -275,7 +257,7 @@ class DoraPolicy:
             room = min(wanted, self._room(view, version))
             if room <= 0:  # then there is none in older versions either
                 return []
-            count = min(room, policies.num_free(view, version))
+            count = min(room, num_free(view, version))
             if count > 0:
                 return [Issue(count, version)]
         return []
@@ -290,7 +272,7 @@ class DoraPolicy:
             steps_left = version + self.max_staleness + 1 - view.step
             return steps_left * self.groups_per_step - len(view.tickets)
         later = range(version, view.newest_version + 1)
-        return min(policies.room_for(view, self, v) for v in later)
+        return min(room_for(view, self, v) for v in later)
 
     def _admit_in_order(self, view: Ledger) -> list[Action]:
         """Deterministic admission: up to P * (S + 1) tickets past the last one trained.
@@ -320,3 +302,110 @@ def algorithm_1(groups_per_step: int, max_staleness: int = 2, **changes: Any) ->
         **changes,
     }
     return DoraPolicy(groups_per_step=groups_per_step, max_staleness=max_staleness, **settings)
+
+
+# ---- decisions that policies share ----
+
+
+def end_stale(view: Ledger, policy: Policy, afterwards: Afterwards) -> list[Action]:
+    """Groups that no step may use any more: what is still being written is cancelled.
+
+    While a step is being trained, groups outside it will be one step older when they could be.
+    """
+    age_of = view.step + (view.trainer == "training")
+    phases = ("queued", "decoding", "judged", "ready")
+    if all(age_of - version <= policy.max_staleness for version in view.tickets.versions(*phases)):
+        return []
+    stale = tuple(
+        ticket.number
+        for ticket in view.tickets.in_phase(*phases)
+        if age_of - ticket.version > policy.max_staleness
+    )
+    return [EndStale(stale, afterwards)]
+
+
+def room_for(view: Ledger, policy: Policy, version: int) -> int:
+    """How many more groups under `version` can still be trained within S steps.
+
+    With the oldest trained first, that holds where no more than P groups of this version or an
+    older one are open for each step that may still use them. The batch in training is taken.
+    """
+    underway = view.tickets.versions(*UNLEASED)
+    num_before = sum(count for v, count in underway.items() if v <= version)
+    next_step = view.step + (view.trainer == "training")
+    steps_left = version + policy.max_staleness + 1 - next_step
+    return policy.groups_per_step * steps_left - num_before
+
+
+def oldest_batch(view: Ledger, policy: Policy) -> tuple[int, ...] | None:
+    """P groups that are there, oldest versions first, or None."""
+    if view.trainer != "idle" or view.tickets.count("ready", "judged") < policy.groups_per_step:
+        return None
+    there = view.tickets.in_phase("ready", "judged")
+    there.sort(key=lambda ticket: (ticket.version, ticket.number))
+    return tuple(sorted(ticket.number for ticket in there[: policy.groups_per_step]))
+
+
+def leaves_too_old(view: Ledger, policy: Policy) -> bool:
+    """True where training the oldest P groups now would leave others that come too late.
+
+    Of the groups left, those under version v or older must fit into the v + S - step steps that
+    may still use them. For the oldest version none may be left: the window of versions slides only
+    when every trajectory of it is in (arXiv:2604.26256). Counts alone, so that waiting is cheap.
+    """
+    there = view.tickets.versions("ready", "judged")
+    underway = view.tickets.versions(*UNFINISHED)
+    num_there = num_underway = 0
+    for version in sorted(there.keys() | underway.keys()):
+        num_there += there[version]
+        num_underway += underway[version]
+        left = num_underway + max(0, num_there - policy.groups_per_step)
+        if left > policy.groups_per_step * max(0, version + policy.max_staleness - view.step):
+            return True
+    return False
+
+
+def batch_of_window(view: Ledger, policy: Policy) -> tuple[int, ...] | None:
+    """`oldest_batch`, once it leaves nothing behind that would become too old."""
+    if view.trainer != "idle" or view.tickets.count("ready", "judged") < policy.groups_per_step:
+        return None
+    return None if leaves_too_old(view, policy) else oldest_batch(view, policy)
+
+
+def train(view: Ledger, batch: tuple[int, ...], *, with_generators: bool = False) -> list[Action]:
+    """Scores what of the batch is not scored, then trains it; elastic devices come back first."""
+    if lent := view.sets.lent:
+        return [Reclaim(lent)]
+    unscored = tuple(n for n in batch if view.tickets[n].phase == "judged")
+    return [Score(unscored, with_generators)] if unscored else [Train(batch)]
+
+
+def num_free(view: Ledger, version: int) -> int:
+    """Free places of the replicas that host `version`, less what is queued for them."""
+    hosts = [n for n in view.sets.hosts.get(version, ()) if not view.replicas[n].draining]
+    places = view.groups_per_replica * len(hosts) - view.tickets.num_decoding(*hosts)
+    return max(0, places - view.tickets.versions("queued")[version])
+
+
+def dispatch(view: Ledger) -> list[Action]:
+    """Queued tickets go to the least loaded replicas of their version."""
+    if not view.tickets.count("queued"):
+        return []
+    queued: dict[int, list[int]] = {}
+    for ticket in view.tickets.in_phase("queued"):
+        queued.setdefault(ticket.version, []).append(ticket.number)
+    chosen: dict[int, list[int]] = {}
+    for version, numbers in queued.items():
+        hosts = view.sets.hosts.get(version, ())
+        hosts_by_load = [(view.tickets.num_decoding(number), number) for number in hosts]
+        heapq.heapify(hosts_by_load)
+        for number in numbers:
+            if not hosts_by_load or hosts_by_load[0][0] >= view.groups_per_replica:
+                break
+            load, replica = hosts_by_load[0]
+            chosen.setdefault(replica, []).append(number)
+            heapq.heapreplace(hosts_by_load, (load + 1, replica))
+    return [
+        Dispatch(replica, tuple(numbers), view.tickets[numbers[0]].version)
+        for replica, numbers in chosen.items()
+    ]

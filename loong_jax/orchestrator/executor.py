@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
-from loong_jax.errors import ConfigError
 from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.changes import Action, Change
 from loong_jax.orchestrator.faults import FaultBudget
@@ -70,7 +69,7 @@ class Inbox:
 
 
 class Executor:
-    """Commands replicas, trainer and version store. `scheduler` names the policy in errors."""
+    """Commands replicas, trainer and version store."""
 
     def __init__(
         self,
@@ -79,11 +78,9 @@ class Executor:
         replicas: ReplicaGroup,
         trainer: TrainerGroup,
         versions: Versions,
-        scheduler: str,
     ):
         self._ledger, self._commit = ledger, commit
         self._replicas, self._trainer, self._versions = replicas, trainer, versions
-        self._scheduler = scheduler
         self._moves: Counter[tuple[int, int]] = Counter()  # sources and targets under way
 
     def carry_out(self, action: Action) -> None:
@@ -136,12 +133,7 @@ class Executor:
 
     def can(self, ability: type[Ability]) -> Ability:
         """The replicas, once more, as something that has the optional methods of `ability`."""
-        if not isinstance(self._replicas, ability):
-            raise ConfigError(
-                f"{self._scheduler} needs replicas with the methods of "
-                f"{ability.__name__}, which {type(self._replicas).__name__} lacks. Choose "
-                "DoraPolicy, which every group of replicas can follow."
-            )
+        assert isinstance(self._replicas, ability), f"{ability.__name__} is not among its needs"
         return self._replicas
 
     def retire_versions(self) -> None:

@@ -12,8 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from loong_jax.orchestrator.protocols import Emit, TrainerGroup
 from loong_jax.rl.events import GroupsScored, WorkerFailed
-from loong_jax.rollout.events import WhenScored
-from loong_jax.rollout.records import Group
+from loong_jax.rollout.records import Group, WhenScored
 
 TRAINER = None  # the trainer's share, by the name of its owner
 

@@ -196,7 +196,8 @@ class Ledger:
                     self._check_age(number, self._entry(number, ("ready",)).version)
                 self._move(numbers, ("ready",), "leased")
                 fresh = tuple(self.group(number) for number in numbers)
-                self.lease = Lease(fresh, self.trained.pick(len(fresh), self.step))
+                reread = self.trained.pick(len(fresh), self.step) if self.reuse.share else ()
+                self.lease = Lease(fresh, reread)
                 self.trainer = "training"
             case changes.EndStale(numbers, afterwards):
                 self._end(numbers, "stale", afterwards)
@@ -238,8 +239,9 @@ class Ledger:
                 self.trainer = "idle"
             case changes.Trained(step, numbers, limit):
                 assert self.lease is not None
-                self.trained.read(self.lease.reread)
-                self.trained.keep(self.lease.fresh, self.step)
+                if self.reuse.share:
+                    self.trained.read(self.lease.reread)
+                    self.trained.keep(self.lease.fresh, self.step)
                 self.lease = None
                 self._end(numbers, "trained")
                 self.step, self.issue_limit, self.trainer = step, limit, "publishing"

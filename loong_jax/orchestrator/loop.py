@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from loong_jax import interrupts
-from loong_jax.orchestrator import changes, faults, journal
-from loong_jax.orchestrator import policy as policies
+from loong_jax.orchestrator import changes, dora, faults, journal
 from loong_jax.orchestrator.changes import Change
 from loong_jax.orchestrator.executor import (
     Executor,
@@ -35,6 +34,7 @@ from loong_jax.orchestrator.protocols import (
     Grade,
     LendsDevices,
     MendsReplicas,
+    Policy,
     RemembersWeights,
     ReplicaGroup,
     ReportsPressure,
@@ -45,7 +45,7 @@ from loong_jax.orchestrator.protocols import (
 )
 from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import events as rl_events
-from loong_jax.rollout import events as rollout_events
+from loong_jax.rollout import records
 from loong_jax.rollout.records import Group, Ticket
 from loong_jax.rollout.reuse import GroupReuse
 
@@ -57,7 +57,7 @@ Event = TypeVar("Event")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopSettings:
     total_steps: int
-    scheduler: policies.Policy
+    scheduler: Policy
     checkpoint_every: int = 10  # steps; the last step is always saved
     verdict_deadline_s: float = 20.0
     stall_timeout_s: float = 300.0  # without any event; compiling counts as silence
@@ -121,10 +121,7 @@ class Orchestrator:
         self._verifying = Verifying(
             name, verifiers, self.ledger, self._inbox, log, clock, settings.verdict_deadline_s
         )
-        name_of_scheduler = type(scheduler).__name__
-        self._executor = Executor(
-            self.ledger, self.commit, replicas, trainer, versions, name_of_scheduler
-        )
+        self._executor = Executor(self.ledger, self.commit, replicas, trainer, versions)
 
     def commit(self, change: Change, groups: Sequence[Group] = ()) -> None:
         """The change is in the journal, then in the ledger; its effect may follow.
@@ -274,10 +271,10 @@ class Orchestrator:
 
     def _advance(self, event: Any) -> None:
         match event:
-            case rollout_events.BlockDecoded():
+            case records.BlockDecoded():
                 place = {"replica": event.replica, "version": event.version}
                 self._say("decode", event, **place, num_tokens=event.num_tokens)
-            case rollout_events.GroupGenerated():
+            case records.GroupGenerated():
                 self._on_generated(event.group)
             case GroupVerified():
                 self._on_verified(event)
@@ -290,18 +287,18 @@ class Orchestrator:
                 self._on_trained(event)
             case rl_events.VersionPublished():
                 self._on_published(event)
-            case rollout_events.GroupsMigrated():
+            case records.GroupsMigrated():
                 self._executor.on_moved(event.source, event.target)
                 self._say("migrate", **event._asdict())
             case rl_events.Saved():
                 self._on_saved(event)
-            case rollout_events.ReplicaFailed(replica, error):
+            case records.ReplicaFailed(replica, error):
                 self._on_replica_failed(replica, error)
             case changes.ReplicaBack(replica):
                 self._executor.can(MendsReplicas).mend(replica)
                 self.commit(event)
                 self._say("replica_back", replica=replica)
-            case rollout_events.ReplicaIdle():
+            case records.ReplicaIdle():
                 pass
             case rl_events.WorkerFailed():
                 raise WorkerLost(
@@ -423,7 +420,7 @@ class Orchestrator:
     # ---- actions ------------------------------------------------------------------------------
 
     def _act(self) -> None:
-        while actions := policies.decide(self.ledger, self.settings.scheduler, self.clock()):
+        while actions := dora.decide(self.ledger, self.settings.scheduler, self.clock()):
             if not self._executor.may_do(actions):
                 return  # asked again once the moves under way have ended
             for action in actions:

@@ -1,24 +1,88 @@
-"""The three groups of processes an orchestrator drives, and the few things around, as protocols.
+"""The policy and the three groups of processes that an orchestrator drives, as protocols.
 
-Each has a local form (threads of this process) and may have a Ray form. None of their calls waits
-for work to be done: they return at once and report through `emit`, from their own threads.
+Each group has a local form (threads of this process) and may have a Ray form. None of their calls
+waits for work to be done: they return at once and report through `emit`, from their own threads.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, runtime_checkable
 
+from loong_jax.errors import ConfigError
+from loong_jax.orchestrator.changes import Action
+from loong_jax.orchestrator.ledger import Ledger
 from loong_jax.rl.rewards import Disposition
-from loong_jax.rollout.events import Emit
-from loong_jax.rollout.records import Group, Ticket
+from loong_jax.rollout.records import Emit, Group, Ticket
 from loong_jax.verifiers.verdict import Verdict
 
 Grade = Callable[[Group], tuple[Group, Disposition]]
 
 
 @runtime_checkable
+class Policy(Protocol):
+    """Settings of a scheduler together with its decisions; a frozen dataclass."""
+
+    @property
+    def groups_per_step(self) -> int:
+        """P: groups that one step trains on."""
+        ...
+
+    @property
+    def max_staleness(self) -> int:
+        """S: how many steps older than the trainer's weights a trained response may be."""
+        ...
+
+    @property
+    def mixes_versions(self) -> bool:
+        """True where a response may have tokens of several versions; the ledger refuses it else."""
+        ...
+
+    @property
+    def needs(self) -> tuple[type, ...]:
+        """Optional abilities of replicas that its actions ask for, as classes of `protocols`."""
+        ...
+
+    def decide(self, view: Ledger, now: float) -> list[Action]:
+        """What to do at `now` (seconds of the run's clock). Called again until it is nothing."""
+        ...
+
+
+def refuse_unable(policy: Policy, replicas: type, *, where: str) -> None:
+    """Before anything runs: raises ConfigError where `replicas` cannot do what `policy` asks for.
+
+    `where` names the setting that holds the policy.
+    """
+    for ability in policy.needs:
+        if not issubclass(replicas, ability):
+            methods = [name for name in vars(ability) if not name.startswith("_")]
+            raise ConfigError(
+                f"{where}={policy!r} asks replicas to {', '.join(methods)}, which "
+                f"{replicas.__name__} cannot. Use DoraPolicy(triggers=None), which all can follow."
+            )
+
+
+def check_policy(policy: Policy, over_provision: float = 0.0) -> None:
+    """Raises ConfigError for settings under which nothing could be trained."""
+    if policy.groups_per_step < 1:
+        raise ConfigError(
+            f"groups_per_step={policy.groups_per_step} must be at least 1. A step trains on "
+            "whole groups."
+        )
+    if policy.max_staleness < 0:
+        raise ConfigError(
+            f"max_staleness={policy.max_staleness} must be >= 0. Use 0 for on-policy training."
+        )
+    if not 0 <= over_provision < math.inf:
+        raise ConfigError(
+            f"over_provision={over_provision} must be >= 0 and finite: 0.25 keeps a quarter of a "
+            "batch more in flight than a step trains on."
+        )
+
+
+@runtime_checkable
 class ReplicaGroup(Protocol):
-    """Engines that each host one policy version. Emits the events of `loong_jax.rollout.events`."""
+    """Engines that each host one policy version. Emits events of `loong_jax.rollout.records`."""
 
     num_replicas: int
     groups_per_replica: int  # how many groups of G rollouts one replica decodes at once

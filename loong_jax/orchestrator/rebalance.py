@@ -9,10 +9,30 @@
 Pure functions of numbers; nothing here knows what a cache or a weight is.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
-from loong_jax.orchestrator.changes import Action, Assign, Migrate
+from loong_jax.errors import ConfigError
+from loong_jax.orchestrator.changes import Action, Assign, Balanced, Migrate
 from loong_jax.orchestrator.ledger import Ledger
+from loong_jax.orchestrator.tickets import UNFINISHED
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Triggers:
+    """When replicas are shared out anew. A weight update always does, and so does
+    a change of those that generate."""
+
+    period_s: float = 60.0
+    cache_pressure: float = 0.9  # share of the fullest replica's cache
+    least_gap_s: float = 5.0  # between two that pressure asked for
+
+    def __post_init__(self):
+        if not (self.period_s > 0 and self.least_gap_s > 0 and 0 < self.cache_pressure <= 1):
+            raise ConfigError(
+                f"period_s={self.period_s} and least_gap_s={self.least_gap_s} must be positive and "
+                f"cache_pressure={self.cache_pressure} in (0, 1]."
+            )
 
 
 def shares(work: Mapping[int, int], num_replicas: int) -> dict[int, int]:
@@ -88,6 +108,23 @@ class _Plan:
             if gap <= max(1, len(self.groups[hosts[0]]) // 4):
                 return
             self.move(hosts[0], hosts[-1], gap // 2)
+
+
+def share_out(view: Ledger, triggers: Triggers, now: float, *, num_wanted: int) -> list[Action]:
+    """Algorithm 1 whenever a trigger says so; `num_wanted` groups should be in flight."""
+    generating = view.sets.generating
+    update = (view.newest_version, len(generating)) != view.balance[:2]
+    waited_s = now - view.balance.at_s
+    pressed = view.cache_pressure > triggers.cache_pressure
+    is_due = waited_s >= triggers.period_s or (pressed and waited_s >= triggers.least_gap_s)
+    hosted = view.sets.hosts  # a queued group may have no replica of its version after a resume
+    uncovered = any(version not in hosted for version in view.tickets.versions("queued"))
+    if not generating or not (update or is_due or uncovered):
+        return []
+    injected = max(0, num_wanted - view.tickets.count(*UNFINISHED))
+    actions = repartition(view, generating, injected=injected)
+    moves = any(isinstance(action, Assign | Migrate) for action in actions)
+    return [*actions, Balanced(now)] if update or is_due or moves else []
 
 
 def repartition(view: Ledger, chosen: Sequence[int], *, injected: int) -> list[Action]:

@@ -5,16 +5,12 @@ hours and the numbers to expect. The command line overrides single fields. `loon
 it out.
 """
 
-from loong_jax.recipes.by_name import ON_ALL_PROCESSES, RECIPES, get_recipe, own_function
-from loong_jax.recipes.engine import (
-    EngineSettings,
-    LocalVerifiers,
-    Placement,
-    ProcessReplicas,
-    RayReplicas,
-    RayVerifiers,
-    ThreadReplicas,
-)
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from loong_jax.errors import ConfigError
+from loong_jax.own import own_function
 from loong_jax.recipes.mesh import MeshSettings, PodSettings
 from loong_jax.recipes.problems import (
     DomainProblems,
@@ -23,7 +19,7 @@ from loong_jax.recipes.problems import (
     PackagedProblems,
     ProblemSource,
 )
-from loong_jax.recipes.recipe import Recipe, ToolSettings
+from loong_jax.recipes.recipe import LocalVerifiers, RayVerifiers, Recipe, ToolSettings
 from loong_jax.recipes.stages import (
     SCHEDULERS,
     START,
@@ -36,36 +32,54 @@ from loong_jax.recipes.stages import (
     SftStage,
     Stage,
 )
+from loong_jax.rollout.engine_config import (
+    EngineSettings,
+    Placement,
+    ProcessReplicas,
+    RayReplicas,
+    ThreadReplicas,
+)
 
 __all__ = [
-    "ON_ALL_PROCESSES",
-    "RECIPES",
-    "SCHEDULERS",
-    "START",
-    "TEACHER",
-    "DomainProblems",
-    "EngineSettings",
-    "EvaluationStage",
-    "FileProblems",
-    "FusionStage",
-    "GeneratedProblems",
-    "LocalVerifiers",
-    "MeshSettings",
-    "PackagedProblems",
-    "Placement",
-    "PodSettings",
-    "ProblemSource",
-    "ProcessReplicas",
-    "RayReplicas",
-    "RayVerifiers",
-    "Recipe",
-    "RlStage",
-    "SampleStage",
-    "Scheduler",
-    "SftStage",
-    "Stage",
-    "ThreadReplicas",
-    "ToolSettings",
-    "get_recipe",
-    "own_function",
+    "ON_ALL_PROCESSES", "RECIPES", "SCHEDULERS", "START", "TEACHER", "DomainProblems",
+    "EngineSettings", "EvaluationStage", "FileProblems", "FusionStage", "GeneratedProblems",
+    "LocalVerifiers", "MeshSettings", "PackagedProblems", "Placement", "PodSettings",
+    "ProblemSource", "ProcessReplicas", "RayReplicas", "RayVerifiers", "Recipe", "RlStage",
+    "SampleStage", "Scheduler", "SftStage", "Stage", "ThreadReplicas", "ToolSettings",
+    "get_recipe", "own_function",
 ]  # fmt: skip
+
+RECIPES: dict[str, str] = {  # name on the command line -> "module:function"
+    "quickstart": "loong_jax.recipes.quickstart:quickstart",
+    "quickstart-controls": "loong_jax.recipes.quickstart:controls",
+    "agentic-mini": "loong_jax.recipes.straight:agentic_mini",
+    "environments": "loong_jax.recipes.straight:environments",
+    "problems": "loong_jax.recipes.straight:problems",
+    "sft": "loong_jax.recipes.straight:sft",
+    "rl": "loong_jax.recipes.straight:rl",
+    "distill": "loong_jax.recipes.straight:distill",
+    "smol": "loong_jax.recipes.smol:smol",
+    "smol-control": "loong_jax.recipes.smol:control",
+    "smol-chat": "loong_jax.recipes.smol:chat",
+    "pod-sft": "loong_jax.recipes.pod:pod_sft",
+    "pod-sft-flash": "loong_jax.recipes.pod:pod_sft_flash",
+}
+
+ON_ALL_PROCESSES = ("pod-sft", "pod-sft-flash")  # the others run in one process with its own Ray
+
+
+def get_recipe(name: str) -> Callable[[], Any]:
+    """The function that returns the recipe called `name`; `FILE.py:FUNCTION` is one of your own.
+
+    Raises:
+      ConfigError: there is no such recipe.
+    """
+    if name in RECIPES:
+        module, function = RECIPES[name].split(":")
+        return getattr(importlib.import_module(module), function)
+    if ".py:" not in name:
+        raise ConfigError(
+            f"{name!r} is no recipe. Choose one of: {', '.join(RECIPES)}; or name a function of "
+            "your own: FILE.py:FUNCTION."
+        )
+    return own_function(name)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from loong_jax import configs
+from loong_jax import config_kinds, configs
 from loong_jax.orchestrator import dora
 from loong_jax.recipes.stages import START, TEACHER
 
@@ -14,6 +14,9 @@ _COMMON = ("name", "seed", "model", "problems", "engine", "verifiers", "evaluati
 
 def convert(kind: str, old: Json) -> Json:
     """`old` holds the fields of a config of the class `kind` and may lack some."""
+    if kind in config_kinds.RENAMED:
+        length = old.pop("prefill_length")
+        return {configs.KIND: "engine_settings", **old, "prefill_lengths": [length] * bool(length)}
     if kind == "OneDomain":
         return _generated({old["domain"]: old["problems"]})
     if kind == "Problems":

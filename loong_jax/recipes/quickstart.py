@@ -37,6 +37,15 @@ RL_SCHEDULE, SHORT_SCHEDULE = (WarmupConstant(peak=1e-4, warmup_steps=n) for n i
 CAREFUL, HURRIED = "=", "~"
 NUM_HURRIED_STEPS = 3
 NOISE_SEEDS = range(6)  # noise is a random walk, so one run of it proves little
+COLD_START = SftStage(
+    num_steps=900,
+    optimizer=AdamW(schedule=SFT_SCHEDULE, weight_decay=0.01),
+    rows=5,
+    row_length=216,
+    first_pairs=9500,
+    first_careful_share=0.9,
+    careful_share=0.35,
+)
 
 
 def quickstart() -> Recipe:
@@ -53,28 +62,22 @@ def quickstart() -> Recipe:
     """
     return Recipe(
         name="quickstart",
-        model=MoEConfig.tiny(),
+        model=MoEConfig.tiny(chunk_tokens=None, unroll_layers=True),
         problems=three_domains(),
         engine=EngineSettings(
-            cache_length=80, prefill_length=32, narrow_slots=(16, 64), groups_per_replica=2
+            cache_length=80,
+            prefill_lengths=(32,),
+            prefill_prompts=2,  # more hardly come at a time
+            narrow_slots=(16, 64),
+            groups_per_replica=2,
+            single_threaded=True,
         ),
         verifiers=RayVerifiers(),
         evaluation=EvaluationSettings(
             num_problems=512, sampling=SamplingSettings(max_new_tokens=MAX_NEW_TOKENS)
         ),
         stages={
-            "sft": SftStage(
-                num_steps=900,
-                optimizer=AdamW(
-                    schedule=SFT_SCHEDULE,
-                    weight_decay=0.01,
-                ),
-                rows=5,
-                row_length=216,
-                first_pairs=9500,
-                first_careful_share=0.9,
-                careful_share=0.35,
-            ),
+            "sft": COLD_START,
             **{name: rl_stage("sft", (domain,), num_steps=50) for name, domain in EXPERTS.items()},
             "fused": FusionStage(base="sft", experts=tuple(EXPERTS)),
             "general": dataclasses.replace(
@@ -108,7 +111,7 @@ def rl_stage(after: str, domains: tuple[str, ...], *, num_steps: int) -> RlStage
         optimizer=AdamW(schedule=RL_SCHEDULE),
         group_size=GROUP_SIZE,
         sampling=SamplingSettings(max_new_tokens=MAX_NEW_TOKENS),
-        rows=16,
+        rows=4,  # what a program makes of so few stays near a core
         row_length=152,
         # No right response comes near the limit here: what reaches it runs on in circles. Masked
         # instead, such responses would go unpunished and take over.
@@ -124,17 +127,17 @@ def controls() -> Recipe:
     start: as long as all three), so the machine should be the same. No control should gain.
     """
     real = quickstart()
-    noise: dict[str, tuple[str, ...]] = {}
-    stages: dict[str, Stage] = {}
-    for name, domain in EXPERTS.items():
-        noise[name] = tuple(f"noise_{domain}_{seed}" for seed in NOISE_SEEDS)
-    for seed in NOISE_SEEDS:
-        for name, names in noise.items():
-            stages[names[seed]] = noise_control(real.stages[name], name, seed)
-    more = real.stages["sft"]
-    assert isinstance(more, SftStage)
+    noise = {
+        name: tuple(f"noise_{domain}_{seed}" for seed in NOISE_SEEDS)
+        for name, domain in EXPERTS.items()
+    }
+    stages: dict[str, Stage] = {
+        names[seed]: noise_control(real.stages[name], name, seed)
+        for seed in NOISE_SEEDS
+        for name, names in noise.items()
+    }
     stages["sft_continued"] = dataclasses.replace(
-        more,
+        COLD_START,
         after="sft",
         first_pairs=0,
         num_steps=UNBOUNDED,

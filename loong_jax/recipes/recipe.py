@@ -1,7 +1,7 @@
 """One recipe: the whole config of a run."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,12 +14,13 @@ from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe import MoEConfig
 from loong_jax.models.moe.balance import BiasController
-from loong_jax.recipes.engine import EngineSettings, LocalVerifiers, RayVerifiers
 from loong_jax.recipes.mesh import MeshSettings, PodSettings
 from loong_jax.recipes.problems import ProblemSource
 from loong_jax.recipes.stages import RlStage, SampleStage, SftStage, Stage
 from loong_jax.remote import AnyPath
 from loong_jax.rollout.agentic.agent import TurnLimits
+from loong_jax.rollout.engine_config import EngineSettings
+from loong_jax.sharding import ShardingRules
 
 PlainName = tyro.conf.arg(name="")  # options of the part are named as if they were the recipe's
 Controls = Mapping[str, Mapping[str, tuple[str, ...]]]
@@ -36,10 +37,24 @@ _CUT = (  # sizes of a model, and the axis of a mesh that cuts each
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalVerifiers:
+    """Verifiers as child processes of this one."""
+
+    num_workers: int = 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RayVerifiers:
+    """Verifiers as Ray actors on CPU."""
+
+    num_workers: int = 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ToolSettings:
     """What samples may call; which of it a problem offers is for the problem to say."""
 
-    names: tuple[str, ...]  # of loong_jax.run.tools.TOOLS
+    names: tuple[str, ...]  # of loong_jax.run.texts.TOOLS
     limits: TurnLimits = TurnLimits()
     max_parked: int = 256  # samples of a replica whose tools run; above it no prompt is begun
     max_calls_at_once: int = 16  # of a replica
@@ -107,6 +122,23 @@ class Recipe:
         """The recipe with fields of one stage replaced."""
         stage = dataclasses.replace(self.stages[name], **changes)
         return dataclasses.replace(self, stages={**self.stages, name: stage})
+
+    def mapped(self, change: Callable[[str, Stage], Stage]) -> "Recipe":
+        """The recipe with what `change` makes of each stage."""
+        stages = {name: change(name, stage) for name, stage in self.stages.items()}
+        return dataclasses.replace(self, stages=stages)
+
+    def changed(self, kinds: Any, **changes: Any) -> "Recipe":
+        """The recipe with fields of all stages of these kinds replaced."""
+        return self.mapped(
+            lambda _, one: dataclasses.replace(one, **changes) if isinstance(one, kinds) else one
+        )
+
+    def engine_on(self, rules: ShardingRules) -> EngineSettings:
+        """As engines under `rules` compile it; they record routing if a stage replays it."""
+        replays = any(isinstance(s, RlStage) and s.replays_routing for s in self.stages.values())
+        recorded = dataclasses.replace(self.engine, routing=self.engine.routing or replays)
+        return recorded.shared_by(rules.parts("act_batch"))
 
     @property
     def learns_from_teacher(self) -> bool:

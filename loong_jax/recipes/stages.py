@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.merge import search
-from loong_jax.merge.methods import OWN_METHOD, FusionMethod, LongcatFusion, Method
+from loong_jax.merge.methods import OWN_METHOD, FusionMethod, LongcatFusion
 from loong_jax.orchestrator.baselines import (
     DropAndReplacePolicy,
     OneStepOffPolicy,
@@ -72,6 +72,7 @@ Scheduler = (
     | OwnPart
 )
 OWN_SCHEDULER = Contract(
+    Scheduler,
     ("groups_per_step", "max_staleness", "mixes_versions", "needs", "decide"),
     "docs/how-to/add_scheduler.md",
 )
@@ -118,9 +119,8 @@ class RlStage:
     wall_time_of: tuple[str, ...] = ()  # stages whose training time, added up, ends this one
 
     def __post_init__(self):
-        if not isinstance(self.scheduler, Scheduler):
-            own = as_own(self.scheduler, "scheduler", OWN_SCHEDULER)
-            object.__setattr__(self, "scheduler", own)
+        scheduler = as_own(self.scheduler, "scheduler", OWN_SCHEDULER)
+        object.__setattr__(self, "scheduler", scheduler)
         refuse_below(self, 1, "num_steps", "rows", "max_issues", "solved_after")
         refuse_below(self, 1, "checkpoint_every")
         refuse_below(self, 2, "group_size")  # a group of one has nothing to be compared with
@@ -189,10 +189,9 @@ class FusionStage:
                 f"experts={self.experts}, scales={self.scales} and keep_rates={self.keep_rates} "
                 "must not be empty. Give at least one of each."
             )
-        if isinstance(self.method, Method):  # of your own they are tried before anything runs
+        object.__setattr__(self, "method", as_own(self.method, "method", OWN_METHOD))
+        if not isinstance(self.method, OwnPart):  # which are tried before anything runs
             search.candidates(self.method, self.scales, self.keep_rates)  # which may refuse
-        else:
-            object.__setattr__(self, "method", as_own(self.method, "method", OWN_METHOD))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ from loong_jax.recipes import (
     RlStage,
     SampleStage,
     SftStage,
+    Stage,
     ToolSettings,
     quickstart,
 )
@@ -36,18 +37,6 @@ FORM_FIRST = {
     "optimizer": AdamW(schedule=quickstart.SHORT_SCHEDULE),
     "reward": RewardRule(malformed=-0.5),
 }
-
-# Before and after a stage, in minutes: pass@16 would take most of the time (--evaluation.pass-at).
-EVALUATION = EvaluationSettings(
-    num_problems=128,
-    sampling=SamplingSettings(max_new_tokens=quickstart.MAX_NEW_TOKENS),
-    pass_at=0,
-)
-
-
-def engine() -> EngineSettings:
-    """Replicas whose lengths follow from the problems."""
-    return EngineSettings(narrow_slots=(16, 64), groups_per_replica=2)
 
 
 def problems() -> Recipe:
@@ -96,7 +85,7 @@ def environments() -> Recipe:
         engine=EngineSettings(
             slots_per_replica=64,
             cache_length=176,
-            prefill_length=32,
+            prefill_lengths=(32,),
             prefill_members=32,
             chunked_prefill=True,
             pages=PageConfig(num_pages=704, page_size=16),
@@ -128,7 +117,7 @@ def agentic_mini() -> Recipe:
         engine=EngineSettings(
             slots_per_replica=32,
             cache_length=144,
-            prefill_length=16,
+            prefill_lengths=(16,),
             prefill_members=32,
             chunked_prefill=True,
             groups_per_replica=6,
@@ -164,6 +153,23 @@ def _small_stages(max_new_tokens: int) -> tuple[SftStage, RlStage]:
     return sft, rl
 
 
+def _of_quickstart(name: str, stages: dict[str, Stage]) -> Recipe:
+    """Stages on the quickstart's model and problems; lengths follow from what is posed."""
+    return Recipe(
+        name=name,
+        model=MoEConfig.tiny(),
+        problems=quickstart.three_domains(),
+        engine=EngineSettings(narrow_slots=(16, 64), groups_per_replica=2),
+        # in minutes: pass@16 would take most of the time (--evaluation.pass-at)
+        evaluation=EvaluationSettings(
+            num_problems=128,
+            sampling=SamplingSettings(max_new_tokens=quickstart.MAX_NEW_TOKENS),
+            pass_at=0,
+        ),
+        stages=stages,
+    )
+
+
 def sft() -> Recipe:
     """Fine-tuning alone: the cold start of the quickstart, or conversations of your own.
 
@@ -175,18 +181,8 @@ def sft() -> Recipe:
     quickstart's. Machine: 2 CPU cores, 3 GB for a model of a
     million parameters.
     """
-    real = quickstart.quickstart()
-    return Recipe(
-        name="sft",
-        model=real.model,
-        problems=real.problems,
-        engine=engine(),
-        evaluation=EVALUATION,
-        stages={
-            "before": EvaluationStage(),
-            "sft": dataclasses.replace(real.stages["sft"], row_length=0),
-        },
-    )
+    cold = dataclasses.replace(quickstart.COLD_START, row_length=0)
+    return _of_quickstart("sft", {"before": EvaluationStage(), "sft": cold})
 
 
 def rl() -> Recipe:
@@ -199,18 +195,8 @@ def rl() -> Recipe:
     of 2e-6 (2e-5 with --lora) unless an option gives another. Machine: 2 CPU cores, 3 GB for a
     model of a million parameters.
     """
-    real = quickstart.quickstart()
-    return Recipe(
-        name="rl",
-        model=real.model,
-        problems=real.problems,
-        engine=engine(),
-        evaluation=EVALUATION,
-        stages={
-            "before": EvaluationStage(),
-            "rl": dataclasses.replace(quickstart.rl_stage(START, (), num_steps=50), row_length=0),
-        },
-    )
+    stage = dataclasses.replace(quickstart.rl_stage(START, (), num_steps=50), row_length=0)
+    return _of_quickstart("rl", {"before": EvaluationStage(), "rl": stage})
 
 
 def distill() -> Recipe:
@@ -220,21 +206,12 @@ def distill() -> Recipe:
     training side, verifiers keep what is right, and the student, of any size, learns it. Machine:
     2 CPU cores, 3 GB.
     """
-    real = quickstart.quickstart()
-    shown = real.stages["sft"]
-    assert isinstance(shown, SftStage)
-    return Recipe(
-        name="distill",
-        model=real.model,
-        problems=real.problems,
-        engine=engine(),
-        evaluation=EVALUATION,
-        stages={
-            "samples": SampleStage(
-                teacher=TEACHER,
-                num_problems=1024,
-                sampling=SamplingSettings(max_new_tokens=quickstart.MAX_NEW_TOKENS),
-            ),
-            "sft": dataclasses.replace(shown, first_pairs=0, samples_of="samples", row_length=0),
-        },
+    samples = SampleStage(
+        teacher=TEACHER,
+        num_problems=1024,
+        sampling=SamplingSettings(max_new_tokens=quickstart.MAX_NEW_TOKENS),
     )
+    sft = dataclasses.replace(
+        quickstart.COLD_START, first_pairs=0, samples_of="samples", row_length=0
+    )
+    return _of_quickstart("distill", {"samples": samples, "sft": sft})

@@ -17,8 +17,7 @@ import tensorboardX
 from loong_jax.data import disk, json_files
 from loong_jax.data.response import FORMS, ResponseForm, read
 from loong_jax.report.signal_watch import has_signal
-from loong_jax.rollout.records import Group, Rollout
-from loong_jax.rollout.statistics import readable
+from loong_jax.rollout.records import Group, Rollout, readable
 
 METRICS, EVENTS, ROLLOUTS = "metrics.jsonl", "events.jsonl", "rollouts/train.jsonl"
 

@@ -18,16 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from loong_jax.data.response import FORMS, ResponseForm
-from loong_jax.errors import ConfigError
 from loong_jax.models.parameters import Weights
 from loong_jax.rl import batching, checkpoint, events, objectives, routing_replay, trainer
 from loong_jax.rl.objectives import Objective, TripletClip
 from loong_jax.rl.optimizers import Optimizer
 from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rl.trainer import TrainState
-from loong_jax.rollout import codec, statistics
-from loong_jax.rollout.events import Emit
-from loong_jax.rollout.records import Group, Rollout
+from loong_jax.rollout import codec, records
+from loong_jax.rollout.records import Emit, Group, Rollout
 
 
 @runtime_checkable
@@ -65,18 +63,6 @@ class TrainerSettings:
     scores_in_step: bool = False
     form: ResponseForm = FORMS["tagged"]  # of what counts as well-formed
 
-    def __post_init__(self):
-        for name in ("row_length", "rows", "score_rows", "keep_checkpoints"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1. Raise it.")
-        if self.max_staleness < 0:
-            raise ConfigError(f"max_staleness={self.max_staleness} must be >= 0. Use 0 for none.")
-        if self.scores_in_step and self.max_staleness:
-            raise ConfigError(
-                f"scores_in_step=True needs rollouts of the step's own weights, not "
-                f"max_staleness={self.max_staleness}. Use 0, or False."
-            )
-
 
 class LocalTrainer:
     """Owns the `TrainState`; the thread that carries commands out is the only one to touch it."""
@@ -93,11 +79,7 @@ class LocalTrainer:
         frozen: Any = (),
         clock: Callable[[], float] = time.monotonic,
     ):
-        if settings.objective.kl is not None and reference is None:
-            raise ConfigError(
-                f"objective.kl={settings.objective.kl} needs reference weights. Pass reference, "
-                "or use kl=None."
-            )
+        assert reference is not None or settings.objective.kl is None
         self.settings = settings
         self._model = model
         self._programs = trainer.make_programs(
@@ -124,8 +106,7 @@ class LocalTrainer:
         """Begins to carry out commands, also those given before; `emit` is called in the trainer's
         thread.
         """
-        if self._thread is not None:
-            raise RuntimeError("this trainer has been started already. Make a new one.")
+        assert self._thread is None, "a trainer starts once"
         self._thread = threading.Thread(
             target=self._work, args=(emit,), name="trainer", daemon=True
         )
@@ -218,11 +199,7 @@ class LocalTrainer:
 
     def _train(self, step: int, groups: tuple[Group, ...]) -> events.StepTrained:
         start_s, settings, version = self._clock(), self.settings, int(self._state.step)
-        if step != version + 1:
-            raise ValueError(
-                f"step {step} was commanded after step {version}. Steps follow one another; "
-                "resume from a checkpoint."
-            )
+        assert step == version + 1, f"step {step} was commanded after step {version}"
         batches = batching.make_batches(
             groups,
             settings.objective.signal,
@@ -244,11 +221,11 @@ class LocalTrainer:
             temperature,
             self._frozen,
         )
-        histogram = statistics.staleness_histogram(groups, version)
+        histogram = records.staleness_histogram(groups, version)
         clip = settings.objective.clip
         if isinstance(clip, TripletClip) and clip.pos_high_schedule is not None:
             metrics["clip/eps_pos_high"] = float(objectives.pos_high_at(clip, version))
-        metrics |= statistics.completion_metrics(statistics.rollouts_of(groups), settings.form) | {
+        metrics |= records.completion_metrics(records.rollouts_of(groups), settings.form) | {
             "staleness/histogram": histogram,
             "staleness/mean": sum(int(lag) * n for lag, n in histogram.items())
             / sum(histogram.values()),
@@ -271,11 +248,7 @@ class LocalTrainer:
 
     def _publish(self, version: int) -> events.VersionPublished:
         start_s = self._clock()
-        if version != int(self._state.step):
-            raise ValueError(
-                f"version {version} was to be published, the weights are version "
-                f"{int(self._state.step)}. Publish each step after it is trained."
-            )
+        assert version == int(self._state.step), f"version {version} is not that of the weights"
         published = self._programs.publish(self._state.weights, self._frozen)
         self._versions.put(version, jax.block_until_ready(published))
         return events.VersionPublished(version, start_s, self._clock())
@@ -285,11 +258,7 @@ class LocalTrainer:
     ) -> events.Saved:
         start_s = self._clock()
         try:
-            if step != int(self._state.step):
-                raise ValueError(
-                    f"checkpoint {step} was commanded at step {int(self._state.step)}. Save "
-                    "before the next step."
-                )
+            assert step == int(self._state.step), f"checkpoint {step} is not of this step"
             arrays = trainer.to_arrays(self._state) | {
                 "versions": {version: self._versions.get(version) for version, _ in held},
                 "control": {"record": np.frombuffer(codec.encode(control), np.uint8)},

@@ -65,7 +65,7 @@ def choices(rollout: Rollout) -> np.ndarray:
     if rollout.routing is None:
         raise ValueError(
             f"rollout {rollout.attempt} of ticket {rollout.ticket} has no routing to replay. Have "
-            "its engine record it with EngineConfig(routing=True), or set replays_routing=False."
+            "its engine record it with EngineSettings(routing=True), or set replays_routing=False."
         )
     found: Any = np.array(rollout.routing, np.int16)
     found[: len(rollout.prompt)] = FREE

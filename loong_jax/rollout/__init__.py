@@ -1,15 +1,19 @@
 """From prompts and weights to rollouts.
 
+    records, codec           tickets, groups, rollouts, what replicas report; their form as bytes
     engine, slot_engine      the contract of what draws tokens; the engine on dense slots
-    paged_engine, pages      the engine whose slots share a pool of pages
-    draw, slots              one random stream per sample; what the slots of an engine hold
+    programs, slots          its compiled programs; what slots hold, and how tokens are drawn
+    attempts, slot_table     samples on their way; which have slots, and which queues
     replica, local_replicas  continuous batching under one policy version; replicas in threads
-    hosted_replicas          the same replicas in other processes, of this machine or of Ray
-    partial                  what is written of a ticket, for when its replica dies
-    versions, publisher      the living policy versions; how one reaches other processes
-    buffer                   groups on their way to training, and the ledger of all tickets
+    versions                 the living policy versions
     sampling                 many problems to the end, for evaluation
-    records, events, plain   tickets, groups, rollouts; what replicas report; JSON and arrays
+
+What some configurations need besides:
+
+    reading, pages, paged_engine, speculation, devices    chunks, pages, drafts, meshes
+    hosts, hosted_replicas, publishing                    replicas in other processes
+    agentic, serving, jetstream                           tools; servers; JetStream's contract
+    reuse                                                 what was trained, trained again
 
 Importing the package itself imports nothing, so that processes without JAX may use the records.
 """

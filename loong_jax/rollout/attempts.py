@@ -1,16 +1,21 @@
-"""Samples on their way: what a replica knows of each, and what goes along when one moves."""
+"""Samples on their way: what a replica knows of each, and what goes along when one moves.
+
+Partial groups are responses that are being written, kept outside the replica that writes them. When
+it dies, its tickets go to another of their version together with their partials: ended responses
+are used as they are, and unfinished ones are read again, prompt and partial, and go on.
+"""
 
 import dataclasses
+import threading
 from collections import deque
-from collections.abc import Container, Iterable
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from loong_jax.data.tokenizer import Tokenizer
-from loong_jax.rollout.engine import Prefix
-from loong_jax.rollout.partial import PartialGroup, PartialRollout
+from loong_jax.rollout.engine import PrefillWork, SampleRequest
 from loong_jax.rollout.records import (
     FinishReason,
     Group,
@@ -33,6 +38,7 @@ class Job:
     sampling: SamplingSettings
     version: int  # under which it was begun
     limits: tuple[int, ...] | None = None  # tokens of each attempt, in place of max_new_tokens
+    listen: "Listen | None" = None  # to what each block wrote
     rollouts: dict[int, Rollout] = dataclasses.field(default_factory=dict)
 
     def to_group(self) -> Group:
@@ -178,6 +184,12 @@ class Attempt:
         """Equal for attempts that a prefill reads as one: those of a ticket without tokens."""
         return self.job.ticket.number, self.number if self.length else -1
 
+    def finish_reason(self, end_ids: Container[int]) -> FinishReason | None:
+        """Why no more tokens follow; stop texts apart."""
+        if self.tokens[-1][-1] in end_ids or self.tokens[-1][-1] in self.job.sampling.stop_ids:
+            return "stop"
+        return "length" if self.length >= self.most_tokens else None
+
     @property
     def most_tokens(self) -> int:
         limits = self.job.limits
@@ -217,31 +229,137 @@ class Attempt:
         )
 
 
+class PartialRollout(NamedTuple):
+    """An unfinished response: int32 tokens and float32 log-probabilities, [tokens so far]."""
+
+    tokens: np.ndarray
+    log_probs: np.ndarray
+    started_s: float
+
+
+class PartialGroup(NamedTuple):
+    """The responses of one ticket by attempt, all written under `version`."""
+
+    version: int
+    ended: dict[int, Rollout]
+    unfinished: dict[int, PartialRollout]
+
+    @property
+    def num_tokens(self) -> int:
+        """Of unfinished responses, prompts apart."""
+        return sum(len(unfinished.tokens) for unfinished in self.unfinished.values())
+
+
+class PartialReport(NamedTuple):
+    """What one attempt wrote since the last report: tokens from position `start` of the response
+    on, which replace what was reported of that position and later.
+    """
+
+    ticket: int
+    version: int
+    attempt: int
+    start: int
+    new: PartialRollout
+
+
+class PartialGroups:
+    """Partial groups by ticket number. May be used from any thread."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._partials: dict[int, PartialGroup] = {}
+
+    def keep(self, partials: Mapping[int, PartialGroup]) -> None:
+        """Whole partials; each replaces what was known of its ticket."""
+        with self._lock:
+            self._partials.update(partials)
+
+    def add(self, report: PartialReport | Rollout) -> None:
+        """A part of a response, or one that has ended."""
+        with self._lock:
+            if isinstance(report, Rollout):
+                partial = self._of(report.ticket, report.version)
+                partial.unfinished.pop(report.attempt, None)
+                partial.ended[report.attempt] = report
+                return
+            unfinished = self._of(report.ticket, report.version).unfinished
+            known = unfinished.get(report.attempt)
+            if report.start and (known is None or len(known.tokens) < report.start):
+                return  # what lies between was lost: the partial stays as long as it is
+            if report.start and known is not None:
+                tokens, log_probs = (
+                    np.concatenate([old[: report.start], new])
+                    for old, new in zip(known[:2], report.new[:2], strict=True)
+                )
+                unfinished[report.attempt] = PartialRollout(tokens, log_probs, known.started_s)
+            else:
+                unfinished[report.attempt] = report.new
+
+    def take(self, numbers: Iterable[int], version: int) -> dict[int, PartialGroup]:
+        """Those of these tickets under `version`, by number; all of them are forgotten."""
+        with self._lock:
+            taken = {number: self._partials.pop(number, None) for number in numbers}
+        return {
+            n: partial for n, partial in taken.items() if partial and partial.version == version
+        }
+
+    def known(self, numbers: Iterable[int], version: int) -> dict[int, PartialGroup]:
+        """As `take`, and nothing is forgotten."""
+        with self._lock:
+            found = {number: self._partials.get(number) for number in numbers}
+        return {
+            n: partial for n, partial in found.items() if partial and partial.version == version
+        }
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        self.take(numbers, -1)
+
+    def forget_version(self, version: int) -> None:
+        """Nobody goes on with what was written under a version that is gone."""
+        with self._lock:
+            for number in [
+                n for n, partial in self._partials.items() if partial.version == version
+            ]:
+                del self._partials[number]
+
+    def __len__(self) -> int:
+        return len(self._partials)
+
+    def _of(self, ticket: int, version: int) -> PartialGroup:
+        partial = self._partials.get(ticket)
+        if partial is None or partial.version != version:
+            partial = self._partials[ticket] = PartialGroup(version, {}, {})
+        return partial
+
+
+Listen = Callable[[Attempt, FinishReason | None], None]  # after a block; the reason at the end
 Waiting = deque[tuple[int, Attempt]]  # member of a prefix, attempt
 
 
 class Held(NamedTuple):
-    """A prefix whose members wait for slots."""
+    """A prefix whose members wait for slots, or prompts that are read a chunk at a time."""
 
-    prefix: Prefix
+    prefix: Any  # `Prefix`, or `Reading` as `Engine.begin_prefill` gave it
     waiting: Waiting
 
-
-class LongRead(NamedTuple):
-    """Prompts that are read a chunk at a time, between blocks; their members wait for the end."""
-
-    reading: Any  # as `Engine.begin_prefill` gave it
-    waiting: Waiting
-
-
-HeldOrRead = TypeVar("HeldOrRead", Held, LongRead)
+    def split(self, jobs: set[Job]) -> tuple["Held", "Held"]:
+        """The part of these jobs, and that of others."""
+        mine = deque(one for one in self.waiting if one[1].job in jobs)
+        others = deque(one for one in self.waiting if one[1].job not in jobs)
+        return self._replace(waiting=mine), self._replace(waiting=others)
 
 
-def split(held: HeldOrRead, jobs: set[Job]) -> tuple[HeldOrRead, HeldOrRead]:
-    """The part of these jobs, and that of others."""
-    mine = deque(one for one in held.waiting if one[1].job in jobs)
-    others = deque(one for one in held.waiting if one[1].job not in jobs)
-    return held._replace(waiting=mine), held._replace(waiting=others)
+def prefill_of(attempts: Sequence[Attempt], seed: int) -> PrefillWork:
+    """What these begin with; those with one `prompt_key` share a row."""
+    rows: dict[tuple[int, int], int] = {}
+    prompts, requests = [], []
+    for attempt in attempts:
+        if attempt.prompt_key not in rows:
+            rows[attempt.prompt_key] = len(prompts)
+            prompts.append(attempt.sequence)
+        ticket, sampling = attempt.job.ticket, attempt.sampling_left
+        requests.append(SampleRequest.of(ticket, attempt.number, sampling, seed=seed))
+    return PrefillWork(prompts, [rows[attempt.prompt_key] for attempt in attempts], requests)
 
 
 class MigrationPayload(NamedTuple):
@@ -256,7 +374,7 @@ class MigrationPayload(NamedTuple):
     def only(self, ticket_numbers: Container[int]) -> "MigrationPayload":
         """Without the tickets that are not among these."""
         jobs = tuple(job for job in self.jobs if job.ticket.number in ticket_numbers)
-        held = [split(part, set(jobs))[0] for part in self.held]
+        held = [part.split(set(jobs))[0] for part in self.held]
         return self._replace(
             jobs=jobs,
             held=tuple(part for part in held if part.waiting),

@@ -1,4 +1,4 @@
-"""Where an engine's weights, caches and slots lie, and how its programs are compiled for that.
+"""An engine on a mesh: where its weights, caches and slots lie, and how programs are compiled.
 
 On a mesh the model keeps, within a program, the shardings that its rules state. Everything around
 it, slots that come and go, pages, draws, is written as for one device, and the compiler partitions
@@ -10,68 +10,17 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from loong_jax.errors import ConfigError
 from loong_jax.models.families import ModelConfig, family_of
 from loong_jax.rollout.engine import Params
-from loong_jax.rollout.engine_config import EngineConfig
+from loong_jax.rollout.engine_config import EngineSettings
+from loong_jax.rollout.programs import WHOLE, OneDevice
+from loong_jax.rollout.slots import Cache
 from loong_jax.rollout.speculation import DraftedCache
 from loong_jax.sharding import ShardingRules, launch
-
-Cache = Any  # arrays [*, *, B, S, *]
-WHOLE: Any = PartitionSpec()  # `Any`, as what is cut stands in place of arrays
-
-
-class OneDevice:
-    """JAX's first device. `model_of(params)` is called within programs, `make_cache(batch,
-    capacity)` makes an empty cache.
-    """
-
-    mesh: Mesh | None = None
-    caches: Any = WHOLE  # how caches are cut
-    one_cache: Any = WHOLE  # as `caches`, of a single sequence
-
-    def __init__(self, model_of: Callable[[Params], Any], make_cache: Callable[[int, int], Cache]):
-        self.model_of = model_of
-        self.make_cache = make_cache
-
-    def refuse_uneven(self, config: EngineConfig) -> None:
-        """One device takes any number of sequences."""
-
-    def abstract_cache(self, batch: int, capacity: int) -> Cache:
-        """The shapes of `make_cache`, wherever it lies."""
-        return jax.eval_shape(lambda: self.make_cache(batch, capacity))
-
-    def load(self, weights: Params) -> Params:
-        """Weights where the model expects them; those that lie elsewhere are copied there."""
-        return jax.tree.map(jnp.asarray, weights)
-
-    def bring(self, tree: Any) -> Any:
-        """A prefix or what was read, of another engine perhaps, where programs take it from."""
-        return tree
-
-    def whole(self, tree: Any) -> Any:
-        """Arrays that every device is to hold as they are."""
-        return tree
-
-    def abstract(self, tree: Any, spec: PartitionSpec) -> Any:
-        """Shapes of arrays that are cut so, as `jax.ShapeDtypeStruct`."""
-        del spec
-        return jax.eval_shape(lambda: tree)
-
-    def compile(
-        self, program: Callable[..., Any], *, outs: Any, donate: int | tuple[int, ...] = ()
-    ) -> Callable[..., Any]:
-        """`program` compiled; `outs` says how its results, or all leaves below one, are cut."""
-        del outs
-        return jax.jit(program, donate_argnums=donate)
-
-    def eval_shape(self, program: Callable[..., Any], *args: Any) -> Any:
-        """The result of `program` as `jax.ShapeDtypeStruct`."""
-        return jax.eval_shape(program, *args)
 
 
 class OnMesh(OneDevice):
@@ -99,7 +48,7 @@ class OnMesh(OneDevice):
         self._shardings = jax.tree.map(lambda leaf: leaf.sharding, weights)
         self._specs = jax.tree.map(lambda leaf: leaf.sharding.spec, weights)
 
-    def refuse_uneven(self, config: EngineConfig) -> None:
+    def refuse_uneven(self, config: EngineSettings) -> None:
         """ConfigError where sequences of `config` cannot be shared evenly among the devices."""
         rules, parts = self._rules, self._rules.parts("act_batch")
         sizes: dict[str, tuple[int, ...]] = {}

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from loong_jax.data.tokenizer import Tokenizer
-from loong_jax.rollout.engine_config import EngineConfig
+from loong_jax.rollout.engine_config import EngineSettings
 from loong_jax.rollout.records import SamplingSettings, Ticket
 
 Params = Any  # weights of one policy version
@@ -118,7 +118,7 @@ class Engine(Protocol):
     """Compiled code, without weights or slots. Only `warm_up` may take long on its own."""
 
     @property
-    def config(self) -> EngineConfig: ...
+    def config(self) -> EngineSettings: ...
 
     def get_tokenizer(self) -> Tokenizer: ...
 

@@ -1,12 +1,49 @@
-"""The shapes an engine compiles, and what its samples may ask for."""
+"""Settings of the replicas: where they live, the shapes they compile, what samples may ask for."""
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import tyro
 
 from loong_jax.errors import ConfigError
 from loong_jax.rollout.records import SamplingSettings
 
 MOST_MANTISSA_BITS = 23  # of float32, the leading one not counted
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ThreadReplicas:
+    """Replicas in threads of the trainer's process."""
+
+    # shared: the trainer's, in turns with it; own: those after the trainer's, but for elastic ones
+    devices: Literal["shared", "own"] = "shared"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProcessReplicas:
+    """Replicas in processes of this machine."""
+
+    replicas_per_process: int = 1
+    # accelerators of each process, after those of the trainer: --replica-mesh needs as many for a
+    # mesh; 0: whatever JAX finds there
+    devices_per_process: int = 0
+    cores: tuple[int, ...] = ()  # process i runs on core cores[i % len] alone; () for anywhere
+    single_threaded: bool = False  # XLA's CPU programs use one thread
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RayReplicas:
+    """Replicas in Ray actors, each with its own devices. Amounts are per actor."""
+
+    replicas_per_actor: int = 1
+    num_cpus: float = 1.0
+    num_gpus: float = 0.0
+    num_tpus: float = 0.0
+    address: str | None = None  # of a running Ray; None: the one there is, or a local one
+
+
+Placement = ThreadReplicas | ProcessReplicas | RayReplicas
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,42 +69,61 @@ class PageConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EngineConfig:
-    """The shapes an engine compiles. A sample depends on them only through rounding."""
+class EngineSettings:
+    """The replicas of a recipe, and the shapes that their engines compile.
 
-    slots_per_replica: int = 128
-    cache_length: int = 96  # S, positions per slot: prompt and response together
-    prefill_lengths: tuple[int, ...] = (32, 64)  # buckets, rising
-    prefill_prompts: int = 8  # prompts per prefill
-    prefill_members: int = 64  # samples that may start from one prefill
-    decode_steps: int = 8  # decode steps per call
-    narrow_slots: tuple[int, ...] = ()  # further widths to decode with while few slots are active
+    A sample depends on the shapes only through rounding. Lengths are in tokens; what exceeds the
+    slots is cut to them.
+    """
+
+    num_replicas: int = 2
+    num_elastic: int = 0  # the last of them, which share the trainer's devices in turns
+    placement: Placement = ThreadReplicas()
+    offload_versions: bool = False  # older ones that nobody decodes under wait in host memory
+    slots_per_replica: int = 128  # samples that are written at the same time
+    groups_per_replica: int | None = None  # decoded at once in RL; None: what the slots hold
+    narrow_slots: tuple[int, ...] = ()  # widths to decode with while few slots are active
+    cache_length: int = 0  # S, prompt and response together; 0: what the problems need
+    # buckets that prompts are padded to, rising; (): one, of what the problems need
+    prefill_lengths: Annotated[
+        tuple[int, ...], tyro.conf.arg(aliases=["--engine.prefill-length"])
+    ] = ()
+    prefill_prompts: int = 4  # prompts read in one call
+    prefill_members: int = 64  # samples that may start from one call
+    decode_steps: int = 8  # in one call
     chunked_prefill: bool = False  # prompts past the largest bucket are read in several chunks
-    truncation: bool = False  # requests may ask for top-k, top-p and min-p
+    speculation: bool = False  # decode with the drafting head: up to two tokens a step
+    pages: PageConfig | None = None  # None: every slot owns cache_length positions
+    mantissa_bits: int | None = None  # that weights are rounded to when loaded; 7 is bfloat16
+    truncation: bool = False  # samples may ask for top-k, top-p and min-p
     max_stop_ids: int = 0  # tokens beside those of the tokenizer that may end a sample
     raw_log_probs: bool = False  # log-probabilities under softmax(logits) are recorded as well
     routing: bool = False  # the targets chosen for every token are recorded, for replay
-    speculation: bool = False  # decode with the drafting head: up to two tokens a step
-    mantissa_bits: int | None = None  # that weights are rounded to when loaded; 7 is bfloat16
-    pages: PageConfig | None = None  # None: every slot owns `cache_length` positions
+    # on a CPU without a mesh a program runs in the thread that calls it: where as many of these
+    # decode as there are cores, sharing out its small pieces only takes time
+    single_threaded: bool = False
 
     def __post_init__(self):
-        for name in ("slots_per_replica", "prefill_prompts", "prefill_members", "decode_steps"):
+        for name in (
+            "num_replicas",
+            "slots_per_replica",
+            "prefill_prompts",
+            "prefill_members",
+            "decode_steps",
+        ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 1. Raise it.")
-        lengths = self.prefill_lengths
-        if not lengths or list(lengths) != sorted(set(lengths)) or lengths[0] < 1:
+        self._refuse_pool()
+        lengths, capacity = self.prefill_lengths, self.cache_length
+        if list(lengths) != sorted(set(lengths)) or min(lengths, default=1) < 1:
             raise ConfigError(f"prefill_lengths={lengths} must rise from at least 1. Sort them.")
-        if lengths[-1] > self.cache_length:
+        if capacity and max(lengths, default=0) > capacity:
             raise ConfigError(
-                f"prefill_lengths={lengths} reach past cache_length={self.cache_length}. Drop the "
+                f"prefill_lengths={lengths} reach past cache_length={capacity}. Drop the "
                 "long ones or lengthen the cache."
             )
-        if any(not 0 < width < self.slots_per_replica for width in self.narrow_slots):
-            raise ConfigError(
-                f"narrow_slots={self.narrow_slots} must lie between 0 and slots_per_replica="
-                f"{self.slots_per_replica}. The full width is always there."
-            )
+        if any(width < 1 for width in self.narrow_slots):
+            raise ConfigError(f"narrow_slots={self.narrow_slots} must be at least 1. Raise them.")
         if self.max_stop_ids < 0:
             raise ConfigError(f"max_stop_ids={self.max_stop_ids} is negative. Use 0 for none.")
         bits = self.mantissa_bits
@@ -82,23 +138,50 @@ class EngineConfig:
                 "by plain decode steps only. Turn one of them off."
             )
         pages = self.pages
-        if pages is None:
+        if pages is None or not capacity:
             return
-        if self.cache_length % pages.page_size or any(
-            view >= self.cache_length for view in pages.view_lengths
-        ):
+        if capacity % pages.page_size or any(view >= capacity for view in pages.view_lengths):
             raise ConfigError(
-                f"cache_length={self.cache_length} must be a multiple of page_size="
+                f"cache_length={capacity} must be a multiple of page_size="
                 f"{pages.page_size} and exceed view_lengths={pages.view_lengths}."
             )
-        if pages.num_pages * pages.page_size < self.cache_length:
+        if pages.num_pages * pages.page_size < capacity:
             raise ConfigError(
                 f"{pages.num_pages} pages of {pages.page_size} hold no sequence of cache_length="
-                f"{self.cache_length}: a single sample could not end. Raise num_pages."
+                f"{capacity}: a single sample could not end. Raise num_pages."
             )
 
-    def shared_by(self, parts: int) -> "EngineConfig":
-        """With numbers of sequences, and of pages, rounded up to multiples of `parts`."""
+    def _refuse_pool(self) -> None:
+        if not 0 <= self.num_elastic <= self.num_replicas:
+            raise ConfigError(
+                f"num_elastic={self.num_elastic} is not in 0..{self.num_replicas}, num_replicas."
+            )
+        if self.num_elastic and not isinstance(self.placement, ThreadReplicas):
+            raise ConfigError(
+                f"num_elastic={self.num_elastic} replicas would share the trainer's devices, and "
+                f"placement={self.placement} puts them into other processes. Use ThreadReplicas."
+            )
+        if self.num_replicas % self.replicas_per_host:
+            raise ConfigError(
+                f"num_replicas={self.num_replicas} is no multiple of the {self.replicas_per_host} "
+                "that a process of `placement` holds. Change one of the two."
+            )
+
+    @property
+    def replicas_per_host(self) -> int:
+        """How many replicas share a process."""
+        match self.placement:
+            case ThreadReplicas():
+                return self.num_replicas
+            case ProcessReplicas(replicas_per_process=number):
+                return max(1, number)
+            case RayReplicas(replicas_per_actor=number):
+                return max(1, number)
+
+    def shared_by(self, parts: int) -> "EngineSettings":
+        """As an engine over `parts` devices compiles them: numbers of sequences, and of pages, are
+        rounded up to multiples of `parts`, and what exceeds the slots is cut to them.
+        """
 
         def up(count: int) -> int:
             return -(-count // parts) * parts
@@ -108,6 +191,7 @@ class EngineConfig:
             self,
             slots_per_replica=slots,
             prefill_prompts=up(self.prefill_prompts),
+            prefill_members=min(self.prefill_members, slots),
             narrow_slots=tuple(sorted({up(n) for n in self.narrow_slots if up(n) < slots})),
             pages=self.pages
             and dataclasses.replace(self.pages, num_pages=up(self.pages.num_pages)),

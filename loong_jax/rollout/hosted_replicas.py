@@ -6,48 +6,31 @@ or is silent for too long, is lost with its replicas: `ReplicaFailed` for each, 
 another process. What it had told of its work is kept here, so its tickets go on from there.
 """
 
-import itertools
 import logging
 import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from concurrent.futures import Future
+from typing import Any
 
-from loong_jax.errors import ConfigError
-from loong_jax.rollout import host_messages as messages
-from loong_jax.rollout.attempts import MigrationPayload
-from loong_jax.rollout.events import (
+from loong_jax.rollout import hosts as messages
+from loong_jax.rollout import publishing
+from loong_jax.rollout.attempts import MigrationPayload, PartialGroup, PartialGroups
+from loong_jax.rollout.hosts import HostLauncher, HostLink, HostSetup
+from loong_jax.rollout.publishing import OutgoingVersion, Publisher
+from loong_jax.rollout.records import (
     Emit,
+    Group,
     GroupGenerated,
     GroupsMigrated,
     ReplicaFailed,
+    Ticket,
     WhenScored,
 )
-from loong_jax.rollout.host_link import HostLink, HostVersions
-from loong_jax.rollout.host_messages import HostLauncher, HostSetup
-from loong_jax.rollout.partial import PartialGroup, PartialGroups
-from loong_jax.rollout.publisher import Publisher
-from loong_jax.rollout.records import Group, Ticket
 from loong_jax.rollout.versions import VersionError, VersionStore
 
 logger = logging.getLogger(__name__)
-
-
-class _Move(NamedTuple):
-    """Groups that have been asked of one host for another."""
-
-    source: int
-    target: int
-    to: HostLink  # the life of the target's host that they were promised to
-    numbers: tuple[int, ...]
-
-
-class _Scoring(NamedTuple):
-    """Groups that a host has been asked to score."""
-
-    by: HostLink
-    then: WhenScored
 
 
 class HostedReplicaGroup:
@@ -70,28 +53,19 @@ class HostedReplicaGroup:
         """A host that is not ready after `start_timeout_s`, or not heard of for
         `silence_timeout_s` afterwards, is lost.
         """
-        if min(num_hosts, setup.num_replicas) < 1:
-            raise ConfigError(
-                f"num_hosts={num_hosts} and num_replicas={setup.num_replicas} must be at least 1."
-            )
-        if not 0 < 3 * setup.heartbeat_s <= silence_timeout_s:
-            raise ConfigError(
-                f"silence_timeout_s={silence_timeout_s} must be at least three times heartbeat_s="
-                f"{setup.heartbeat_s}, or a late heartbeat ends a host that works."
-            )
+        assert min(num_hosts, setup.num_replicas) >= 1, f"num_hosts={num_hosts}"
+        is_patient = silence_timeout_s >= 3 * setup.heartbeat_s > 0
+        assert is_patient, "a late heartbeat would end a host that works"
         self.num_replicas = num_hosts * setup.num_replicas
         self.groups_per_replica = setup.groups_per_replica
         self._launcher, self._versions, self._setup = launcher, versions, setup
         self._start_timeout_s, self._silence_timeout_s = start_timeout_s, silence_timeout_s
-        self._supply = HostVersions(versions, publisher or Publisher(share=launcher.share))
+        self._publisher = publisher or Publisher(share=launcher.share)
         self._lock = threading.RLock()  # of what follows
         self._links: list[HostLink | None] = [None] * num_hosts
         self._failed: set[int] = set()  # replicas to mend
         self._held: dict[int, int] = {}  # version by replica
         self._sent: dict[int, tuple[Ticket, int]] = {}  # open tickets and their versions
-        self._moves: dict[int, _Move] = {}
-        self._scores: dict[int, _Scoring] = {}
-        self._numbers = itertools.count()  # of moves and of scorings
         self._partials = PartialGroups()
         self._past: Counter[str] = Counter()  # counts of hosts that are gone
         self._emit: Emit | None = None
@@ -126,7 +100,7 @@ class HostedReplicaGroup:
 
         def carry_out() -> None:
             try:
-                self._supply.bring(version, link)
+                self._bring(version, link)
             except VersionError:
                 with self._lock:
                     if self._held.get(replica) == version:
@@ -163,14 +137,8 @@ class HostedReplicaGroup:
             move = _call("migrate", source=source, target=target, ticket_numbers=numbers)
             self._post(source, move)
             return
-        with self._lock:
-            move = next(self._numbers)
-            self._moves[move] = _Move(source, target, to, numbers)
-            is_lost = source in self._failed
-        if is_lost:
-            self._arrive(move, None)
-        else:
-            self._post(source, messages.Give(move, source, numbers))
+        given = self._link(source).call("give", replica=source, ticket_numbers=numbers)
+        given.add_done_callback(lambda given: self._arrive(source, target, to, numbers, given))
 
     def scorers(self, version: int) -> tuple[int, ...]:
         """Replicas whose hosts are ready and serve this version; none without `make_scorer`."""
@@ -187,15 +155,10 @@ class HostedReplicaGroup:
 
     def score(self, replica: int, groups: Sequence[Group], then: WhenScored) -> None:
         """As `LocalReplicaGroup.score`, for one of the `scorers` of all these versions."""
-        link = self._link(replica)
-        with self._lock:
-            number = next(self._numbers)
-            self._scores[number] = _Scoring(link, then)
-            is_lost = link.is_lost
-        if is_lost:
-            self._on_scored(number, None)
-        else:
-            self._post(replica, messages.Score(number, replica, tuple(groups)))
+        scored = self._link(replica).call("score", replica=replica, groups=tuple(groups))
+        scored.add_done_callback(
+            lambda scored: None if self._closing.is_set() else then(_or_none(scored))
+        )
 
     def mend(self, replica: int) -> None:
         """A new replica in the place of one that failed, in a new process where that has ended."""
@@ -250,7 +213,7 @@ class HostedReplicaGroup:
         """Publishes to all hosts that are ready; the others are sent it when they need it."""
         with self._lock:
             ready = [link for link in self._links if link is not None and link.is_ready]
-        self._supply.publish(version, ready)
+        self._publish(version, ready)
 
     def on_retire(self, version: int) -> None:
         self._partials.forget_version(version)
@@ -258,7 +221,27 @@ class HostedReplicaGroup:
             self._sent = {n: sent for n, sent in self._sent.items() if sent[1] != version}
         for link in self._links:
             if link is not None:
-                link.put(lambda link=link: self._supply.retire(version, link))
+                link.put(lambda link=link: self._retire(version, link))
+
+    def _publish(self, version: int, links: Sequence[HostLink]) -> None:
+        """To all of them in two phases; returns once each has it or is lost."""
+        manifest, weights = self._versions.manifest, self._versions.get(version)
+        assert manifest is not None
+        sums = publishing.checksums_of(weights), self._versions.leaf_checksums(version)
+        outgoing = OutgoingVersion(version, weights, manifest, *sums)
+        for link in self._publisher.publish(outgoing, links):
+            assert isinstance(link, HostLink)
+            link.versions.add(version)
+
+    def _bring(self, version: int, link: HostLink) -> None:
+        """To one that lacks it: it was mended, or started late."""
+        with link.versions_lock:
+            if version not in link.versions and not link.is_lost:
+                self._publish(version, [link])
+
+    def _retire(self, version: int, link: HostLink) -> None:
+        link.versions.discard(version)
+        link.send(messages.Retire(version))
 
     # ---- reports, in the threads of the hosts ---------------------------------------------------
 
@@ -277,40 +260,36 @@ class HostedReplicaGroup:
                     for part in reports:
                         if part.ticket in self._sent:
                             self._partials.add(part)
-            case messages.Given(move, payload):
-                self._arrive(move, payload)
-            case messages.Scored(number, groups):
-                self._on_scored(number, groups)
             case _:
                 raise AssertionError(f"unknown report {report!r}")
 
-    def _arrive(self, number: int, payload: MigrationPayload | None) -> None:
-        """Hands over what one host gave, or begins again what was lost with it."""
+    def _arrive(
+        self, source: int, target: int, to: HostLink, numbers: tuple[int, ...], given: Future[Any]
+    ) -> None:
+        """Hands over what one host gave, or begins again what was lost with it.
+
+        `to` is the life of the target's host that the tickets were promised to.
+        """
+        if self._closing.is_set():
+            return
+        payload: MigrationPayload | None = _or_none(given)
         with self._lock:
-            move = self._moves.pop(number, None)
-            if move is None or move.to.is_lost:
-                return  # its tickets were in the target's hands, and failed with it
-            lost = [n for n in move.numbers if n in self._sent] if payload is None else []
+            if to.is_lost:
+                return  # the tickets were in the target's hands, and failed with it
+            lost = [n for n in numbers if n in self._sent] if payload is None else []
             tickets = [self._sent[n] for n in lost]
             left = payload and payload.only(self._sent)
             if left and left.jobs:
-                take = _call("take", replica=move.target, payload=left, source=move.source)
-                self._post(move.target, take)
+                self._post(target, _call("take", replica=target, payload=left, source=source))
         if payload is not None:
             if not (left and left.jobs):  # all have ended, or were cancelled on the way
-                self._say(GroupsMigrated(move.source, move.target, (), 0, 0))
+                self._say(GroupsMigrated(source, target, (), 0, 0))
             return
         for ticket, version in tickets:
             partials = self._partials.known([ticket.number], version)
             num_tokens = sum(partial.num_tokens for partial in partials.values())
-            self._post_tickets(move.target, [ticket], version, partials)
-            self._say(GroupsMigrated(move.source, move.target, (ticket.number,), 0, num_tokens))
-
-    def _on_scored(self, number: int, groups: tuple[Group, ...] | None) -> None:
-        with self._lock:
-            scoring = self._scores.pop(number, None)
-        if scoring is not None:
-            scoring.then(groups)
+            self._post_tickets(target, [ticket], version, partials)
+            self._say(GroupsMigrated(source, target, (ticket.number,), 0, num_tokens))
 
     def _on_lost(self, link: HostLink, why: str) -> None:
         """Called once for every life of a host."""
@@ -323,12 +302,6 @@ class HostedReplicaGroup:
             self._failed.update(self._of(link))
             for replica in replicas:
                 self._release(replica)
-            moves = [n for n, move in self._moves.items() if move.source in self._of(link)]
-            scores = [n for n, scoring in self._scores.items() if scoring.by is link]
-        for move in moves:
-            self._arrive(move, None)
-        for number in scores:
-            self._on_scored(number, None)
         for replica in replicas:
             self._say(ReplicaFailed(replica, f"{link.name}: {why}"))
 
@@ -405,3 +378,8 @@ class HostedReplicaGroup:
 
 def _call(method: str, **arguments: Any) -> messages.Call:
     return messages.Call(method, arguments)
+
+
+def _or_none(answer: Future[Any]) -> Any:
+    """None where the host was lost before."""
+    return None if answer.exception() else answer.result()

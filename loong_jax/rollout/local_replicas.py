@@ -6,37 +6,80 @@ under in the version store, from `assign` until the next `assign` or the end. On
 alone: `ReplicaFailed` says so, what it had written is kept, and `mend` puts a new one in its place.
 """
 
+import contextlib
 import logging
+import queue
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from loong_jax.errors import ConfigError, LoongError
+from loong_jax.errors import LoongError
 from loong_jax.rollout.agentic.agent import Agent
-from loong_jax.rollout.attempts import MigrationPayload, Moved
+from loong_jax.rollout.attempts import MigrationPayload, Moved, PartialGroup, PartialGroups
 from loong_jax.rollout.engine import Engine
-from loong_jax.rollout.events import (
-    BlockDecoded,
+from loong_jax.rollout.records import (
     Emit,
+    Group,
     GroupGenerated,
     GroupsMigrated,
     ReplicaFailed,
     ReplicaIdle,
+    SamplingSettings,
+    Ticket,
     WhenScored,
 )
-from loong_jax.rollout.mailbox import Command, Mailbox
-from loong_jax.rollout.partial import PartialGroup, PartialGroups
-from loong_jax.rollout.records import Group, SamplingSettings, Ticket
 from loong_jax.rollout.replica import EncodePrompt, Replica
 from loong_jax.rollout.versions import VersionError, VersionStore
 
 logger = logging.getLogger(__name__)
 
+Do = Callable[[Replica], None]
 ScoreGroup = Callable[[Any, Group], Group]  # of weights: `behavior_logprob` filled in
 
 POLL_S = 0.2  # how long an idle thread waits before it looks whether it should end
+
+
+class Mailbox:
+    """The commands of one life of a replica. Each is carried out in its thread or lost, and hears
+    which. One that raises counts as lost, and its error ends the replica.
+    """
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._commands: queue.SimpleQueue[tuple[Do, Callable[[], None]]] = queue.SimpleQueue()
+        self.is_over = False
+
+    def put(self, carry_out: Do, if_lost: Callable[[], None] = lambda: None) -> None:
+        """From any thread. After the end, `if_lost` is called at once."""
+        with self._lock:
+            if not self.is_over:
+                self._commands.put((carry_out, if_lost))
+                return
+        if_lost()
+
+    def carry_out(self, replica: Replica, wait_s: float) -> None:
+        """All that wait; where nothing does, the first has `wait_s` to come."""
+        with contextlib.suppress(queue.Empty):
+            command = self._commands.get(timeout=wait_s) if wait_s else self._commands.get_nowait()
+            while True:
+                self._carry_out(replica, *command)
+                command = self._commands.get_nowait()
+
+    def _carry_out(self, replica: Replica, command: Do, if_lost: Callable[[], None]) -> None:
+        try:
+            command(replica)
+        except Exception:
+            if_lost()
+            raise
+
+    def end(self) -> None:
+        """Commands that still wait are lost."""
+        with self._lock:
+            self.is_over = True
+        while not self._commands.empty():
+            self._commands.get_nowait()[1]()
 
 
 class LocalReplicaGroup:
@@ -66,19 +109,12 @@ class LocalReplicaGroup:
         """Replicas share an `engine`, or have one each, of equal shapes on devices of their own.
 
         `groups_per_replica` are decoded at once; None for as many as its slots hold.
-        `score_group(weights, group)` is the trainer's program, for `score`.
-
-        The last `num_elastic` replicas live on the trainer's devices, see `lend`.
-
-        `after_block` is called in a replica's thread, with the replica, after the events of each
-        block.
+        `score_group(weights, group)` is the trainer's program, for `score`. The last `num_elastic`
+        replicas live on the trainer's devices, see `lend`. `after_block` is called in a replica's
+        thread, after the events of each block.
         """
         engines = engine if isinstance(engine, Sequence) else [engine] * num_replicas
-        if len(engines) != num_replicas:
-            raise ConfigError(
-                f"{len(engines)} engines for num_replicas={num_replicas}. Give one for all, or one "
-                "for each."
-            )
+        assert len(engines) == num_replicas, f"{len(engines)} engines for {num_replicas} replicas"
         self.num_replicas = num_replicas
         most = engines[0].config.slots_per_replica // group_size
         self.groups_per_replica = groups_per_replica or max(1, most)
@@ -93,6 +129,7 @@ class LocalReplicaGroup:
             encode_prompt=encode_prompt,
             agent=agent,
             clock=clock,
+            number=number,
         )
         self._numbers = range(first_number, first_number + num_replicas)
         self.elastic_replicas = tuple(self._numbers[num_replicas - num_elastic :])
@@ -154,8 +191,7 @@ class LocalReplicaGroup:
             if previous is not None:
                 self._versions.release(previous, holder)
 
-        give_back = lambda: self._versions.release(version, holder)  # noqa: E731
-        self._mailboxes[replica].put(Command(carry_out, if_lost=give_back))
+        self._mailboxes[replica].put(carry_out, lambda: self._versions.release(version, holder))
 
     def dispatch(
         self,
@@ -163,10 +199,12 @@ class LocalReplicaGroup:
         tickets: Sequence[Ticket],
         version: int,
         partials: Mapping[int, PartialGroup] | None = None,
+        **settings: Any,
     ) -> None:
         """Responses that a lost replica had begun under `version` go on where they were.
 
-        `partials`, by ticket number, go before what this group knows itself.
+        `partials`, by ticket number, go before what this group knows itself; `settings` are further
+        ones of `Replica.submit`.
         """
         tickets = tuple(tickets)
         known = self._partials.take([ticket.number for ticket in tickets], version)
@@ -176,42 +214,37 @@ class LocalReplicaGroup:
         def carry_out(host: Replica) -> None:
             mismatch = f"version {version} came to a replica that hosts {host.version}"
             assert host.version == version, mismatch
-            host.submit(tickets, partials=known)
+            host.submit(tickets, partials=known, **settings)
 
-        keep = lambda: self._partials.keep(known)  # noqa: E731
-        self._mailboxes[replica].put(Command(carry_out, if_lost=keep))
+        self._mailboxes[replica].put(carry_out, lambda: self._partials.keep(known))
 
     def cancel(self, replica: int, ticket_numbers: Sequence[int]) -> None:
         numbers = tuple(ticket_numbers)
         self._forget(numbers)
-        self._mailboxes[replica].put(Command(lambda host: host.cancel(numbers)))
+        self._mailboxes[replica].put(lambda host: host.cancel(numbers))
 
     def pause(self, replica: int) -> None:
         """Nothing is decoded after the current block, and nothing is lost, until `resume`."""
-        self._mailboxes[replica].put(Command(lambda host: host.pause()))
+        self._mailboxes[replica].put(lambda host: host.pause())
 
     def resume(self, replica: int) -> None:
-        self._mailboxes[replica].put(Command(lambda host: host.resume()))
+        self._mailboxes[replica].put(lambda host: host.resume())
 
     def lend(self, replicas: Sequence[int]) -> None:
         """Elastic replicas generate; what waited with them goes on where it was."""
-        self._check_elastic(replicas)
+        assert set(replicas) <= set(self.elastic_replicas), f"{replicas} are not all elastic"
         for replica in replicas:
             self._reclaimed.discard(replica)
-            self._mailboxes[replica].put(Command(lambda host: host.resume()))
+            self._mailboxes[replica].put(lambda host: host.resume())
 
     def reclaim(self, replicas: Sequence[int]) -> None:
         """After their current block they give their caches up, and their groups wait in host
         memory with what was written and read of them.
         """
-        self._check_elastic(replicas)
+        assert set(replicas) <= set(self.elastic_replicas), f"{replicas} are not all elastic"
         for replica in replicas:
             self._reclaimed.add(replica)
-            self._mailboxes[replica].put(Command(lambda host: host.rest()))
-
-    def _check_elastic(self, replicas: Sequence[int]) -> None:
-        others = sorted(set(replicas) - set(self.elastic_replicas))
-        assert not others, f"{others} are not among the elastic {self.elastic_replicas}"
+            self._mailboxes[replica].put(lambda host: host.rest())
 
     def migrate(self, source: int, target: int, ticket_numbers: Sequence[int]) -> None:
         """Moves running groups with their cache between replicas that host the same version.
@@ -243,9 +276,13 @@ class LocalReplicaGroup:
         `then` is called in some thread of this group.
         """
         numbers = tuple(ticket_numbers)
-        self._mailboxes[replica].put(
-            Command(lambda host: then(host.give(numbers)), if_lost=lambda: then(None))
-        )
+        self.ask(replica, lambda host: then(host and host.give(numbers)))
+
+    def ask(self, replica: int, then: Callable[[Replica | None], None]) -> None:
+        """`then` has the replica, in its thread and after all that was commanded before; None where
+        it fails before.
+        """
+        self._mailboxes[replica].put(then, lambda: then(None))
 
     def take(self, replica: int, payload: MigrationPayload, source: int) -> None:
         """Groups that replica `source`, of this group or another, gave; answered by
@@ -261,8 +298,7 @@ class LocalReplicaGroup:
             moved = host.take(left) if left.jobs else Moved((), 0, 0)
             self._say(GroupsMigrated(source, replica, *moved))
 
-        keep = lambda: self._partials.keep(payload.partials())  # noqa: E731
-        self._mailboxes[replica].put(Command(carry_out, if_lost=keep))
+        self._mailboxes[replica].put(carry_out, lambda: self._partials.keep(payload.partials()))
 
     def begin_again(self, source: int, target: int, ticket_numbers: Iterable[int]) -> None:
         """Tickets that were lost with `source` on their way to `target` go on there."""
@@ -279,8 +315,7 @@ class LocalReplicaGroup:
         their behaviour log-probabilities, or None where a version is gone or the replica fails.
         """
         score_group, holder = self._score_group, f"score-replica-{replica}"
-        if score_group is None:
-            raise ConfigError("these replicas have no score_group. Make the group with one.")
+        assert score_group is not None, "the group was made without score_group"
         held: dict[int, Any] = {}
 
         def release() -> None:
@@ -302,7 +337,7 @@ class LocalReplicaGroup:
         except VersionError:
             give_up()
             return
-        self._mailboxes[replica].put(Command(carry_out, if_lost=give_up))
+        self._mailboxes[replica].put(carry_out, give_up)
 
     def mend(self, replica: int) -> None:
         """A new, empty replica in the place of one that failed; nothing where none did."""
@@ -310,7 +345,7 @@ class LocalReplicaGroup:
             self._past_counts.update(self._counts[replica])
             self._mailboxes[replica] = Mailbox()
             if replica in self._reclaimed:
-                self._mailboxes[replica].put(Command(lambda host: host.rest()))
+                self._mailboxes[replica].put(lambda host: host.rest())
             self._start_thread(replica)
 
     def statistics(self) -> dict[str, int]:
@@ -387,19 +422,9 @@ class LocalReplicaGroup:
             self._say(ReplicaFailed(number, failure))
 
     def _decode_block(self, number: int, replica: Replica) -> None:
-        assert replica.version is not None
-        groups, stats = replica.step()
-        if stats.num_tokens or stats.active_slots:  # and not only tools were waited for
-            self._say(
-                BlockDecoded(
-                    replica=number,
-                    version=replica.version,
-                    start_s=stats.start_s,
-                    end_s=stats.end_s,
-                    num_tokens=stats.num_tokens,
-                    active_slots=stats.active_slots,
-                )
-            )
+        groups, block = replica.step()
+        if block.num_tokens or block.active_slots:  # and not only tools were waited for
+            self._say(block)
         for group in groups:
             self._forget([group.ticket.number])
             self._say(GroupGenerated(group))

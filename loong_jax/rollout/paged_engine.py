@@ -18,19 +18,14 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from flax import nnx
 
-from loong_jax.data.tokenizer import Tokenizer
-from loong_jax.models.families import ModelConfig
-from loong_jax.rollout import paged
-from loong_jax.rollout.devices import WHOLE
+from loong_jax.rollout import pages as page_pool
 from loong_jax.rollout.engine import Params, PrefillWork, ResultTokens
-from loong_jax.rollout.engine_config import EngineConfig
 from loong_jax.rollout.pages import OutOfPages, PageAllocator
-from loong_jax.rollout.reading import CachedPrefixes, Reading
+from loong_jax.rollout.programs import WHOLE, Reading
+from loong_jax.rollout.reading import CachedPrefixes
 from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.rollout.slots import DecodeState, Prefix
-from loong_jax.sharding import ShardingRules
 
 
 class Label(NamedTuple):
@@ -95,10 +90,10 @@ class PagedEngine(SlotEngine):
         self._private = itertools.count(1)
         devices = self.devices
         state, one = DecodeState(devices.caches, WHOLE, WHOLE), devices.one_cache
-        self._store = devices.compile(paged.store, outs=state, donate=1)
-        self._view = devices.compile(paged.view, outs=devices.caches)
-        self._take_out = devices.compile(paged.take_out, outs=Prefix(one, WHOLE, WHOLE))
-        decode = functools.partial(paged.decode, self.programs)
+        self._store = devices.compile(page_pool.store, outs=state, donate=1)
+        self._view = devices.compile(page_pool.view, outs=devices.caches)
+        self._take_out = devices.compile(page_pool.take_out, outs=Prefix(one, WHOLE, WHOLE))
+        decode = functools.partial(page_pool.decode, self.programs)
         self._decode_pages = devices.compile(decode, outs=(state, WHOLE), donate=1)
 
     def init_decode_state(self) -> PagedState:
@@ -113,7 +108,7 @@ class PagedEngine(SlotEngine):
 
     def begin_prefill(self, params: Params, work: PrefillWork) -> Reading:
         """Without a version the pages are shared among the members of this prefix alone."""
-        reading = self.reader.begin(params, work)
+        reading = super().begin_prefill(params, work)
         version = work.version
         if version is None or not self.pages.reuse_prefixes:
             version = -next(self._private)
@@ -126,7 +121,7 @@ class PagedEngine(SlotEngine):
         return dataclasses.replace(reading, label=label)
 
     def end_prefill(self, params: Params, reading: Reading) -> tuple[PagedPrefix, ResultTokens]:
-        prefix, result = self.reader.end(params, reading)
+        prefix, result = super().end_prefill(params, reading)
         return PagedPrefix(prefix, reading.label), result
 
     def find(
@@ -327,15 +322,3 @@ class PagedEngine(SlotEngine):
                 arrays, _ = self._block(params, state, list(range(width)), width, length)
                 state = state._replace(arrays=arrays)
         return state
-
-
-def engine_for(
-    graphdef: nnx.GraphDef,
-    model: ModelConfig,
-    tokenizer: Tokenizer,
-    config: EngineConfig,
-    rules: ShardingRules | None = None,
-) -> SlotEngine:
-    """The engine of a model as `config` says: over pages, or with slots that own their cache."""
-    kind = SlotEngine if config.pages is None else PagedEngine
-    return kind.for_model(graphdef, model, tokenizer, config, rules)

@@ -21,8 +21,8 @@ import numpy as np
 
 from loong_jax import logs
 from loong_jax.errors import ConfigError
-from loong_jax.rollout import host_messages as messages
-from loong_jax.rollout.host_messages import Ended, HostSetup, Receive
+from loong_jax.rollout import hosts as messages
+from loong_jax.rollout.hosts import Ended, HostSetup, Receive
 
 SINGLE_THREADED = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",

@@ -6,21 +6,81 @@ positions per sequence, whoever keeps them and how.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Shaped, UInt32
 
-from loong_jax.rollout import draw, speculation
 from loong_jax.rollout import slots as slot_rows
-from loong_jax.rollout.draw import Drawn, Truncation
-from loong_jax.rollout.engine import Params, ResultTokens
-from loong_jax.rollout.slots import Cache, DecodeState, Prefix, SlotState
-from loong_jax.rollout.speculation import Drafting
+from loong_jax.rollout import speculation
+from loong_jax.rollout.engine import Params, ResultTokens, SampleRequest
+from loong_jax.rollout.engine_config import EngineSettings
+from loong_jax.rollout.slots import Cache, DecodeState, Drawn, Prefix, SlotState, Truncation
 
+WHOLE: Any = PartitionSpec()  # `Any`, as what is cut stands in place of arrays
 NOT_RECORDED = -1  # in place of a target: no choice to replay
+
+
+class OneDevice:
+    """JAX's first device. `model_of(params)` is called within programs, `make_cache(batch,
+    capacity)` makes an empty cache.
+    """
+
+    mesh: Mesh | None = None
+    caches: Any = WHOLE  # how caches are cut
+    one_cache: Any = WHOLE  # as `caches`, of a single sequence
+
+    def __init__(
+        self,
+        model_of: Callable[[Params], Any],
+        make_cache: Callable[[int, int], Cache],
+        *,
+        single_threaded: bool = False,
+    ):
+        """`single_threaded` is that of `EngineSettings`."""
+        self.model_of = model_of
+        self.make_cache = make_cache
+        on_cpu = single_threaded and jax.default_backend() == "cpu"
+        self._options = {"xla_cpu_multi_thread_eigen": False} if on_cpu else None
+
+    def refuse_uneven(self, config: EngineSettings) -> None:
+        """One device takes any number of sequences."""
+
+    def abstract_cache(self, batch: int, capacity: int) -> Cache:
+        """The shapes of `make_cache`, wherever it lies."""
+        return jax.eval_shape(lambda: self.make_cache(batch, capacity))
+
+    def load(self, weights: Params) -> Params:
+        """Weights where the model expects them; those that lie elsewhere are copied there."""
+        return jax.tree.map(jnp.asarray, weights)
+
+    def bring(self, tree: Any) -> Any:
+        """A prefix or what was read, of another engine perhaps, where programs take it from."""
+        return tree
+
+    def whole(self, tree: Any) -> Any:
+        """Arrays that every device is to hold as they are."""
+        return tree
+
+    def abstract(self, tree: Any, spec: PartitionSpec) -> Any:
+        """Shapes of arrays that are cut so, as `jax.ShapeDtypeStruct`."""
+        del spec
+        return jax.eval_shape(lambda: tree)
+
+    def compile(
+        self, program: Callable[..., Any], *, outs: Any, donate: int | tuple[int, ...] = ()
+    ) -> Callable[..., Any]:
+        """`program` compiled; `outs` says how its results, or all leaves below one, are cut."""
+        del outs
+        return jax.jit(program, donate_argnums=donate, compiler_options=self._options)
+
+    def eval_shape(self, program: Callable[..., Any], *args: Any) -> Any:
+        """The result of `program` as `jax.ShapeDtypeStruct`."""
+        return jax.eval_shape(program, *args)
 
 
 @runtime_checkable
@@ -53,14 +113,57 @@ class Members(NamedTuple):
     truncation: Truncation | None = None
     stops: Int[Array, "members stops"] | None = None
 
+    @classmethod
+    def of(
+        cls,
+        rows: Sequence[int],
+        requests: Sequence[SampleRequest],
+        end_ids: Sequence[int],
+        config: EngineSettings,
+    ) -> "Members":
+        """Member i samples `requests[i]` after the prompt `rows[i]`.
 
-class ReadSoFar(NamedTuple):
-    """Prompts that are being read in chunks."""
+        Each of `end_ids` ends a sample, as its own stop_ids do.
+        """
+        count = config.prefill_members
+        row = np.zeros(count, np.int32)
+        stream = np.zeros((count, 5), np.uint32)
+        max_new_tokens, top_k = np.ones(count, np.int32), np.zeros(count, np.int32)
+        temperature, top_p = np.ones(count, np.float32), np.ones(count, np.float32)
+        greedy, min_p = np.zeros(count, bool), np.zeros(count, np.float32)
+        ends = end_ids[1:]
+        stops = np.full((count, config.num_stops(end_ids)), -1, np.int32)
+        stops[:, : len(ends)] = ends
+        for i, (prompt, request) in enumerate(zip(rows, requests, strict=True)):
+            sampling = request.sampling
+            row[i], stream[i] = prompt, request.stream
+            max_new_tokens[i] = sampling.max_new_tokens
+            temperature[i], greedy[i] = sampling.temperature, sampling.greedy
+            top_k[i], top_p[i], min_p[i] = sampling.top_k, sampling.top_p, sampling.min_p
+            stops[i, len(ends) : len(ends) + len(sampling.stop_ids)] = sampling.stop_ids
+        exists = np.arange(count) < len(requests)
+        stop = np.full(count, end_ids[0], np.int32)
+        arrays: Any = (row, exists, stream, max_new_tokens, temperature, greedy, stop)
+        arrays += (Truncation(top_k, top_p, min_p) if config.truncation else None,)  # pyright: ignore
+        arrays += (stops if stops.size else None,)
+        return cls(*jax.tree.map(jnp.asarray, arrays))
 
-    cache: Cache
-    logits: Float[Array, "B V"]  # after the last token that was read
-    target: Int[Array, "B S L K"] | None  # the router's choices, where they are recorded
-    drafting: Drafting | None  # where there are drafts
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """Prompts and the samples that are to start from them, on the way."""
+
+    prompts: tuple[np.ndarray, ...]
+    lengths: np.ndarray  # int32 [B], 0 for rows without a prompt
+    start: np.ndarray  # int32 [B], tokens read so far; all of a prompt that is read at the end
+    members: Members
+    read: Any = None  # `ReadSoFar` of chunks; None: whole prompts, read in one call at the end
+    label: Any = None  # of whoever began it, for the end
+
+    @property
+    def num_left(self) -> int:
+        """Tokens left of the prompt that has most left."""
+        return int((self.lengths - self.start).max())
 
 
 class StepOutput(NamedTuple):
@@ -100,7 +203,7 @@ class Programs:
         mask_BT = jnp.arange(tokens.shape[1])[None] < lengths[:, None]
         model = self.model_of(params)
         output, cache = model.prefill(tokens, mask_BT)
-        last_logits_BV = _logits_at(model, output, jnp.maximum(lengths - 1, 0))
+        last_logits_BV = logits_at(model, output, jnp.maximum(lengths - 1, 0))
         history = self._last_tokens(tokens, lengths, members.row)
         target = drafting = None
         if self.speculation:
@@ -108,67 +211,12 @@ class Programs:
         if self.routing:
             target_BTLK = jnp.moveaxis(output.target, 0, 2)
             target = jnp.where(mask_BT[..., None, None], target_BTLK, NOT_RECORDED)
-        return self._begin(cache, last_logits_BV, lengths, members, history, target, drafting)
+        return self.first_tokens(cache, last_logits_BV, lengths, members, history, target, drafting)
 
-    def chunk(
-        self,
-        params: Params,
-        read: ReadSoFar,
-        tokens: Int[Array, "B T"],
-        start: Int[Array, "B"],
-        num_new: Int[Array, "B"],
-        following: Int[Array, "B"],
-        history: Int[Array, "B before"] | None,
-    ) -> ReadSoFar:
-        """With the next `num_new` tokens of each prompt behind the `start` that were read.
-
-        Prompts without new tokens keep their logits. `following` is the token after the new ones.
-        """
-        cache, logits, target, drafting = read
-        mask_BT = jnp.arange(tokens.shape[1])[None] < num_new[:, None]
-        before = {} if history is None else {"history": history}
-        model = self.model_of(params)
-        if drafting is None:
-            output, cache = model.prefill(tokens, mask_BT, cache, start, **before)
-        else:
-            output, main = model.prefill(tokens, mask_BT, cache.main, start, **before)
-            cache, drafting = speculation.read_chunk(
-                model,
-                cache._replace(main=main),
-                output.hidden,
-                tokens,
-                start,
-                num_new,
-                following,
-                drafting,
-            )
-        last_BV = _logits_at(model, output, jnp.maximum(num_new - 1, 0))
-        if target is not None:
-            row_B1 = jnp.arange(tokens.shape[0])[:, None]
-            position_BT = start[:, None] + jnp.arange(tokens.shape[1])[None]
-            position_BT = jnp.where(mask_BT, position_BT, target.shape[1])
-            new_BTLK = jnp.moveaxis(output.target, 0, 2)
-            target = target.at[row_B1, position_BT].set(new_BTLK, mode="drop")
-        logits = jnp.where(num_new[:, None] > 0, last_BV, logits)
-        return ReadSoFar(cache, logits, target, drafting)
-
-    def begin(
-        self,
-        read: ReadSoFar,
-        lengths: Int[Array, "B"],
-        members: Members,
-        history: Int[Array, "B before"] | None,
-    ) -> tuple[Prefix, ResultTokens]:
-        """As `prefill`, of prompts that were read in chunks."""
-        if history is not None:
-            history = history[members.row]
-        cache, logits, target, drafting = read
-        return self._begin(cache, logits, lengths, members, history, target, drafting)
-
-    def _begin(self, cache, last_logits_BV, lengths, members, history, target, drafting):
+    def first_tokens(self, cache, last_logits_BV, lengths, members, history, target, drafting):
         position = lengths[members.row]
-        key = draw.stream_keys(members.stream)
-        drawn = draw.draw(
+        key = slot_rows.stream_keys(members.stream)
+        drawn = slot_rows.draw(
             last_logits_BV[members.row],
             key,
             position,
@@ -273,7 +321,7 @@ class Programs:
         return DecodeState(state.cache._replace(main=main, draft=rows), slot, counts), written
 
     def _draw(self, slot: SlotState, logits: Float[Array, "B V"], position: Int[Array, "B"]):
-        return draw.draw(
+        return slot_rows.draw(
             logits,
             slot.key,
             position,
@@ -335,7 +383,7 @@ def _by_slot(written: Shaped[Array, "steps most B *rest"]) -> Shaped[Array, "B t
     return jnp.moveaxis(written.reshape(steps * most, batch, *rest), 1, 0)
 
 
-def _logits_at(model: Any, output: Any, index: Int[Array, "B"]) -> Float[Array, "B V"]:
+def logits_at(model: Any, output: Any, index: Int[Array, "B"]) -> Float[Array, "B V"]:
     """Logits at one position of each row; those of all others are not computed if that can be."""
     at = index[:, None, None]
     if isinstance(model, Quicker):

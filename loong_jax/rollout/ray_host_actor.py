@@ -61,7 +61,7 @@ class HostActor:
                 self._reports.put(None)
 
     def _fail(self, error: Exception) -> None:
-        from loong_jax.rollout import host_messages as messages
+        from loong_jax.rollout import hosts as messages
 
         self._reports.put(messages.Failed(f"{type(error).__name__}: {error}"))
         self._reports.put(None)

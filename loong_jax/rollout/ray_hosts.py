@@ -14,7 +14,7 @@ import numpy as np
 import ray
 import ray.exceptions
 
-from loong_jax.rollout.host_messages import Ended, HostSetup, Receive
+from loong_jax.rollout.hosts import Ended, HostSetup, Receive
 from loong_jax.rollout.ray_host_actor import HostActor
 from loong_jax.verifiers.ray_start import start_ray
 

@@ -3,62 +3,50 @@
 Attempts wait in a queue per prefill bucket, enter slots as these become free, and leave them when
 they end; a group is handed on when its last attempt has ended. Where the engine runs out of pages,
 new attempts wait and the youngest running ones step aside with their cache, to come back first.
-A prompt that takes several chunks is read between blocks, one chunk at a time.
-An attempt that calls tools leaves its slot with its cache until they have answered.
-Running attempts can also be given to another replica. One thread at a time may use a replica.
 Which tokens an attempt gets depends on weights, problem, issue, attempt and seed alone.
 """
 
+import functools
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.environments.environment import Problem
-from loong_jax.errors import ConfigError
-from loong_jax.rollout.agentic.agent import Agent
+from loong_jax.rollout.agentic.agent import Agent, Toolbox
 from loong_jax.rollout.agentic.paused import PausedOnTools
-from loong_jax.rollout.agentic.tools import Toolbox
 from loong_jax.rollout.attempts import (
     Attempt,
     Held,
     Job,
-    LongRead,
+    Listen,
     MigrationPayload,
     Moved,
+    PartialGroup,
     partials_of,
+    prefill_of,
 )
-from loong_jax.rollout.engine import Engine, Params, PrefillWork, ResultTokens, SampleRequest
-from loong_jax.rollout.partial import PartialGroup
-from loong_jax.rollout.prefill_queue import PrefillQueue
-from loong_jax.rollout.records import FinishReason, Group, Rollout, SamplingSettings, Ticket
-from loong_jax.rollout.slot_table import SlotTable
+from loong_jax.rollout.engine import Engine, Params, ResultTokens
+from loong_jax.rollout.records import (
+    BlockDecoded,
+    FinishReason,
+    Group,
+    Rollout,
+    SamplingSettings,
+    Ticket,
+)
+from loong_jax.rollout.slot_table import PrefillQueue, SlotTable
 
 EncodePrompt = Callable[[Problem], np.ndarray]
 AttemptLengths = Callable[[Ticket], tuple[int, ...]]
+Prefilled = tuple[ResultTokens, tuple[tuple[int, Attempt], ...]]  # of members, and these
 
+COUNTS = ("preemptions", "restarts", "tokens_reprefilled", "tickets_given", "tickets_taken")
+COUNTS += ("chunks_between_blocks", "rests", "slots_rested")  # restarts: without a cache
 WAIT_S = 0.05  # for tools, where nothing decodes meanwhile
-
-
-class BlockStats(NamedTuple):
-    """Figures of one `Replica.step`. Times are those of the replica's clock."""
-
-    start_s: float
-    end_s: float
-    num_tokens: int  # written by the policy, first tokens included
-    active_slots: int  # when decoding began
-    num_prompts: int  # read by prefill
-
-
-class Prefilled(NamedTuple):
-    """The first tokens of the members of a prefill, and whose they are."""
-
-    result: ResultTokens
-    members: tuple[tuple[int, Attempt], ...]  # member of the prefix, attempt
 
 
 def prompt_encoder(tokenizer: Tokenizer) -> EncodePrompt:
@@ -67,7 +55,7 @@ def prompt_encoder(tokenizer: Tokenizer) -> EncodePrompt:
 
 
 class Replica:
-    """Decodes groups of tickets under one policy version at a time."""
+    """Decodes groups of tickets under one policy version at a time. For one thread at a time."""
 
     def __init__(
         self,
@@ -80,35 +68,31 @@ class Replica:
         agent: Agent | None = None,
         limits: AttemptLengths | None = None,
         clock: Callable[[], float] = time.monotonic,
+        number: int = 0,
     ):
         """`agent` for samples that may call tools. `limits` gives the most tokens of each attempt
-        at a ticket, to replay a trace of lengths; max_new_tokens holds for all without it. Raises
-        ConfigError for settings that clash.
+        at a ticket, in place of max_new_tokens. Raises ConfigError for settings that clash.
         """
-        if agent is not None and not engine.config.chunked_prefill:
-            raise ConfigError(
-                "an agent reads on behind what it has read, and chunked_prefill is off. Set it."
-            )
-        if group_size < 1:
-            raise ConfigError(f"group_size={group_size} must be at least 1.")
+        reads_on = agent is None or engine.config.chunked_prefill
+        assert reads_on, "an agent reads on behind what it has read, and chunked_prefill is off"
+        assert group_size >= 1, f"group_size={group_size}"
         engine.config.check_sampling(sampling)
-        self.engine = engine
-        self.group_size = group_size
-        self.sampling = sampling
-        self.seed = seed
+        self.engine, self.number = engine, number
+        self.group_size, self.sampling, self.seed = group_size, sampling, seed
         self.version: int | None = None
         self._tokenizer: Tokenizer = engine.get_tokenizer()
-        agent = agent or Agent(toolbox=Toolbox())
-        agent.check(self._tokenizer)
+        self._tools: PausedOnTools | None = None
+        if agent is not None:
+            agent.check(self._tokenizer)
+            self._tools = PausedOnTools(agent, self._tokenizer, clock)
         self._encode = encode_prompt or prompt_encoder(self._tokenizer)
         self._limits = limits
         self._clock = clock
         self._params: Params = None
         self._slots = SlotTable(engine)
         self._waiting = PrefillQueue(engine.config)
-        self._tools = PausedOnTools(agent, self._tokenizer, clock)
         self._jobs: dict[int, Job] = {}  # by ticket number
-        self._counts: Counter[str] = Counter()
+        self._counts = Counter(dict.fromkeys(COUNTS, 0))
         self.is_paused = False
 
     # ---- commands -------------------------------------------------------------------------------
@@ -128,29 +112,18 @@ class Replica:
         return self._slots.cache_pressure
 
     def statistics(self) -> dict[str, int]:
-        """Counters since the start: those of the engine, and
-
-        num_preemptions, num_restarts (attempts without their cache), num_tokens_reprefilled,
-        num_tickets_given, num_tickets_taken, num_chunks_between_blocks, num_rests,
-        num_slots_rested and those of tools, see `PausedOnTools.statistics`. Beside these, what is
-        held now: num_slots_held.
-        """
-        names = ("preemptions", "restarts", "tokens_reprefilled", "tickets_given", "tickets_taken")
-        names += ("chunks_between_blocks", "rests", "slots_rested")
-        own = {f"num_{name}": self._counts[name] for name in names}
-        held = {"num_slots_held": self.active_slots}
-        own |= self._tools.statistics()
-        return {**own, **held, **self._slots.statistics()}
+        """Counters since the start, of engine and tools too; num_slots_held is as of now."""
+        own = {f"num_{name}": count for name, count in self._counts.items()}
+        own |= {"num_slots_held": self.active_slots} | self._slots.statistics()
+        return own if self._tools is None else own | self._tools.statistics()
 
     def pause(self) -> None:
         """Steps do nothing until `resume`; what runs keeps its slots and cache."""
         self.is_paused = True
 
     def rest(self) -> None:
-        """As `pause`, and gives its cache up: what runs waits in host memory, to go on from there.
-
-        So the devices are free for somebody else, save for the weights, which the version store
-        holds in any case. What was kept of ended prompts is lost; a long read begins again.
+        """As `pause`, and the devices are free but for weights: what runs waits in host memory, to
+        go on from there. What was kept of ended prompts is lost; a long read begins again.
         """
         if self._slots.is_given_up:
             return
@@ -191,13 +164,9 @@ class Replica:
             for attempt in running:
                 self._read_again(attempt)
             for attempt in queued:
-                if attempt.cache is not None:  # back from its tools, or being read behind them
-                    attempt.cache = None
-                    self._read_again(attempt)
-                else:
-                    self._waiting.queue(attempt)
+                self._queue(attempt, keep_cache=False)
             self._slots.forget(self.version)
-        paused = [one.attempt for one in self._tools.paused]
+        paused = [] if self._tools is None else [one.attempt for one in self._tools.paused]
         for attempt in paused:
             attempt.cache = attempt.cache if keep_cache else None
         for attempt in (*paused, *self.under_way()):
@@ -211,10 +180,12 @@ class Replica:
         group_size: int | None = None,
         sampling: SamplingSettings | None = None,
         partials: Mapping[int, PartialGroup] | None = None,
+        listen: Listen | None = None,
     ) -> None:
         """Queues tickets. Raises ValueError for a prompt or length that no slot can hold.
 
         `partials`, by ticket number, are what a lost replica had written under this version.
+        `listen` is called after each block with every attempt that had a slot in it.
         """
         assert self.version is not None, "tickets for a replica without weights"
         for ticket in tickets:
@@ -224,9 +195,12 @@ class Replica:
             limits = self._limits(ticket) if self._limits is not None else None
             if ticket.max_new_tokens is not None:
                 limits = (min(ticket.max_new_tokens, drawn.max_new_tokens),) * size
-            job = Job(ticket, prompt, size, drawn, self.version, limits)
+            job = Job(ticket, prompt, size, drawn, self.version, limits, listen)
             self.engine.config.check_sampling(job.sampling)
-            self._tools.agent.tools_of(ticket.problem)
+            if self._tools is not None:
+                self._tools.agent.tools_of(ticket.problem)
+            elif asked := ticket.problem.arguments.get("tools"):
+                Toolbox().subset(asked)
             # Whatever is wrong with this ticket is said before anything of it is queued.
             self.engine.config.prefill_length(len(prompt))
             self.engine.config.check_length(len(prompt), max(limits or (drawn.max_new_tokens,)))
@@ -260,14 +234,15 @@ class Replica:
     def cancel(self, ticket_numbers: Iterable[int]) -> None:
         """Forgets these tickets at once and frees their slots; unknown numbers are ignored."""
         jobs, _, _ = self._remove(ticket_numbers, extract=False)
-        self._tools.cancel(set(jobs))
+        if self._tools is not None:
+            self._tools.cancel(set(jobs))
 
     def give(self, ticket_numbers: Iterable[int]) -> MigrationPayload:
         """As `cancel`, but hands over what was written and the caches of what runs."""
         assert self.version is not None
         jobs, held, queued = self._remove(ticket_numbers, extract=True)
         self._counts["tickets_given"] += len(jobs)
-        paused = tuple(self._tools.take(set(jobs)))
+        paused = () if self._tools is None else tuple(self._tools.take(set(jobs)))
         return MigrationPayload(self.version, tuple(jobs), tuple(held), tuple(queued), paused)
 
     def take(self, payload: MigrationPayload) -> Moved:
@@ -278,10 +253,9 @@ class Replica:
         """
         assert payload.version == self.version, f"under {payload.version}, to {self.version}"
         num_moved = num_reprefilled = 0
-        for job in payload.jobs:
-            number = job.ticket.number
-            assert number not in self._jobs, f"ticket {number} is here already"
-            self._jobs[number] = job
+        numbers = tuple(job.ticket.number for job in payload.jobs)
+        assert self._jobs.keys().isdisjoint(numbers), f"one of tickets {numbers} is here already"
+        self._jobs |= dict(zip(numbers, payload.jobs, strict=True))
         for held in payload.held:
             num_tokens = sum(len(attempt.sequence) for _, attempt in held.waiting)
             if self.engine.accepts(held.prefix):
@@ -296,27 +270,27 @@ class Replica:
         for attempt in payload.queued:
             self._queue(attempt)
         for sample in payload.paused:
+            assert self._tools is not None, "samples of an agent for a replica without one"
             self._tools.put(sample)
-        self._counts["tickets_taken"] += len(payload.jobs)
-        numbers = tuple(job.ticket.number for job in payload.jobs)
+        self._counts["tickets_taken"] += len(numbers)
         return Moved(numbers, num_moved, num_reprefilled)
 
-    def step(self) -> tuple[list[Group], BlockStats]:
+    def step(self) -> tuple[list[Group], BlockDecoded]:
         """Fills free slots, decodes one block, and returns the groups that are complete.
 
         Prefill, inserts and block are all under way before the one wait for their results.
         """
         start_s = self._clock()
         if self.is_paused:
-            return [], BlockStats(start_s, start_s, 0, 0, 0)
+            return [], self._report(start_s, 0, 0, 0)
         aside = self._slots.make_room(self.version)
         self._waiting.held[:0] = aside
         self._counts["preemptions"] += len(aside)
-        groups = self._take_back(start_s)
+        groups = [] if self._tools is None else self._take_back(self._tools, start_s)
         prefills = self._admit(start_s)
         occupied = self._slots.occupied()
         block = self._slots.decode(self._params, occupied) if occupied else None
-        if block is None and not prefills:
+        if block is None and not prefills and self._tools is not None:
             self._tools.wait(WAIT_S)
         num_tokens = 0
         for result, attempts in prefills:
@@ -342,14 +316,20 @@ class Replica:
                     self._slots.halt(slot)
                     reason = "stop"
                 else:
-                    reason = self._finish_reason(attempt)
-                if reason is not None and not self._pause_on_tools(slot, attempt):
+                    reason = attempt.finish_reason(self._tokenizer.end_ids)
+                if reason is not None and self._calls_tools(attempt, slot):
+                    continue
+                if attempt.job.listen is not None:
+                    attempt.job.listen(attempt, reason)
+                if reason is not None:
                     self._slots.leave(slot, self.version)
-                    self._end_attempt(attempt, reason, end_s)
-                    groups += self._complete(attempt.job)
+                    groups += self._end_attempt(attempt, reason, end_s)
         num_prompts = sum(len({a.prompt_key[0] for _, a in waiting}) for _, waiting in prefills)
-        stats = BlockStats(start_s, self._clock(), num_tokens, len(occupied), num_prompts)
-        return groups, stats
+        return groups, self._report(start_s, num_tokens, len(occupied), num_prompts)
+
+    def _report(self, start_s: float, *counts: int) -> BlockDecoded:
+        version = -1 if self.version is None else self.version
+        return BlockDecoded(self.number, version, start_s, self._clock(), *counts)
 
     # ---- parts of a step ------------------------------------------------------------------------
 
@@ -360,7 +340,8 @@ class Replica:
         prefills = [] if long_read is None else self._read_on(long_read)
         while self._slots.has_free:
             if not room.held:
-                attempts = room.next_attempts(new_prompts=not self._tools.is_full)
+                is_full = self._tools is not None and self._tools.is_full
+                attempts = room.next_attempts(new_prompts=not is_full)
                 if not attempts:
                     break
                 prefills += self._read(attempts, now_s)
@@ -378,74 +359,59 @@ class Replica:
 
         What takes several chunks is begun, and goes on between blocks.
         """
-        rows: dict[tuple[int, int], int] = {}
-        prompts = []
         for attempt in attempts:
             attempt.started_s = attempt.started_s or now_s
-            if attempt.prompt_key not in rows:
-                rows[attempt.prompt_key] = len(prompts)
-                prompts.append(attempt.sequence)
+        work = prefill_of(attempts, self.seed)
         assert self.version is not None
         if attempts[0].cache is None:
-            known = self._slots.find(prompts, self.version)
+            known = self._slots.find(work.prompts, self.version)
         else:
+            assert self._tools is not None
             known = self._tools.known(attempts, self.engine.config.prefill_prompts)
-        work = PrefillWork(
-            prompts,
-            [rows[attempt.prompt_key] for attempt in attempts],
-            [
-                SampleRequest.of(a.job.ticket, a.number, a.sampling_left, seed=self.seed)
-                for a in attempts
-            ],
-            known,
-            self.version,
-        )
+        work = work._replace(existing_prefix=known, version=self.version)
         reading = self.engine.begin_prefill(self._params, work)
-        return self._read_on(LongRead(reading, deque(enumerate(attempts))))
+        return self._read_on(Held(reading, deque(enumerate(attempts))))
 
-    def _read_on(self, long_read: LongRead) -> list[Prefilled]:
+    def _read_on(self, long_read: Held) -> list[Prefilled]:
         """The next chunk, or all that is left where nothing decodes meanwhile."""
         reading, waiting = long_read
         while reading.num_left > 0:
             reading = self.engine.prefill_chunk(self._params, reading)
             if reading.num_left > 0 and self.active_slots:
                 self._counts["chunks_between_blocks"] += 1
-                self._waiting.long_read = LongRead(reading, waiting)
+                self._waiting.long_read = Held(reading, waiting)
                 return []
         prefix, result = self.engine.end_prefill(self._params, reading)
         self._waiting.held.append(Held(prefix, waiting))
-        return [Prefilled(result, tuple(waiting))]
+        return [(result, tuple(waiting))]
 
-    def _pause_on_tools(self, slot: int, attempt: Attempt) -> bool:
-        """True where the attempt has called tools; it has left its slot then."""
-        end = self._tools.asks(attempt)
-        if end is None:
-            return False
-        cache = jax.device_get(self._slots.extract(slot))
-        self._slots.leave(slot, self.version)
-        self._tools.pause(attempt, end, cache)
-        return True
+    def _calls_tools(self, attempt: Attempt, slot: int) -> bool:
+        """True where it does; it has left its slot then."""
+        extract = functools.partial(self._slots.extract, slot)
+        found = self._tools is not None and self._tools.begin(attempt, extract)
+        if found:
+            self._slots.leave(slot, self.version)
+        return found
 
-    def _take_back(self, now_s: float) -> list[Group]:
+    def _take_back(self, tools: PausedOnTools, now_s: float) -> list[Group]:
         """Queues the attempts whose tools have answered; groups that a lack of room completes."""
         groups = []
-        for attempt, fits in self._tools.returned():
+        for attempt, fits in tools.returned():
             if fits:
                 self._queue(attempt)
             else:
-                self._end_attempt(attempt, "length", now_s)
-                groups += self._complete(attempt.job)
+                groups += self._end_attempt(attempt, "length", now_s)
         return groups
 
-    def _queue(self, attempt: Attempt) -> None:
-        """With its cache, where it has one that can be used here."""
-        if attempt.cache is not None and self.engine.accepts(attempt.cache):
+    def _queue(self, attempt: Attempt, *, keep_cache: bool = True) -> None:
+        """With the cache it has from before its tools, where that can be used here."""
+        if attempt.cache is None:
+            self._waiting.queue(attempt)
+        elif keep_cache and self.engine.accepts(attempt.cache):
             self._waiting.queue_returned(attempt)
-        elif attempt.cache is not None:
+        else:
             attempt.cache = None
             self._read_again(attempt)
-        else:
-            self._waiting.queue(attempt)
 
     def _remove(
         self, ticket_numbers: Iterable[int], *, extract: bool
@@ -465,8 +431,8 @@ class Replica:
 
     def _read_again(self, attempt: Attempt) -> None:
         """Queues an attempt that has lost its cache."""
-        if attempt.length and self._finish_reason(attempt):  # its end is drawn, and found, again
-            attempt.cut(1)
+        if attempt.length and attempt.finish_reason(self._tokenizer.end_ids):
+            attempt.cut(1)  # its end is drawn, and found, again
         try:
             self.engine.config.prefill_length(len(attempt.sequence))
         except ValueError:  # too long to be read in this engine
@@ -475,18 +441,10 @@ class Replica:
         self._counts["tokens_reprefilled"] += len(attempt.sequence)
         self._waiting.queue(attempt)
 
-    def _finish_reason(self, attempt: Attempt) -> FinishReason | None:
-        last, sampling = attempt.tokens[-1][-1], attempt.job.sampling
-        if last in self._tokenizer.end_ids or last in sampling.stop_ids:
-            return "stop"
-        return "length" if attempt.length >= attempt.most_tokens else None
-
-    def _end_attempt(self, attempt: Attempt, reason: FinishReason, end_s: float) -> None:
-        text = self._tokenizer.response_text(attempt.turn_tokens)
-        attempt.job.rollouts[attempt.number] = attempt.to_rollout(reason, text, end_s)
-
-    def _complete(self, job: Job) -> list[Group]:
-        """The group of the job, if its last attempt has ended."""
+    def _end_attempt(self, attempt: Attempt, reason: FinishReason, end_s: float) -> list[Group]:
+        """The group of its job, if it was the last one."""
+        job, text = attempt.job, self._tokenizer.response_text(attempt.turn_tokens)
+        job.rollouts[attempt.number] = attempt.to_rollout(reason, text, end_s)
         if len(job.rollouts) < job.size:
             return []
         del self._jobs[job.ticket.number]

@@ -3,6 +3,7 @@
 The driver's side is `hosted_replicas`; what carries the messages is `process_hosts` or `ray_hosts`.
 """
 
+import functools
 import logging
 import os
 import threading
@@ -14,11 +15,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from loong_jax.errors import LoongError
-from loong_jax.rollout import host_messages as messages
-from loong_jax.rollout.attempts import Attempt
-from loong_jax.rollout.host_messages import HostSetup, monotonic_clock_name
+from loong_jax.rollout import hosts as messages
+from loong_jax.rollout.attempts import Attempt, MigrationPayload, PartialReport, PartialRollout
+from loong_jax.rollout.hosts import HostSetup, monotonic_clock_name
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
-from loong_jax.rollout.partial import PartialReport, PartialRollout
 from loong_jax.rollout.publishing import Staging
 from loong_jax.rollout.records import Rollout
 from loong_jax.rollout.replica import Replica
@@ -72,25 +72,23 @@ class ReplicaHost:
         match message:
             case messages.Call(method, arguments):
                 getattr(group, method)(**arguments)
-            case messages.Give(move, replica, numbers):
-                give = lambda payload: self._send(  # noqa: E731
-                    messages.Given(move, payload and payload.on_host())
-                )
-                group.give(replica, numbers, give)
-            case messages.Score(number, replica, groups):
-                group.score(
-                    replica, groups, lambda scored: self._send(messages.Scored(number, scored))
-                )
+            case messages.Ask(number, "publish", arguments):
+                reply = self._staging.handle(arguments["message"], data)
+                self._send(messages.Answer(number, reply))
+            case messages.Ask(number, method, arguments):
+                getattr(group, method)(**arguments, then=functools.partial(self._answer, number))
             case messages.Retire(version):
                 self._versions.retire(version)
-            case messages.Ask(number, asked):
-                self._send(messages.Answer(number, self._staging.handle(asked, data)))
             case messages.Close(timeout_s):
                 self._close(timeout_s)
                 return False
             case _:
                 raise AssertionError(f"unknown message {message!r}")
         return True
+
+    def _answer(self, number: int, value: Any) -> None:
+        value = value.on_host() if isinstance(value, MigrationPayload) else value
+        self._send(messages.Answer(number, value))
 
     def _close(self, timeout_s: float) -> None:
         self._closing.set()

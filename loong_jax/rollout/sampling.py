@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from loong_jax.environments.environment import Problem
-from loong_jax.errors import ConfigError
 from loong_jax.rollout.agentic.agent import Agent
 from loong_jax.rollout.engine import Engine, Params
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
@@ -40,8 +39,7 @@ def generate_all(
     Equal problems draw equal samples unless `issues` (one per problem, default 0) tells them apart.
     Each thread has a replica of its own: on CPU a block of a small model keeps one core busy.
     """
-    if num_threads < 1:
-        raise ConfigError(f"num_threads={num_threads} must be at least 1.")
+    assert num_threads >= 1, f"num_threads={num_threads}"
     tickets = [
         Ticket(number=i, problem=problem, issue=issues[i] if issues else 0)
         for i, problem in enumerate(problems)

@@ -20,11 +20,11 @@ from loong_jax.errors import ConfigError
 from loong_jax.models import families
 from loong_jax.models.families import ModelConfig
 from loong_jax.rollout import slots as slot_rows
-from loong_jax.rollout.devices import WHOLE, OneDevice, OnMesh, rounded
+from loong_jax.rollout.devices import OnMesh, rounded
 from loong_jax.rollout.engine import Params, PrefillWork, ResultTokens, SampleRequest
-from loong_jax.rollout.engine_config import EngineConfig
-from loong_jax.rollout.programs import Programs
-from loong_jax.rollout.reading import CachedPrefixes, PromptReader, Reading
+from loong_jax.rollout.engine_config import EngineSettings
+from loong_jax.rollout.programs import WHOLE, Members, OneDevice, Programs, Reading
+from loong_jax.rollout.reading import CachedPrefixes, ChunkReader
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slots import DecodeState, Prefix
 from loong_jax.rollout.speculation import DraftedCache
@@ -40,7 +40,7 @@ class SlotEngine:
         self,
         devices: OneDevice,
         tokenizer: Tokenizer,
-        config: EngineConfig,
+        config: EngineSettings,
         num_before: int = 0,
         hidden: jax.ShapeDtypeStruct | None = None,
     ):
@@ -52,6 +52,11 @@ class SlotEngine:
                 f"speculation={config.speculation}, but the model has "
                 f"{'no' if hidden is None else 'a'} drafting head to decode with. Set "
                 "num_mtp_layers=1 in the model's config to have one, and speculation to use it."
+            )
+        if not (config.cache_length and config.prefill_lengths):
+            raise ConfigError(
+                f"cache_length={config.cache_length} and prefill_lengths={config.prefill_lengths} "
+                "leave lengths open, and an engine is compiled for them. Give both."
             )
         if self.is_paged != (config.pages is not None):
             raise ConfigError(
@@ -71,7 +76,9 @@ class SlotEngine:
             config.speculation,
         )
         self._hidden = hidden
-        self.reader = PromptReader(self.programs, devices, tokenizer, config, hidden)
+        self.chunks = ChunkReader(self.programs, devices, tokenizer, config, hidden)
+        begun = Prefix(devices.caches, WHOLE, WHOLE), WHOLE
+        self._prefill = devices.compile(self.programs.prefill, outs=begun)
         state = DecodeState(devices.caches, WHOLE, WHOLE)
         block, one = (state, WHOLE), Prefix(devices.one_cache, WHOLE, WHOLE)
         self._insert = devices.compile(slot_rows.insert, outs=state, donate=1)
@@ -86,7 +93,7 @@ class SlotEngine:
         graphdef: nnx.GraphDef,
         model_config: ModelConfig,
         tokenizer: Tokenizer,
-        config: EngineConfig,
+        config: EngineSettings,
         rules: ShardingRules | None = None,
     ) -> "SlotEngine":
         """The engine of the model that `init_weights` of its family gave `graphdef` for, under the
@@ -107,6 +114,7 @@ class SlotEngine:
             devices = OneDevice(
                 lambda weights: nnx.merge(graphdef, nnx.State(weights)),
                 functools.partial(make_cache, model_config),
+                single_threaded=config.single_threaded,
             )
         return cls(
             devices,
@@ -154,22 +162,45 @@ class SlotEngine:
         )
         return slots, jnp.zeros(2, jnp.int32) if self.config.speculation else None
 
-    def prefill_batch(self, *, params: Params, **work: Any) -> tuple[Any, ResultTokens]:
-        """All of a prefill at once; `work` are the fields of `PrefillWork`."""
-        reading = self.begin_prefill(params, PrefillWork(**work))
+    def prefill_batch(self, *, params: Params, **given: Any) -> tuple[Any, ResultTokens]:
+        """All of a prefill at once; `given` are the fields of `PrefillWork`. Raises ValueError for
+        prompts or requests that the engine is not built for.
+        """
+        work = PrefillWork(**given)
+        for prompt in work.prompts:
+            self.config.prefill_length(len(prompt))
+        for row, request in zip(work.rows, work.requests, strict=True):
+            self.config.check_sampling(request.sampling)
+            self.config.check_length(len(work.prompts[row]), request.sampling.max_new_tokens)
+        reading = self.begin_prefill(params, work)
         while reading.num_left > 0:
             reading = self.prefill_chunk(params, reading)
         return self.end_prefill(params, reading)
 
     def begin_prefill(self, params: Params, work: PrefillWork) -> Reading:
-        return self.reader.begin(params, work)
+        config = self.config
+        assert len(work.prompts) <= config.prefill_prompts, "split them"
+        assert len(work.requests) <= config.prefill_members, "split them"
+        lengths = np.zeros(config.prefill_prompts, np.int32)
+        lengths[: len(work.prompts)] = [len(prompt) for prompt in work.prompts]
+        members = Members.of(work.rows, work.requests, self.tokenizer.end_ids, config)
+        reading = Reading(tuple(work.prompts), lengths, lengths, members)
+        if work.existing_prefix is None and lengths.max() <= config.prefill_lengths[-1]:
+            return reading
+        return self.chunks.begin(params, reading, work.existing_prefix)
 
     def prefill_chunk(self, params: Params, reading: Reading) -> Reading:
         """Consumes `reading`."""
-        return self.reader.read_chunk(params, reading)
+        return self.chunks.read(params, reading)
 
     def end_prefill(self, params: Params, reading: Reading) -> tuple[Any, ResultTokens]:
-        return self.reader.end(params, reading)
+        if reading.read is not None:
+            return self.chunks.end(reading)
+        length = self.config.prefill_length(int(reading.lengths.max()))
+        tokens = np.full((len(reading.lengths), length), self.tokenizer.pad_id, np.int32)
+        for row, prompt in enumerate(reading.prompts):
+            tokens[row, : len(prompt)] = prompt
+        return self._prefill(params, tokens, reading.lengths, reading.members)
 
     def find(
         self, decode_state: DecodeState, prompts: Sequence[np.ndarray], version: int
@@ -281,7 +312,7 @@ class SlotEngine:
         request = SampleRequest(stream=(0, 0, 0, 0, 0), sampling=SamplingSettings(max_new_tokens=1))
         for length in self.config.prefill_lengths:
             prompt = np.full(length, self.tokenizer.eos_id, np.int32)
-            in_chunks = [self.reader.nothing_read()] if self.config.reads_in_chunks else []
+            in_chunks = [self.chunks.nothing_read()] if self.config.reads_in_chunks else []
             for beginning in (None, *in_chunks):
                 prefix, _ = self.prefill_batch(
                     params=params,
@@ -302,3 +333,18 @@ class SlotEngine:
         for width in self.config.narrow_slots:
             state, _ = self.generate(params, state, slots=np.arange(width, dtype=np.int32))
         return state
+
+
+def engine_for(
+    graphdef: nnx.GraphDef,
+    model: ModelConfig,
+    tokenizer: Tokenizer,
+    config: EngineSettings,
+    rules: ShardingRules | None = None,
+) -> SlotEngine:
+    """The engine of a model as `config` says: with slots that own their cache, or over pages."""
+    if config.pages is None:
+        return SlotEngine.for_model(graphdef, model, tokenizer, config, rules)
+    from loong_jax.rollout.paged_engine import PagedEngine  # which stands on this module
+
+    return PagedEngine.for_model(graphdef, model, tokenizer, config, rules)

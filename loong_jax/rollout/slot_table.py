@@ -1,7 +1,7 @@
-"""Which sample has which slot of an engine, together with the engine's decode state.
+"""Which attempts of a replica have a slot of its engine, and in which queues the others wait.
 
-A replica decides who comes and goes; here is what that asks of the engine. The state can be given
-up for a while, so that somebody else has the devices.
+A replica decides who comes and goes; `SlotTable` is what that asks of the engine, with its decode
+state, which can be given up for a while, so that somebody else has the devices.
 """
 
 from collections import Counter, deque
@@ -13,6 +13,7 @@ import numpy as np
 
 from loong_jax.rollout.attempts import Attempt, Held, Job
 from loong_jax.rollout.engine import Engine, Params, Prefix, ResultTokens
+from loong_jax.rollout.engine_config import EngineSettings
 
 
 class SlotTable:
@@ -163,3 +164,79 @@ class SlotTable:
         if self._state is not None:
             counts.update(self._engine.statistics(self._state))
         return dict(counts)
+
+
+class PrefillQueue:
+    """Queues by prefill bucket, one long read under way, and prefixes whose members wait."""
+
+    def __init__(self, config: EngineSettings):
+        self._config = config
+        self._largest = config.prefill_lengths[-1]
+        self._queues: dict[tuple[int, bool], deque[Attempt]] = {}  # by bucket, and if it is long
+        self._returned: dict[bool, deque[Attempt]] = {False: deque(), True: deque()}  # by length
+        self._order = 0
+        self.held: list[Held] = []
+        self.long_read: Held | None = None
+
+    def queue(self, attempt: Attempt) -> None:
+        """Raises ValueError for an attempt that the engine cannot read."""
+        attempt.order = self.next_order()
+        length = len(attempt.sequence)
+        key = self._config.prefill_length(length), length > self._largest
+        self._queues.setdefault(key, deque()).append(attempt)
+
+    def queue_returned(self, attempt: Attempt) -> None:
+        """Queues an attempt with its cache before all others; it keeps its place in age."""
+        num_new = len(attempt.sequence) - attempt.num_cached
+        self._returned[num_new > self._largest].append(attempt)
+
+    def next_order(self) -> int:
+        self._order += 1
+        return self._order - 1
+
+    def next_attempts(self, *, new_prompts: bool = True) -> list[Attempt]:
+        """Attempts for one prefill: those that come back from their tools before all others, then
+        from the bucket whose head has waited longest, where `new_prompts` are wanted.
+
+        What is longer than the largest bucket has a queue of its own, which waits while such
+        prompts are being read.
+        """
+        returned = [q for long, q in self._returned.items() if q and not (long and self.long_read)]
+        queues = [
+            queue
+            for (_, is_long), queue in self._queues.items()
+            if new_prompts and queue and not (is_long and self.long_read)
+        ]
+        if not returned and not queues:
+            return []
+        queue = min(returned or queues, key=lambda queue: queue[0].order)
+        attempts: list[Attempt] = []
+        prompts: set[tuple[int, int]] = set()
+        while queue and len(attempts) < self._config.prefill_members:
+            prompts.add(queue[0].prompt_key)
+            if len(prompts) > self._config.prefill_prompts:
+                break
+            attempts.append(queue.popleft())
+        return attempts
+
+    def attempts(self) -> Iterator[Attempt]:
+        for queue in (*self._queues.values(), *self._returned.values()):
+            yield from queue
+        for held in (*self.held, *([] if self.long_read is None else [self.long_read])):
+            yield from (attempt for _, attempt in held.waiting)
+
+    def remove(self, jobs: set[Job]) -> tuple[list[Held], list[Attempt]]:
+        """Takes out the attempts of these jobs: those behind prefixes, and those not read yet."""
+        queued = []
+        for queue in (*self._queues.values(), *self._returned.values()):
+            queued += [a for a in queue if a.job in jobs]
+            others = [a for a in queue if a.job not in jobs]
+            queue.clear()
+            queue.extend(others)
+        if self.long_read is not None:
+            mine, others = self.long_read.split(jobs)
+            queued += [attempt for _, attempt in mine.waiting]
+            self.long_read = others if others.waiting else None
+        parts = [held.split(jobs) for held in self.held]
+        self.held = [others for _, others in parts if others.waiting]
+        return [mine for mine, _ in parts if mine.waiting], queued

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from loong_jax import configs, environments, recipes, remote
+from loong_jax import cli_help, configs, environments, recipes, remote
 from loong_jax.data import response
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
@@ -100,13 +100,11 @@ def with_sources(recipe: Any, arguments: Sequence[str]) -> Any:
         return recipe
     if recipe.max_new_tokens is None and not any("max-new-tokens" in word for word in arguments):
         recipe = dataclasses.replace(recipe, max_new_tokens=NEW_TOKENS)
-    stages = {name: _tuned(recipe, name, arguments) for name in recipe.stages}
-    return dataclasses.replace(recipe, stages=stages)
+    return recipe.mapped(lambda name, stage: _tuned(recipe, name, stage, arguments))
 
 
-def _tuned(recipe: Recipe, name: str, arguments: Sequence[str]) -> Stage:
+def _tuned(recipe: Recipe, name: str, stage: Stage, arguments: Sequence[str]) -> Stage:
     """A stage that has the miniature's schedule, with one for a model that was trained before."""
-    stage = recipe.stages[name]
     if not isinstance(stage, SftStage | RlStage):
         return stage
     schedule, peak = stage.optimizer.schedule, PEAKS[type(stage)][stage.lora is not None]
@@ -145,20 +143,27 @@ def _with_problems(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
         return recipe if is_file else _posing(recipe, FileProblems())
     start = value_of("--start-from", arguments)
     if recipe.name in OF_ITS_START and start is not None:
-        return _posing_those_of(recipe, remote.located(start))
+        return _posing_those_of(recipe, remote.located(start), arguments)
     return recipe
 
 
-def _posing_those_of(recipe: Recipe, start: AnyPath) -> Recipe:
-    """With the problems of the run that weights are from, and answers as long as there."""
+def _posing_those_of(recipe: Recipe, start: AnyPath, arguments: Sequence[str]) -> Recipe:
+    """With the problems of the run that weights are from; form, tools and lengths as there."""
     run = own_problems.recipe_of(start)
     if run is None or run.problems is None:
         whose = "the quickstart" if isinstance(recipe.problems, GeneratedProblems) else recipe.name
         logger.info("poses the problems of %s; --problems FILE gives others", whose)
         return recipe
     logger.info("poses the problems of %s, as the run %s does", _said(run.problems), start)
-    length = run.max_new_tokens or run.evaluation.sampling.max_new_tokens
-    return dataclasses.replace(_posing(recipe, run.problems), max_new_tokens=length)
+    length = recipe.max_new_tokens
+    if length is None and not any("max-new-tokens" in word for word in arguments):
+        length = run.max_new_tokens or run.evaluation.sampling.max_new_tokens
+    return dataclasses.replace(
+        _posing(recipe, run.problems),
+        max_new_tokens=length,
+        form=recipe.form or run.form,
+        tools=recipe.tools or run.tools,
+    )
 
 
 def _said(problems: ProblemSource) -> str:
@@ -171,11 +176,7 @@ def _said(problems: ProblemSource) -> str:
 
 def _posing(recipe: Recipe, problems: ProblemSource) -> Recipe:
     """The recipe with other problems, all of which every stage poses."""
-    stages = {
-        name: dataclasses.replace(stage, domains=()) if isinstance(stage, RlStage) else stage
-        for name, stage in recipe.stages.items()
-    }
-    return dataclasses.replace(recipe, problems=problems, stages=stages, experts=())
+    return dataclasses.replace(recipe.changed(RlStage, domains=()), problems=problems, experts=())
 
 
 def _with_form(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
@@ -185,18 +186,8 @@ def _with_form(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
         given = ToolSettings(names=tuple(names.split(",")), describe=True, offers_all=True)
         recipe = dataclasses.replace(recipe, tools=given)
     if (rank := value_of("--lora", arguments)) is not None and rank.isdigit():
-        recipe = _with_adapters(recipe, LoraConfig(rank=int(rank)))
+        recipe = recipe.changed(SftStage | RlStage, lora=LoraConfig(rank=int(rank)))
     return recipe
-
-
-def _with_adapters(recipe: Recipe, lora: LoraConfig) -> Recipe:
-    stages = {
-        name: dataclasses.replace(stage, lora=lora)
-        if isinstance(stage, SftStage | RlStage)
-        else stage
-        for name, stage in recipe.stages.items()
-    }
-    return dataclasses.replace(recipe, stages=stages)
 
 
 def finished(config: Any, before: Any, arguments: Sequence[str]) -> Any:
@@ -206,12 +197,13 @@ def finished(config: Any, before: Any, arguments: Sequence[str]) -> Any:
     """
     if not isinstance(config, Recipe):
         return config
-    stages = {}
-    for name, stage in config.stages.items():
+
+    def fitting(name: str, stage: Stage) -> Stage:
         option = f"--{name.replace('_', '-')}.optimizer.schedule.num-steps"
         is_given = any(word.split("=")[0] == option for word in arguments)
-        stages[name] = stage if is_given else _with_schedule(stage, before.stages[name])
-    return dataclasses.replace(config, stages=stages)
+        return stage if is_given else _with_schedule(stage, before.stages[name])
+
+    return config.mapped(fitting)
 
 
 def _with_schedule(stage: Stage, before: Stage) -> Stage:
@@ -233,12 +225,7 @@ def _with_schedule(stage: Stage, before: Stage) -> Stage:
 
 def value_of(option: str, arguments: Sequence[str]) -> str | None:
     """The value of an option among words of a command line; None where it is not there."""
-    for place, word in enumerate(arguments):
-        if word.startswith(f"{option}="):
-            return word.partition("=")[2]
-        if word == option and place + 1 < len(arguments):
-            return arguments[place + 1]
-    return None
+    return cli_help.take(option, arguments)[0] or None
 
 
 def _short(name: str) -> str:

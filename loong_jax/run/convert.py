@@ -6,30 +6,98 @@ by block into files of its own, `DST/.import`, and notes each block; killed ther
 the next one.
 """
 
-import functools
+import dataclasses
 import hashlib
 import json
 import math
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import tyro
 
-from loong_jax import configs
+from loong_jax import configs, options
 from loong_jax.data import json_files
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.merge import checkpoints, published
 from loong_jax.models import parameters
 from loong_jax.models.families import ModelConfig, family_of
-from loong_jax.models.hf import HfCheckpoint, files, save_weights_hf
-from loong_jax.remote import AnyPath, RemotePath
+from loong_jax.models.hf import HfCheckpoint, files, from_gguf, save_weights_hf
+from loong_jax.remote import AnyPath
 from loong_jax.rl import checkpoint
-from loong_jax.run import model_files
+from loong_jax.run import sources
 
-FORMAT_VERSION = 1
 BLOCK_BYTES = 1 << 28  # of a leaf, copied and noted at a time
+
+
+_Source = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="SRC")]
+_Destination = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DST")]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImportHfOptions:
+    """Makes a checkpoint of ours from a directory in the published layout.
+
+    DST gets weights/, as a finished stage has them, and model.json, the model's config. An import
+    that was stopped goes on when the same command runs again. Example:
+    loong import-hf longcat-flash-chat checkpoints/chat
+    """
+
+    source: Annotated[tyro.conf.Positional[AnyPath], tyro.conf.arg(metavar="SRC")]  # or a URL
+    destination: _Destination  # made unless it is there
+    dtype: str | None = None  # of matrices, such as bfloat16; as stored unless given
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImportGgufOptions:
+    """Makes a directory in the published layout from a GGUF file of a Llama, Qwen2 or Qwen3 model.
+
+    DST gets config.json, model.safetensors, and the tokenizer with its template. What quantisation
+    lost stays lost. Example: loong import-gguf SmolLM2-135M-Instruct.Q4_1.gguf checkpoints/smollm2
+    """
+
+    source: _Source  # one .gguf file
+    destination: _Destination  # made unless it is there
+    dtype: str = "float32"  # of all weights
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportHfOptions:
+    """Writes a checkpoint of ours in the published layout: config.json and safetensors files.
+
+    SRC is a run (its last finished stage), a stage of one, what `loong import-hf` or `loong merge`
+    made, or a directory of checkpoints. An export that was killed is started over when the same
+    command runs again. Example: loong export-hf runs/quickstart exported
+    """
+
+    source: _Source  # weights of ours and their config
+    destination: _Destination  # made unless it is there
+    # of one file, in 10^9 bytes; unless given the files are those of the import, else of 5 at most
+    max_shard_gb: float | None = None
+
+
+def import_hf_main(arguments: Sequence[str]) -> int:
+    chosen = options.parse(ImportHfOptions, "loong import-hf", arguments)
+    import_hf(chosen.source, chosen.destination, dtype=chosen.dtype)
+    return 0
+
+
+def import_gguf_main(arguments: Sequence[str]) -> int:
+    chosen = options.parse(ImportGgufOptions, "loong import-gguf", arguments)
+    from_gguf.import_gguf(chosen.source, chosen.destination, dtype=chosen.dtype)
+    return 0
+
+
+def export_hf_main(arguments: Sequence[str]) -> int:
+    chosen = options.parse(ExportHfOptions, "loong export-hf", arguments)
+    max_shard_bytes = shard_bytes(chosen.max_shard_gb)
+    source = sources.find_weights(chosen.source)
+    assert isinstance(source, Path)
+    export_hf(source, chosen.destination, max_shard_bytes=max_shard_bytes)
+    return 0
 
 
 def import_hf(source: AnyPath | str, destination: Path, *, dtype: str | None = None) -> None:
@@ -52,7 +120,7 @@ def import_hf(source: AnyPath | str, destination: Path, *, dtype: str | None = N
         )
     else:
         _write_model(source, found, staging, destination)
-    model_files.keep(found.directory, destination)
+    sources.copy_files(found.directory, destination)
     for file in staging.iterdir():  # the mark of what is imported goes last
         if file.name != "source":
             file.unlink()
@@ -95,7 +163,7 @@ def write_record(
     destination: Path, like: AnyPath, config: ModelConfig, hf_config: str | None
 ) -> None:
     """Writes model.json of weights that were made from those in `like`, of the same model."""
-    before = _model_record(like) or {}
+    before = sources.model_record(like) or {}
     told = {name: before.get(name) for name in ("hf_dtype", "hf_layout")}
     if not before and published.is_published(like):
         found = HfCheckpoint(like)
@@ -105,7 +173,7 @@ def write_record(
 
 def _write_record(destination: Path, config: ModelConfig, **told: str | None) -> None:
     record = {
-        "format_version": FORMAT_VERSION,
+        "format_version": sources.FORMAT_VERSION,
         "versions": configs.versions(),
         "config": configs.to_json(config),
     }
@@ -120,8 +188,8 @@ def export_hf(source: Path, destination: Path, *, max_shard_bytes: int | None = 
     CheckpointError where there is no config, where the weights are not of it, or where
     `destination` holds what no such export put there.
     """
-    config, config_text = read_model(source)
-    record = _model_record(source) or {}
+    config, config_text = sources.read_model(source)
+    record = sources.model_record(source) or {}
     files_before = _fingerprint_of_files(checkpoints.weight_directories(source)[0])
     weights = checkpoints.load_weights(source)
     _, abstract = family_of(config).abstract_weights(config)
@@ -144,8 +212,8 @@ def export_hf(source: Path, destination: Path, *, max_shard_bytes: int | None = 
         max_shard_bytes=max_shard_bytes,
         source=files_before if files_before == files_after else None,
     )
-    if beside := model_files.found(source):
-        model_files.keep(beside, destination)
+    if beside := sources.files_beside(source):
+        sources.copy_files(beside, destination)
     before = f", {num_kept} of the files before" if num_kept else ""
     print(f"{len(found)} stacked arrays of {source} written to {destination}{before}")
 
@@ -223,45 +291,3 @@ def _same_import(path: Path, fingerprint: str, destination: Path) -> None:
             f"{destination} holds a part of another import. Name another directory, or delete "
             f"{path.parent} to begin anew."
         )
-
-
-def read_model(source: AnyPath) -> tuple[ModelConfig, str | None]:
-    """The config of the weights in `source`, and the config.json that they came with, if any."""
-    if isinstance(source, RemotePath):
-        return _read_remote(source)
-    if record := _model_record(source):
-        return configs.from_json(record["config"]), record["hf_config"]
-    if published.is_published(source) and (source / "config.json").exists():
-        found = HfCheckpoint(source)
-        return found.config, found.config_text
-    for directory in source.resolve().parents:
-        if (directory / "config.json").exists():
-            config = getattr(configs.load(directory), "model", None)
-            if config is not None:
-                return config, model_files.config_text(source)
-    raise CheckpointError(
-        f"{source} has no model.json, is no stage of a run and no checkpoint as it was published "
-        "(config.json and safetensors files), so its config is unknown. Name one of these."
-    )
-
-
-@functools.lru_cache(maxsize=4)
-def _read_remote(source: RemotePath) -> tuple[ModelConfig, str]:
-    """Once in a process, for there every header is a request."""
-    found = HfCheckpoint(source)
-    return found.config, found.config_text
-
-
-def _model_record(source: AnyPath) -> dict[str, Any] | None:
-    """The model.json of the weights in `source`, None where there is none."""
-    for directory in (source, source.parent):
-        path = directory / "model.json"
-        if path.exists():
-            record = json_files.read_json(path)
-            if record.get("format_version") != FORMAT_VERSION:
-                raise CheckpointError(
-                    f"{path} has format_version={record.get('format_version')!r}, not "
-                    f"{FORMAT_VERSION}. Use the version of loong_jax that wrote it."
-                )
-            return record
-    return None

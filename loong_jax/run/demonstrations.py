@@ -3,11 +3,12 @@
 import dataclasses
 import functools
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
 from loong_jax import environments
-from loong_jax.data import chat_records, tool_template
+from loong_jax.data import chat_records, json_files, tool_template
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.data.tool_template import ToolTemplate
 from loong_jax.environments import Problem, ProblemStream
@@ -22,11 +23,12 @@ from loong_jax.recipes import (
     packaged,
     quickstart,
 )
-from loong_jax.run import own_problems, tools
+from loong_jax.run import own_problems, texts
 from loong_jax.run.own_problems import FileStream, Pairs
-from loong_jax.run.texts import Texts
+from loong_jax.run.texts import Sampled, Texts
 
 TOOL_S = 10.0
+SAMPLES = "samples.jsonl"  # of a stage: what it kept of a teacher's answers
 HELD_OUT_SEED = 0  # of validation and test problems: runs of other seeds meet the same ones
 
 
@@ -96,14 +98,24 @@ def pairs_of(recipe: Recipe, stage: SftStage, texts: Texts) -> "Demonstrations |
     )
 
 
+def sampled(directory: Path, seed: int) -> Pairs:
+    """What a stage kept, again and again: as it was sampled where the student has those tokens."""
+    kept = json_files.read_jsonl(directory / SAMPLES)
+    given = [
+        Sampled(r["prompt"], tuple(r["tokens"])) if "tokens" in r else (r["prompt"], r["response"])
+        for r in kept
+    ]
+    return Pairs(given=tuple(given), seed=seed)
+
+
 def _are_in_text(recipe: Recipe) -> bool:
     """True where prompts themselves describe the tools: for models without a chat template."""
     has_template = recipe.model.vocab_size != AsciiTokenizer.vocab_size
-    return tools.are_described(recipe) and not has_template
+    return texts.tools_are_described(recipe) and not has_template
 
 
 def _description(problem: Problem) -> str:
-    offered = tools.toolbox(problem.arguments.get("tools", ()))
+    offered = texts.toolbox(problem.arguments.get("tools", ()))
     return tool_template.description(list(offered.values()))
 
 
@@ -163,7 +175,7 @@ def _turns_before(environment: environments.Environment, problem: Problem) -> st
     names = problem.arguments.get("tools", ())
     if not names:
         return ""
-    toolbox = tools.toolbox(names)
+    toolbox = texts.toolbox(names)
     asked = getattr(environment, "calls")(problem)  # noqa: B009 - of those with tools alone
     answers = [toolbox[n].call(a, problem=problem, timeout_s=TOOL_S) for n, a in asked]
     calls = "".join(tool_template.call_text(n, a) for n, a in asked)

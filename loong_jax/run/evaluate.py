@@ -9,6 +9,7 @@ import tyro
 from rich.console import Console
 from rich.progress import Progress
 
+from loong_jax import options
 from loong_jax.data import json_files, problem_files, response
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.environments import Problem, split_of
@@ -23,13 +24,13 @@ from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.replica import EncodePrompt
 from loong_jax.rollout.serving import prompts
 from loong_jax.run import demonstrations, devices, own_problems, places, serve, sources
-from loong_jax.run.judging import Judge
+from loong_jax.run.session import Judge
 from loong_jax.run.texts import Texts, form_of, texts_with
 from loong_jax.verifiers import own_table
 from loong_jax.verifiers.pool import FormedPool, LocalVerifierPool
 from loong_jax.verifiers.worker import WorkerConfig
 
-DEFAULT_NEW_TOKENS = 256  # where no recipe says how long an answer may be
+DEFAULT = SamplingSettings(max_new_tokens=256)  # where no recipe says how answers are drawn
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,31 +83,50 @@ class EvalOptions:
             raise ConfigError(f"num_problems={self.num_problems} must be at least 1.")
         if self.seed < 0:
             raise ConfigError(f"seed={self.seed} must be at least 0. Give another.")
+        if not self.temperature > 0:
+            raise ConfigError(
+                f"temperature={self.temperature} must be positive. Ask for --greedy besides."
+            )
         if self.form is not None:
             response.form_named(self.form)
 
 
-def evaluate(options: EvalOptions) -> int:
+def main(arguments: Sequence[str]) -> int:
+    return evaluate(options.parse(EvalOptions, "loong eval", arguments))
+
+
+def evaluate(chosen: EvalOptions) -> int:
     """Prints the table and writes the files; the exit status is 0."""
-    places.prepare_files(json=options.json, rollouts=options.rollouts)
+    places.prepare_files(json=chosen.json, rollouts=chosen.rollouts)
     console = Console()
-    recipe = own_problems.recipe_of(options.run_dir)
-    problems = choose_problems(options, recipe, console)
-    source = sources.find(options.run_dir)
-    serving = serve_options(options)
+    recipe = own_problems.recipe_of(chosen.run_dir)
+    problems = choose_problems(chosen, recipe, console)
+    source = sources.find(chosen.run_dir)
+    serving = serve.ServeOptions(
+        run_dir=chosen.run_dir,
+        tokenizer=chosen.tokenizer,
+        slots_per_replica=chosen.slots_per_replica,
+    )
     tokenizer = serve.find_tokenizer(serving, source)
-    texts = find_texts(options, recipe, tokenizer)
-    encode = prompt_encoder(options, texts)
-    drawn = sampling_of(options, recipe)
-    if options.form is not None or (recipe is None and options.chat_style is None):
+    texts = find_texts(chosen, recipe, tokenizer)
+    encode = prompt_encoder(chosen, texts)
+    drawn = sampling_of(chosen, recipe)
+    if chosen.form is not None or (recipe is None and chosen.chat_style is None):
         drawn = dataclasses.replace(drawn, stops=texts.form.stop)
+    settings = EvaluationSettings(
+        samples_per_problem=chosen.samples,
+        sampling=drawn,
+        greedy=chosen.greedy,
+        pass_at=0,
+        seed=chosen.seed,
+    )
     room = room_for(problems, encode, drawn.max_new_tokens, source.config.max_position)
     shapes = dataclasses.replace(serving, context_tokens=-(-room // 16) * 16).engine_config()
     console.print(f"loading {source.weights}")
-    rules = devices.rules_on(options.mesh, 0, devices.exchange_of(source.config))
+    rules = devices.rules_on(chosen.mesh, 0, devices.exchange_of(source.config))
     engine, weights = serve.load(source, tokenizer, shapes, rules)
-    table = own_table(own_verifiers(options, recipe))
-    pool = LocalVerifierPool(options.num_verifiers, WorkerConfig(table=table))
+    table = own_table(own_verifiers(chosen, recipe))
+    pool = LocalVerifierPool(chosen.num_verifiers, WorkerConfig(table=table))
     try:
         with Progress(console=console, transient=True) as progress:
             task = progress.add_task("sampling")
@@ -117,46 +137,40 @@ def evaluate(options: EvalOptions) -> int:
             sampler = sampling.ProblemSampler(
                 engine,
                 weights,
-                seed=options.seed,
+                seed=chosen.seed,
                 encode_prompt=encode,
                 agent=texts.agent,
-                progress=evaluation.counted(
-                    advance, settings_of(options, drawn, 1), map(len, problems.values())
-                ),
+                progress=evaluation.counted(advance, settings, map(len, problems.values())),
             )
-            judge = Judge(FormedPool(pool, texts.form))
-            domains, samples = {}, []
-            for domain, posed in problems.items():
-                result, shown = evaluation.evaluate(
-                    sampler,
-                    judge,
-                    {domain: posed},
-                    settings_of(options, drawn, len(posed)),
-                    stage=source.weights.name,
-                    form=texts.form,
-                )
-                domains |= result.domains
-                samples += shown
+            result, samples = evaluation.evaluate(
+                sampler,
+                Judge(FormedPool(pool, texts.form)),
+                problems,
+                settings,
+                stage=source.weights.name,
+                form=texts.form,
+            )
     finally:
         pool.close(timeout_s=10.0)
-    tables.print_whole(console, tables.overview(domains, options.k, seed=options.seed))
-    if options.json is not None:
-        json_files.write_json(options.json, _record(options, source.weights, drawn, domains))
-    if options.rollouts is not None:
-        json_files.write_jsonl(options.rollouts, samples)
+    domains = result.domains
+    tables.print_whole(console, tables.overview(domains, chosen.k, seed=chosen.seed))
+    if chosen.json is not None:
+        json_files.write_json(chosen.json, _record(chosen, source.weights, drawn, domains))
+    if chosen.rollouts is not None:
+        json_files.write_jsonl(chosen.rollouts, samples)
     return 0
 
 
 def choose_problems(
-    options: EvalOptions, recipe: Recipe | None, console: Console
+    chosen: EvalOptions, recipe: Recipe | None, console: Console
 ) -> dict[str, list[Problem]]:
     """By domain, from the file or the recipe. Raises ConfigError where there is neither."""
-    if options.problems is not None:
-        found = problem_files.read(options.problems, own_verifiers(options, recipe))
+    if chosen.problems is not None:
+        found = problem_files.read(chosen.problems, own_verifiers(chosen, recipe))
         if found.num_repeated:
             console.print(f"{found.num_repeated} lines repeat a problem and are left out")
         posed = found.problems
-        if recipe is not None and not options.all_problems:
+        if recipe is not None and not chosen.all_problems:
             posed = held_out(posed, recipe)
             if len(posed) < len(found.problems):
                 console.print(
@@ -166,19 +180,19 @@ def choose_problems(
                 )
             if not posed:
                 raise ConfigError(
-                    f"{options.problems} holds no problem but those that the run was trained or "
+                    f"{chosen.problems} holds no problem but those that the run was trained or "
                     "chosen on. Give others, or --all-problems."
                 )
         by_domain: dict[str, list[Problem]] = {}
         for problem in posed:
             by_domain.setdefault(problem.domain, []).append(problem)
-        return {name: p[: options.num_problems] for name, p in by_domain.items()}
+        return {name: p[: chosen.num_problems] for name, p in by_domain.items()}
     if recipe is None:
         raise ConfigError(
-            f"{options.run_dir} is no run of a recipe with problems. Give some with --problems "
+            f"{chosen.run_dir} is no run of a recipe with problems. Give some with --problems "
             "FILE.jsonl."
         )
-    count = options.num_problems or 128
+    count = chosen.num_problems or 128
     return {
         name: posed
         for name in demonstrations.domains_of(recipe.problems)
@@ -207,19 +221,13 @@ def held_out(problems: Sequence[Problem], recipe: Recipe) -> tuple[Problem, ...]
     )
 
 
-def sampling_of(options: EvalOptions, recipe: Recipe | None) -> SamplingSettings:
+def sampling_of(chosen: EvalOptions, recipe: Recipe | None) -> SamplingSettings:
     """How answers are drawn: at the temperature asked for, from the whole distribution."""
-    if not options.temperature > 0:
-        raise ConfigError(
-            f"temperature={options.temperature} must be positive. Ask for --greedy besides."
-        )
-    usual = SamplingSettings(max_new_tokens=DEFAULT_NEW_TOKENS)
-    if recipe is not None:
-        usual = recipe.evaluation.sampling
+    usual = None if recipe is None else recipe.evaluation.sampling
     return SamplingSettings(
-        temperature=options.temperature,
-        max_new_tokens=options.max_new_tokens or usual.max_new_tokens,
-        stops=usual.stops,
+        temperature=chosen.temperature,
+        max_new_tokens=chosen.max_new_tokens or (usual or DEFAULT).max_new_tokens,
+        stops=(usual or DEFAULT).stops,
     )
 
 
@@ -238,37 +246,15 @@ def room_for(
     return lengths[uid] + answer
 
 
-def settings_of(
-    options: EvalOptions, drawn: SamplingSettings, num_problems: int
-) -> EvaluationSettings:
-    return EvaluationSettings(
-        num_problems=num_problems,
-        samples_per_problem=options.samples,
-        sampling=drawn,
-        greedy=options.greedy,
-        pass_at=0,
-        seed=options.seed,
-    )
-
-
-def serve_options(options: EvalOptions) -> serve.ServeOptions:
-    """What finds weights and tokenizer, and shapes the engine, as for `loong serve`."""
-    return serve.ServeOptions(
-        run_dir=options.run_dir,
-        tokenizer=options.tokenizer,
-        slots_per_replica=options.slots_per_replica,
-    )
-
-
-def find_texts(options: EvalOptions, recipe: Recipe | None, tokenizer: Tokenizer) -> Texts:
+def find_texts(chosen: EvalOptions, recipe: Recipe | None, tokenizer: Tokenizer) -> Texts:
     """As the recipe reads and writes them, or the model where there is no recipe."""
-    given = None if options.form is None else response.form_named(options.form)
+    given = None if chosen.form is None else response.form_named(chosen.form)
     if recipe is None:
         return Texts(tokenizer=tokenizer, form=given or form_of(tokenizer))
     return texts_with(dataclasses.replace(recipe, form=given or recipe.form), tokenizer)
 
 
-def prompt_encoder(options: EvalOptions, texts: Texts) -> EncodePrompt:
+def prompt_encoder(chosen: EvalOptions, texts: Texts) -> EncodePrompt:
     """Prompts as the recipe poses them, or in the style asked for.
 
     The encoder raises ConfigError for text without tokens.
@@ -276,10 +262,10 @@ def prompt_encoder(options: EvalOptions, texts: Texts) -> EncodePrompt:
 
     def encode(problem: Problem):
         try:
-            if options.chat_style is None:
+            if chosen.chat_style is None:
                 return texts.prompt(problem)
             message = prompts.Message("user", problem.prompt)
-            return prompts.chat_ids(texts.tokenizer, [message], options.chat_style)
+            return prompts.chat_ids(texts.tokenizer, [message], chosen.chat_style)
         except ValueError as error:
             raise ConfigError(
                 f"problem {problem.uid} has a prompt that the model cannot read: {error}"
@@ -289,18 +275,18 @@ def prompt_encoder(options: EvalOptions, texts: Texts) -> EncodePrompt:
 
 
 def _record(
-    options: EvalOptions,
+    chosen: EvalOptions,
     source: AnyPath,
     drawn: SamplingSettings,
     domains: Mapping[str, evaluation.DomainEvaluation],
 ) -> dict[str, Any]:
-    ks: Sequence[int] = options.k
+    ks: Sequence[int] = chosen.k
     return {
         "weights": str(source),
-        "problems": None if options.problems is None else str(options.problems),
-        "samples": options.samples,
+        "problems": None if chosen.problems is None else str(chosen.problems),
+        "samples": chosen.samples,
         "temperature": drawn.temperature,
         "max_new_tokens": drawn.max_new_tokens,
-        "seed": options.seed,
-        "domains": tables.to_json(domains, ks, seed=options.seed),
+        "seed": chosen.seed,
+        "domains": tables.to_json(domains, ks, seed=chosen.seed),
     }

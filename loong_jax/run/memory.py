@@ -22,10 +22,9 @@ from loong_jax.rl import lora, sft, trainer
 from loong_jax.rl.batching import TrajectoryBatch
 from loong_jax.rl.logprobs import CHUNK_LOGITS
 from loong_jax.rl.policy_model import PolicyModel, policy_of
-from loong_jax.rollout.paged_engine import engine_for
+from loong_jax.rollout.slot_engine import engine_for
 from loong_jax.rollout.speculation import DraftedCache
 from loong_jax.run import devices
-from loong_jax.run.placement import engine_shapes
 from loong_jax.run.texts import texts_of
 from loong_jax.sharding import NO_MESH, ShardingRules
 
@@ -120,8 +119,7 @@ def _of_rl(
     here = [other for other in shares.replicas if other not in apart]
     of_replica = 0.0
     if apart:
-        sharded = family_of(recipe.model).abstract_weights(recipe.model, apart[0])[1]
-        of_replica = _bytes(_in_dtypes(sharded, published), apart[0])
+        of_replica = _bytes(_loaded(recipe, apart[0], published), apart[0])
     yield Need(
         f"{count} versions of the policy",
         count * version,
@@ -129,14 +127,7 @@ def _of_rl(
         "--STAGE.scheduler.max-staleness, --dtype bfloat16, --engine.offload-versions",
     )
     copies = [other for other in set(here) if other != rules or recipe.engine.mantissa_bits]
-    loaded = sum(
-        _bytes(
-            _in_dtypes(family_of(recipe.model).abstract_weights(recipe.model, other)[1], published),
-            other,
-        )
-        for other in copies
-    )
-    if loaded:
+    if loaded := sum(_bytes(_loaded(recipe, other, published), other) for other in copies):
         yield Need("weights as replicas load them", loaded, 0, "--replica-mesh as --mesh")
     caches = sum(_cache_bytes(recipe, other) for other in here)
     yield Need(
@@ -178,11 +169,11 @@ def _compiled(recipe: Recipe, stage: SftStage | RlStage) -> Iterator[Need]:
         return
     decoding = {True: 0.0, False: 0.0}
     for other in set(shares.replicas):
-        graphdef, sharded = family_of(recipe.model).abstract_weights(recipe.model, other)
-        shapes = engine_shapes(recipe, other)
-        engine = engine_for(graphdef, recipe.model, texts_of(recipe).tokenizer, shapes, other)
+        graphdef, _ = family_of(recipe.model).abstract_weights(recipe.model, other)
+        tokenizer, settings = texts_of(recipe).tokenizer, recipe.engine_on(other)
+        engine = engine_for(graphdef, recipe.model, tokenizer, settings, other)
         is_here = _overlap(other, rules)
-        block = engine.lower_block(_in_dtypes(sharded, made.published))
+        block = engine.lower_block(_loaded(recipe, other, made.published))
         decoding[is_here] = max(decoding[is_here], _space(block))
     less = "--engine.slots-per-replica, --engine.cache-length"
     yield Need("working space of a block of decoding", decoding[True], decoding[False], less)
@@ -255,7 +246,7 @@ def _estimated(recipe: Recipe, stage: SftStage | RlStage, rules: ShardingRules) 
 
 
 def _cache_bytes(recipe: Recipe, rules: ShardingRules) -> float:
-    shapes, family = engine_shapes(recipe, rules), family_of(recipe.model)
+    shapes, family = recipe.engine_on(rules), family_of(recipe.model)
     make: Any = family.make_cache
     if shapes.speculation and family.drafts(recipe.model):
         make = DraftedCache.zeros
@@ -266,7 +257,9 @@ def _cache_bytes(recipe: Recipe, rules: ShardingRules) -> float:
     return whole / math.prod(rules.parts(axis) for axis in family.cache_axes if axis)
 
 
-def _in_dtypes(sharded: Any, like: Any) -> Any:
+def _loaded(recipe: Recipe, rules: ShardingRules, like: Any) -> Any:
+    """The weights of a replica under `rules`, as shapes in the dtypes of `like`."""
+    sharded = family_of(recipe.model).abstract_weights(recipe.model, rules)[1]
     return jax.tree.map(
         lambda a, b: jax.ShapeDtypeStruct(a.shape, b.dtype, sharding=a.sharding), sharded, like
     )

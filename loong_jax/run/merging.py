@@ -2,20 +2,38 @@
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from loong_jax import options, own
 from loong_jax.data import json_files
-from loong_jax.errors import CheckpointError
-from loong_jax.merge import checkpoints, published
+from loong_jax.errors import CheckpointError, ConfigError
+from loong_jax.merge import METHODS, checkpoints, published
 from loong_jax.merge.checkpoints import MergeConfig
-from loong_jax.run import convert, model_files, sources
+from loong_jax.merge.methods import OWN_METHOD
+from loong_jax.run import convert, sources
 
 # Of an expert's distance from the base over the norm of the base: training moves weights by far
 # less, and weights of two beginnings are about sqrt(2) apart.
 FAR = 0.7
 
 logger = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str]) -> int:
+    name, *rest = arguments
+    if ".py:" in name:
+        method = own.named(name, OWN_METHOD, {})
+    elif name in METHODS:
+        method = METHODS[name]()
+    else:
+        raise ConfigError(
+            f"{name!r} is no method. Choose one of: {', '.join(METHODS)}; or one of your own: "
+            "FILE.py:CLASS."
+        )
+    config_type = options.with_defaults(checkpoints.MergeConfig, method=method)
+    chosen = options.parse(config_type, f"loong merge {name}", rest)
+    return merge(chosen)
 
 
 def merge(config: MergeConfig) -> int:
@@ -45,7 +63,7 @@ def merge(config: MergeConfig) -> int:
         logger.warning("the merge has no model.json, since the base does not say one: %s", error)
         return 0
     convert.write_record(config.output, source.weights, source.config, source.hf_config)
-    sources.keep_files(source, config.output / model_files.KEPT)
+    sources.keep_files(source, config.output / sources.KEPT)
     return 0
 
 

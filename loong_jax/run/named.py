@@ -15,7 +15,7 @@ from loong_jax import own, verifiers
 from loong_jax.errors import ConfigError
 from loong_jax.merge import METHODS, search
 from loong_jax.merge.methods import OWN_METHOD, FusionMethod
-from loong_jax.recipes import SCHEDULERS, FusionStage, Recipe, RlStage, Scheduler
+from loong_jax.recipes import SCHEDULERS, FusionStage, Recipe, RlStage
 from loong_jax.recipes.stages import OWN_SCHEDULER
 from loong_jax.rl.objectives import OBJECTIVES, Objective
 from loong_jax.rl.optimizers import AdamW, Muon, Optimizer
@@ -31,9 +31,7 @@ NAMES: Mapping[str, Mapping[str, Any]] = {  # field of a stage -> what can be na
 }
 _KINDS = {
     "objective": (Objective,),
-    "scheduler": get_args(Scheduler),
     "optimizer": get_args(Optimizer),
-    "method": get_args(FusionMethod),
 }
 _CLASSES = {"scheduler": OWN_SCHEDULER, "method": OWN_METHOD}  # fields that a class may name
 
@@ -77,11 +75,12 @@ def _part(field: str, option: str, name: str, stage: Any) -> Any:
     if ".py:" in name:
         found = own.own_function(name)
         if field in _CLASSES and isinstance(found, type):
-            return own.named(name, _CLASSES[field], _fields(getattr(stage, field)))
+            known = _shared(stage.scheduler, found) if field == "scheduler" else {}
+            return own.named(name, _CLASSES[field], known)
         part = found(stage)
+        if field in _CLASSES:
+            return own.as_own(part, name, _CLASSES[field])
         if not isinstance(part, _KINDS[field]):
-            if field in _CLASSES:
-                return own.as_own(part, name, _CLASSES[field])
             kinds = ", ".join(kind.__name__ for kind in _KINDS[field])
             raise ConfigError(f"{option}={name} returned {part!r:.80}. Return one of {kinds}.")
         return part
@@ -93,14 +92,21 @@ def _part(field: str, option: str, name: str, stage: Any) -> Any:
 
 def _like(old: Any, kind: Callable[..., Any]) -> Any:
     """A config of that kind, with the settings that it has in common with the old one."""
-    known = inspect.signature(kind).parameters
-    return kind(**{name: value for name, value in _fields(old).items() if name in known})
+    return kind(**_shared(old, kind))
 
 
-def _fields(config: Any) -> Mapping[str, Any]:
-    if isinstance(config, own.OwnPart):
-        return config.settings
-    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+def _shared(old: Any, kind: Callable[..., Any]) -> Mapping[str, Any]:
+    """Settings of `old` that `kind` has as well, by the same name and of the same type."""
+    if isinstance(old, own.OwnPart):
+        given, types = old.settings, {}
+    else:
+        given = {field.name: getattr(old, field.name) for field in dataclasses.fields(old)}
+        types = {field.name: field.type for field in dataclasses.fields(old)}
+    return {
+        name: given[name]
+        for name, parameter in inspect.signature(kind).parameters.items()
+        if name in given and types.get(name, parameter.annotation) == parameter.annotation
+    }
 
 
 def _sized(stage: RlStage, prefix: str, arguments: Sequence[str]) -> RlStage:

@@ -16,7 +16,7 @@ from loong_jax.data.problem_files import Posed
 from loong_jax.errors import ConfigError
 from loong_jax.recipes import FileProblems
 from loong_jax.run import own_problems
-from loong_jax.run.judging import Judge
+from loong_jax.run.session import Judge
 from loong_jax.verifiers import admission, admission_cases
 from loong_jax.verifiers.admission import Case
 from loong_jax.verifiers.verdict import Verdict

@@ -1,12 +1,18 @@
-"""Stages as a resumable graph over run directories.
+"""Stages as a resumable graph over run directories, each of which one process at a time works in.
 
 A stage reads what earlier stages left in their directories, writes into its own, and is done once
 `done.json` stands there. Running the same command again skips what is done and resumes the rest.
 """
 
+import contextlib
 import dataclasses
+import fcntl
+import json
+import logging
+import os
+import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +20,10 @@ from loong_jax.data import json_files
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.remote import AnyPath
 
+LOCK = "lock"
+_HELD_ELSEWHERE = (BlockingIOError, PermissionError)  # EAGAIN and EACCES, as systems differ
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Stage:
-    """`run(directories)` does the work and may be called again after an interruption.
-
-    It returns what `done.json` shall hold, as JSON values; `earlier_s`, the seconds it had worked
-    before it was interrupted, are part of the `wall_s` there.
-    """
-
-    name: str
-    after: tuple[str, ...] = ()
-    run: Callable[["StageDirectories"], dict[str, Any]]
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,45 +44,47 @@ def is_done(run_dir: Path, name: str) -> bool:
 
 
 def run_stages(
-    stages: Sequence[Stage],
+    needed: Mapping[str, Sequence[str]],
+    run: Callable[[str, StageDirectories], dict[str, Any]],
     run_dir: Path,
     *,
     only: str | None = None,
     source: Path | None = None,
     given: Mapping[str, AnyPath] | None = None,
-    on_stage: Callable[[str, str], None] = lambda name, what: None,
+    on_skip: Callable[[str], None] = lambda name: None,
 ) -> None:
-    """Runs the stages in order, each after those it names; others must be done in `source`.
+    """Runs stages in order, each after those it needs; others must be done in `source`.
+
+    `run(name, directories)` does the work and may be called again after an interruption. It returns
+    what `done.json` shall hold, as JSON values; `earlier_s`, the seconds it had worked before it
+    was interrupted, are part of the `wall_s` there.
 
     Args:
+      needed: by stage, in order, those that it reads.
       only: run this stage alone; its inputs come from `run_dir`, else from `source`.
       source: another run directory to take finished stages from.
       given: directories with weights from elsewhere, by the names that stages have for them.
-      on_stage: told (name, "start" | "skip" | "done").
+      on_skip: told the name of a stage that is done.
 
     Raises what `refuse_missing` does.
     """
-    needed = {stage.name: stage.after for stage in stages}
+    given = given or {}
     refuse_missing(needed, run_dir, only=only, source=source, given=given)
-    for stage in stages:
-        if only is not None and stage.name != only:
-            continue
-        if is_done(run_dir, stage.name):
-            on_stage(stage.name, "skip")
+    for name in needed if only is None else [only]:
+        if is_done(run_dir, name):
+            on_skip(name)
             continue
         inputs = {
-            name: _find_done(name, run_dir, source)
-            for name in stage.after
-            if name not in (given or {})
+            other: _find_done(other, run_dir, source)
+            for other in needed[name]
+            if other not in given
         }
-        own = stage_directory(run_dir, stage.name)
+        own = stage_directory(run_dir, name)
         own.mkdir(parents=True, exist_ok=True)
-        on_stage(stage.name, "start")
         start_s = time.monotonic()
-        result = stage.run(StageDirectories(own=own, inputs=inputs, given=given or {}))
+        result = run(name, StageDirectories(own=own, inputs=inputs, given=given))
         wall_s = time.monotonic() - start_s + result.get("earlier_s", 0.0)
         json_files.write_json(own / "done.json", {"wall_s": round(wall_s, 2), **result})
-        on_stage(stage.name, "done")
 
 
 def refuse_missing(
@@ -129,3 +129,43 @@ def _find_done(name: str, run_dir: Path, source: Path | None) -> Path:
         f"stage {name!r} is not done in {places}, and a later stage needs it. Run it first, or "
         "name a run that has it with --from."
     )
+
+
+@contextlib.contextmanager
+def holding(run_dir: Path) -> Iterator[None]:
+    """Keeps `run_dir`, which is made where it is missing, to this process.
+
+    The lock is advisory and of the process: no child inherits it, and the kernel releases it
+    however the process ends. The file that carries it stays and says who took it last. Of a run of
+    several processes only one may take it. A file system without locks is warned of and no more.
+
+    Raises ConfigError where another process holds it.
+    """
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with (run_dir / LOCK).open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except _HELD_ELSEWHERE as error:
+            file.seek(0)
+            raise ConfigError(
+                f"{run_dir} is in use: {_holder(file.read())} works in it. Wait until it has ended "
+                "or end it, or name another --run-dir."
+            ) from error
+        except OSError as error:
+            logger.warning(
+                "%s cannot be locked (%s): see to it that no second process works in it",
+                run_dir,
+                error.strerror,
+            )
+        file.truncate(0)
+        file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}) + "\n")
+        file.flush()
+        yield
+
+
+def _holder(text: str) -> str:
+    try:
+        found = json.loads(text)
+        return f"process {found['pid']} on {found['host']}"
+    except (ValueError, KeyError, TypeError):  # it has not said so yet
+        return "another process"

@@ -1,6 +1,5 @@
 """Replicas of a recipe, where its `placement` puts them."""
 
-import dataclasses
 import functools
 from collections.abc import Sequence
 
@@ -12,26 +11,17 @@ from loong_jax.recipes import ProcessReplicas, RayReplicas, Recipe, RlStage, Thr
 from loong_jax.rl import local_trainer, trainer
 from loong_jax.rl.local_trainer import TrainerSettings
 from loong_jax.rl.policy_model import policy_of
-from loong_jax.rollout import paged_engine
+from loong_jax.rollout import slot_engine
 from loong_jax.rollout.agentic.agent import Agent
 from loong_jax.rollout.engine import Engine
-from loong_jax.rollout.engine_config import EngineConfig
-from loong_jax.rollout.host_messages import HostLauncher, HostSetup
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
+from loong_jax.rollout.hosts import HostLauncher, HostSetup
 from loong_jax.rollout.local_replicas import LocalReplicaGroup, ScoreGroup
 from loong_jax.rollout.process_hosts import SINGLE_THREADED, ProcessLauncher
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.run import devices
 from loong_jax.run.texts import RecipePrompts, agent_of, texts_of
-from loong_jax.sharding import NO_MESH, ShardingRules
-
-
-def engine_shapes(recipe: Recipe, rules: ShardingRules = NO_MESH) -> EngineConfig:
-    """What the engines of all stages compile: they record routing if a stage replays it."""
-    stages = [stage for stage in recipe.stages.values() if isinstance(stage, RlStage)]
-    replays = any(stage.replays_routing for stage in stages)
-    shapes = dataclasses.replace(recipe.engine.shapes, routing=replays)
-    return shapes.shared_by(rules.parts("act_batch"))
+from loong_jax.sharding import ShardingRules
 
 
 def group_kind(placement: recipes.Placement) -> type:
@@ -111,9 +101,7 @@ def make_engine(recipe: Recipe) -> Engine:
     rules = _rules(recipe)
     graphdef, _ = family_of(recipe.model).abstract_weights(recipe.model, rules)
     tokenizer = texts_of(recipe).tokenizer
-    return paged_engine.engine_for(
-        graphdef, recipe.model, tokenizer, engine_shapes(recipe, rules), rules
-    )
+    return slot_engine.engine_for(graphdef, recipe.model, tokenizer, recipe.engine_on(rules), rules)
 
 
 def make_scorer(recipe: Recipe, settings: TrainerSettings) -> ScoreGroup:

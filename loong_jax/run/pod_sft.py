@@ -21,13 +21,13 @@ from loong_jax.recipes import PodSettings, Recipe, SftStage
 from loong_jax.remote import AnyPath
 from loong_jax.report import metrics_log
 from loong_jax.report.metrics_log import MetricsLog
+from loong_jax.report.usage import StepProfile
 from loong_jax.rl import checkpoint, sft, trainer
 from loong_jax.rl.policy_model import PolicyModel, policy_of
 from loong_jax.rl.sharded_feed import ShardedFeed, batch_template, first_cursors
 from loong_jax.rl.trainer import TrainState
-from loong_jax.run import demonstrations, distributed, places, run_lock, starting
+from loong_jax.run import demonstrations, distributed, pipeline, places, starting
 from loong_jax.run.distributed import ALONE_OR_TPU, PREEMPTED, Preemption, Processes
-from loong_jax.run.profiling import StepProfile
 from loong_jax.run.texts import texts_of
 from loong_jax.sharding import ShardingRules, make_mesh
 
@@ -39,7 +39,7 @@ def train(recipe: Recipe, run_dir: Path, processes: Processes = ALONE_OR_TPU) ->
 
     That is 0 when all steps are done and 42 when a process was told to stop (SIGTERM) before the
     last one and all have saved the same step. Process 0 alone writes `run_dir`: config.json,
-    metrics.jsonl, summary.json; it keeps the run to itself (`run_lock`).
+    metrics.jsonl, summary.json; it keeps the run to itself (`pipeline.holding`).
 
     Raises ConfigError, and writes nothing, where settings do not fit the devices or the places.
     """
@@ -57,7 +57,7 @@ def train(recipe: Recipe, run_dir: Path, processes: Processes = ALONE_OR_TPU) ->
     mesh = make_mesh(**dataclasses.asdict(given))
     directory = pod.checkpoints or str(run_dir / "checkpoints")
     with contextlib.ExitStack() as held:
-        distributed.first_does(lambda: held.enter_context(run_lock.holding(run_dir)))
+        distributed.first_does(lambda: held.enter_context(pipeline.holding(run_dir)))
         _refuse_separate_disks(directory)
         held.enter_context(jax.set_mesh(mesh))
         preemption = held.enter_context(Preemption())

@@ -1,17 +1,19 @@
 """`loong train`: a recipe's stages in order, in one run directory, to the report at the end."""
 
-import functools
+import dataclasses
 import hashlib
-import time
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+import tyro
 from rich.console import Console
 
-from loong_jax import configs
+from loong_jax import cli_help, configs, options, process
 from loong_jax.data import chat_records, json_files
-from loong_jax.errors import ConfigError
+from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.recipes import (
     START,
     EvaluationStage,
@@ -25,35 +27,80 @@ from loong_jax.recipes import (
     Stage,
 )
 from loong_jax.remote import AnyPath
-from loong_jax.report.memory import MemoryMonitor
 from loong_jax.report.metrics_log import merge_stage_metrics
 from loong_jax.report.progress import Progress
+from loong_jax.report.usage import RunUsage
 from loong_jax.run import (
+    choosing,
     devices,
+    distributed,
     memory,
-    model_files,
+    named,
     own_admission,
     own_problems,
     pipeline,
     places,
-    run_lock,
+    pod_sft,
     samples,
     sizes,
     sources,
     stages,
     starting,
+    train_help,
 )
-from loong_jax.run.judging import Judge
 from loong_jax.run.pipeline import (
     StageDirectories,
     is_done,
     refuse_missing,
     run_stages,
 )
-from loong_jax.run.session import Session
+from loong_jax.run.session import Judge, Session
 from loong_jax.run.texts import texts_of
 
 DATA = "data.json"  # in the run directory: which conversations it began with
+RUN: Mapping[type, Callable[[Any], dict[str, Any]]] = {  # a stage -> what carries it out
+    SftStage: stages.run_sft,
+    RlStage: stages.run_rl,
+    FusionStage: stages.run_fusion,
+    SampleStage: samples.run_samples,
+    EvaluationStage: stages.run_evaluation,
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`loong train`: from the words of the command line to a finished run."""
+    profiled, words = cli_help.take("--profile-steps", arguments)
+    if profiled is not None:
+        os.environ["LOONG_PROFILE"] = profiled
+    is_dry, words = "--dry-run" in words, [word for word in words if word != "--dry-run"]
+    name, *rest = words
+    if name.startswith("-"):
+        name, rest = None, words
+    found = choosing.to_run(name, rest)
+    if isinstance(found.config, Recipe):
+        config, rest = named.choose(found.config, rest)
+        found = found._replace(config=config)
+        if {"-h", "--help"} & set(rest):
+            print(train_help.settings_that_matter(name or found.name, config, found.text))
+            return 0
+    rest = ["--help" if word == "--help-all" else word for word in rest]
+    if getattr(found.config, "pod", None) is not None:
+        processes = distributed.Processes()
+        chosen = options.parse_train(
+            found.name, found.text, found.config, rest, processes=processes
+        )
+        return pod_sft.train(chosen.config, chosen.run_dir, chosen.processes)
+    chosen = options.parse_train(found.name, found.text, found.config, rest)
+    config = chosen.config
+    if found.is_new:
+        config = choosing.finished(config, found.config, rest)
+    if isinstance(config, Recipe):
+        named.try_own_parts(config)
+    if is_dry:
+        show_memory(config, chosen.only)
+        return 0
+    train(config, chosen.run_dir, only=chosen.only, source=chosen.source)
+    return 0
 
 
 def train(
@@ -93,7 +140,7 @@ def train(
             print(
                 f"{name}: {stage.num_steps} steps{said}, learning rate up to {peak:g}", flush=True
             )
-    with run_lock.holding(run_dir):
+    with pipeline.holding(run_dir):
         _train(recipe, run_dir, needed, given, only=only, source=source)
 
 
@@ -167,7 +214,7 @@ def _train(
     if recipe.data is not None:
         json_files.write_json(run_dir / DATA, {"file": str(recipe.data), **_digest(recipe.data)})
     if recipe.start_from is not None:
-        sources.keep_files(sources.find(recipe.start_from), run_dir / model_files.KEPT)
+        sources.keep_files(sources.find(recipe.start_from), run_dir / sources.KEPT)
     settings = recipe.stages
     with (
         Progress(list(settings), title=recipe.name) as progress,
@@ -176,6 +223,8 @@ def _train(
     ):
         # once verifiers have started: Ray forks, which a process with JAX's threads should not
         _show_memory(recipe, [name for name in settings if only in (None, name)])
+        if jax.default_backend() == "cpu":
+            process.keep_freed_memory()
         if isinstance(recipe.problems, FileProblems):
             if not own_admission.is_done(run_dir):
                 progress.start(next(iter(settings)), total_steps=None)
@@ -185,31 +234,48 @@ def _train(
                 )
             own_problems.keep_copy(recipe.problems, run_dir)
 
-        def on_stage(name: str, what: str) -> None:
+        def run_one(name: str, directories: StageDirectories) -> dict[str, Any]:
             usage.save()
-            if what == "skip":
-                progress.finish(name)
-
-        graph = [
-            pipeline.Stage(
-                name=name,
-                after=needed[name],
-                run=functools.partial(_run_stage, session, name, stage, progress, usage),
+            stage = settings[name]
+            work: Any = stages.Work(
+                session=session, name=name, stage=stage, directories=directories, progress=progress
             )
-            for name, stage in settings.items()
-        ]
+            return RUN[type(stage)](work) | {"peak_gb": usage.stage_peak_gb()}
+
         run_stages(
-            graph,
+            needed,
+            run_one,
             run_dir,
             only=only,
             source=source,
             given=given,
-            on_stage=on_stage,
+            on_skip=progress.finish,
         )
     if source is not None:
         json_files.write_json(run_dir / "source.json", {"source": str(source)})
     if all(is_done(run_dir, name) for name in settings):
         write_report(run_dir)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """Writes the page of a run anew, from what the run directory holds: RUN_DIR/report.html.
+
+    A run writes its page when it ends; this also serves one that is still going or was stopped.
+    Example: loong report runs/quickstart
+    """
+
+    run_dir: tyro.conf.Positional[Path]
+
+
+def report(arguments: Sequence[str]) -> int:
+    chosen = options.parse(ReportOptions, "loong report", arguments)
+    if not (chosen.run_dir / "config.json").exists():
+        raise CheckpointError(
+            f"{chosen.run_dir} holds no config.json, so it is no run. Name a run directory."
+        )
+    write_report(chosen.run_dir, keeps_machine=True)
+    return 0
 
 
 def write_report(run_dir: Path, *, keeps_machine: bool = False) -> None:
@@ -255,58 +321,3 @@ def _inputs(stage: Stage) -> tuple[str, ...]:
             return (stage.base, *stage.experts)
         case EvaluationStage():
             return (stage.of,)
-
-
-def _run_stage(
-    session: Session,
-    name: str,
-    stage: Stage,
-    progress: Progress,
-    usage: "RunUsage",
-    directories: StageDirectories,
-) -> dict[str, Any]:
-    match stage:
-        case SftStage():
-            done = stages.run_sft(session, name, stage, directories, progress)
-        case RlStage():
-            done = stages.run_rl(session, name, stage, directories, progress)
-        case FusionStage():
-            done = stages.run_fusion(session, name, stage, directories, progress)
-        case SampleStage():
-            done = samples.run_samples(session, name, stage, directories, progress)
-        case EvaluationStage():
-            done = stages.run_evaluation(session, name, stage, directories, progress)
-    return done | {"peak_gb": usage.stage_peak_gb()}
-
-
-class RunUsage:
-    """Wall time and peak memory of a run, kept in `usage.json` over its resumptions."""
-
-    def __init__(self, run_dir: Path):
-        self._path = run_dir / "usage.json"
-        earlier = json_files.read_json(self._path) if self._path.exists() else {}
-        self._earlier_s = earlier.get("wall_s", 0.0)
-        self._earlier_gb = earlier.get("peak_gb", 0.0)
-        self._started_s = time.monotonic()
-        self._memory = MemoryMonitor()
-
-    def __enter__(self) -> "RunUsage":
-        self._memory.__enter__()
-        return self
-
-    def __exit__(self, *error) -> None:
-        self._memory.__exit__(*error)
-        self.save()
-
-    def stage_peak_gb(self) -> float | None:
-        """Peak of the stage that ends, in this process; None where it is not measured."""
-        return round(self._memory.stage_peak_gb(), 2) or None
-
-    def save(self) -> None:
-        json_files.write_json(
-            self._path,
-            {
-                "wall_s": round(self._earlier_s + time.monotonic() - self._started_s, 1),
-                "peak_gb": round(max(self._earlier_gb, self._memory.peak_gb), 2),
-            },
-        )

@@ -7,46 +7,37 @@ whole at the end of each piece, so a stage that was stopped goes on with the nex
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from loong_jax.data import json_files
 from loong_jax.environments import Problem
 from loong_jax.errors import ConfigError
 from loong_jax.recipes import SampleStage
-from loong_jax.report.progress import Progress
 from loong_jax.rollout import sampling
 from loong_jax.rollout.records import Rollout
-from loong_jax.run import serve, sources
-from loong_jax.run.own_problems import Pairs
-from loong_jax.run.pipeline import StageDirectories
+from loong_jax.run import demonstrations, serve, sources
 from loong_jax.run.session import Session
-from loong_jax.run.texts import Sampled, Texts
+from loong_jax.run.stages import Work
+from loong_jax.run.texts import Texts
 
-SAMPLES = "samples.jsonl"
 PIECE = 64  # problems that are posed, judged and noted together
 _NO_TEXT = "\ufffd"  # what decoding writes for a token, or a part of a character, without text
 
 
-def run_samples(
-    session: Session,
-    name: str,
-    settings: SampleStage,
-    directories: StageDirectories,
-    progress: Progress,
-) -> dict[str, Any]:
+def run_samples(work: Work[SampleStage]) -> dict[str, Any]:
     """Samples the teacher; what is asked depends on the recipe's seed alone."""
-    own = directories.own
+    session, settings, own, progress = work.session, work.stage, work.own, work.progress
     problems = [
         problem
         for domain in session.domains
         for problem in session.stream(domain, "train").take_distinct(settings.num_problems)
     ]
     noted = json_files.read_json(own / "noted.json", {"pieces": 0, "judged": 0, "right": 0})
-    kept = json_files.read_jsonl(own / SAMPLES)[: noted.get("kept", 0)]
+    kept = json_files.read_jsonl(own / demonstrations.SAMPLES)[: noted.get("kept", 0)]
     pieces = [problems[i : i + PIECE] for i in range(0, len(problems), PIECE)]
-    progress.start(name, total_steps=len(pieces), first_step=noted["pieces"])
-    teacher = directories.given.get(settings.teacher) or directories.inputs[settings.teacher]
+    progress.start(work.name, total_steps=len(pieces), first_step=noted["pieces"])
+    places = work.directories
+    teacher = places.given.get(settings.teacher) or places.inputs[settings.teacher]
     source = sources.find(teacher)
     texts = _texts_of(session, source)
     keeps_tokens = texts.has_tokens_of(session.texts)
@@ -64,7 +55,7 @@ def run_samples(
             "right": noted["right"] + right,
             "kept": len(kept),
         }
-        json_files.write_jsonl(own / SAMPLES, kept)
+        json_files.write_jsonl(own / demonstrations.SAMPLES, kept)
         json_files.write_json(own / "noted.json", noted)
         progress.step(number + 1, {"right": noted["right"] / noted["judged"]})
     if not kept:
@@ -73,14 +64,14 @@ def run_samples(
             "problems right, so there is nothing to learn from it. Take another teacher, or easier "
             "levels."
         )
-    progress.finish(name, f"{len(kept)} of {noted['judged']} samples kept")
+    progress.finish(work.name, f"{len(kept)} of {noted['judged']} samples kept")
     return {"num_problems": len(problems), **noted}
 
 
 def _sampler(session: Session, source: sources.Source, texts: Texts) -> sampling.ProblemSampler:
     """Of weights whose sizes need not be those of the recipe's model."""
-    shapes, rules = session.recipe.engine.shapes, session.rules
-    engine, weights = serve.load(source, texts.tokenizer, shapes, rules)
+    rules = session.rules
+    engine, weights = serve.load(source, texts.tokenizer, session.recipe.engine, rules)
     return sampling.ProblemSampler(
         engine,
         weights,
@@ -99,16 +90,6 @@ def _texts_of(session: Session, source: sources.Source) -> Texts:
         source.config, source.hf_config, source.files, where=str(source.weights)
     )
     return dataclasses.replace(own, tokenizer=tokenizer, files=source.files)
-
-
-def pairs(directory: Path, seed: int) -> Pairs:
-    """What a stage kept, again and again: as it was sampled where the student has those tokens."""
-    kept = json_files.read_jsonl(directory / SAMPLES)
-    given = [
-        Sampled(r["prompt"], tuple(r["tokens"])) if "tokens" in r else (r["prompt"], r["response"])
-        for r in kept
-    ]
-    return Pairs(given=tuple(given), seed=seed)
 
 
 def _right(

@@ -4,19 +4,21 @@ import asyncio
 import dataclasses
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
+from loong_jax import options
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.models import families
 from loong_jax.models.parameters import Weights
 from loong_jax.recipes import MeshSettings
 from loong_jax.remote import AnyPath
-from loong_jax.rollout import paged_engine
-from loong_jax.rollout.engine_config import EngineConfig, PageConfig
+from loong_jax.rollout import slot_engine
+from loong_jax.rollout.engine_config import EngineSettings, PageConfig
 from loong_jax.rollout.serving import prompts
 from loong_jax.rollout.serving.request import ServingLimits
 from loong_jax.rollout.slot_engine import SlotEngine
@@ -58,7 +60,7 @@ class ServeOptions:
     mesh: MeshSettings = MeshSettings()  # that the model is cut over; one device unless given
     limits: ServingLimits = ServingLimits()
 
-    def engine_config(self) -> EngineConfig:
+    def engine_config(self) -> EngineSettings:
         """The shapes to compile. Raises ConfigError where they do not fit each other."""
         for name in ("context_tokens", "num_pages", "page_size"):
             value = getattr(self, name)
@@ -71,7 +73,7 @@ class ServeOptions:
             )
         per_slot = self.context_tokens // self.page_size
         lengths = tuple(n for n in self.prefill_lengths if n <= self.context_tokens)
-        return EngineConfig(
+        return EngineSettings(
             slots_per_replica=self.slots_per_replica,
             cache_length=self.context_tokens,
             prefill_lengths=lengths or (self.context_tokens,),
@@ -88,64 +90,67 @@ class ServeOptions:
         )
 
 
-def serve(options: ServeOptions) -> int:
+def main(arguments: Sequence[str]) -> int:
+    return serve(options.parse(ServeOptions, "loong serve", arguments))
+
+
+def serve(chosen: ServeOptions) -> int:
     """Loads, warms up and serves; the exit status is 0, or 1 where requests were cut off."""
     from loong_jax.rollout.serving import server
     from loong_jax.rollout.serving.frontend import Frontend
     from loong_jax.rollout.serving.metrics import Metrics
     from loong_jax.rollout.serving.scheduler import Scheduler
 
-    address = server.Address(host=options.host, port=options.port, grpc_port=options.grpc_port)
-    key = read_key(options)
-    if key is None and not address.is_loopback and not options.allow_anyone:
+    address = server.Address(host=chosen.host, port=chosen.port, grpc_port=chosen.grpc_port)
+    key = read_key(chosen)
+    if key is None and not address.is_loopback and not chosen.allow_anyone:
         raise ConfigError(
-            f"host={options.host} lets other machines in, and there is no API key. Set "
+            f"host={chosen.host} lets other machines in, and there is no API key. Set "
             f"{API_KEY_VARIABLE}, name an --api-key-file, or say --allow-anyone."
         )
     server.refuse_busy(address)  # before minutes of loading and compiling
-    shapes = options.engine_config()
-    source = sources.find(options.run_dir)
-    tokenizer = find_tokenizer(options, source)
-    chat_style = prompts.choose_style(options.chat_style, tokenizer, source.hf_config)
+    shapes = chosen.engine_config()
+    source = sources.find(chosen.run_dir)
+    tokenizer = find_tokenizer(chosen, source)
+    chat_style = prompts.choose_style(chosen.chat_style, tokenizer, source.hf_config)
     print(f"loading {source.weights}; conversations: {chat_style}", flush=True)
-    rules = devices.rules_on(options.mesh, 0, devices.exchange_of(source.config))
+    rules = devices.rules_on(chosen.mesh, 0, devices.exchange_of(source.config))
     engine, weights = load(source, tokenizer, shapes, rules)
     started_s = time.monotonic()
     print("compiling; the first time takes longest", flush=True)
-    engine.warm_up(weights)
-    print(f"compiled in {time.monotonic() - started_s:.0f} s", flush=True)
-    scheduler = Scheduler(engine, weights, limits=options.limits, metrics=Metrics())
+    scheduler = Scheduler(engine, weights, limits=chosen.limits, metrics=Metrics())
     scheduler.start()
+    print(f"compiled in {time.monotonic() - started_s:.0f} s", flush=True)
     frontend = Frontend(
         scheduler=scheduler,
         tokenizer=tokenizer,
-        limits=options.limits,
-        model_name=options.name or options.run_dir.resolve().name,
+        limits=chosen.limits,
+        model_name=chosen.name or chosen.run_dir.resolve().name,
         chat_style=chat_style,
         api_key=key,
         started_s=int(time.time()),
     )
 
     def on_ready(bound: server.Bound) -> None:
-        print(f"HTTP: http://{options.host}:{bound.port}/v1", flush=True)
+        print(f"HTTP: http://{chosen.host}:{bound.port}/v1", flush=True)
         if bound.grpc_port is not None:
-            print(f"gRPC: {options.host}:{bound.grpc_port}", flush=True)
+            print(f"gRPC: {chosen.host}:{bound.grpc_port}", flush=True)
 
     all_ended = asyncio.run(server.serve(frontend, address, on_ready=on_ready))
     print("stopped" if all_ended else "stopped; some requests were cut off", flush=True)
     return 0 if all_ended else 1
 
 
-def read_key(options: ServeOptions) -> str | None:
+def read_key(chosen: ServeOptions) -> str | None:
     """The API key, from the file or the environment. Raises ConfigError where it is none."""
-    if options.api_key_file is not None:
-        if not options.api_key_file.is_file():
-            raise ConfigError(f"{options.api_key_file} is no file. Write the API key into one.")
+    if chosen.api_key_file is not None:
+        if not chosen.api_key_file.is_file():
+            raise ConfigError(f"{chosen.api_key_file} is no file. Write the API key into one.")
         try:
-            key = options.api_key_file.read_text("utf-8").strip()
+            key = chosen.api_key_file.read_text("utf-8").strip()
         except UnicodeDecodeError:
             raise ConfigError(
-                f"{options.api_key_file} is no text in UTF-8. Write the API key into it alone."
+                f"{chosen.api_key_file} is no text in UTF-8. Write the API key into it alone."
             ) from None
     elif API_KEY_VARIABLE in os.environ:
         key = os.environ[API_KEY_VARIABLE].strip()
@@ -156,28 +161,28 @@ def read_key(options: ServeOptions) -> str | None:
     return key
 
 
-def find_tokenizer(options: ServeOptions, source: sources.Source) -> Tokenizer:
+def find_tokenizer(chosen: ServeOptions, source: sources.Source) -> Tokenizer:
     """The tokenizer asked for, that of an imported model, or that of our own recipes."""
-    path = options.tokenizer
+    path = chosen.tokenizer
     if path is not None and source.hf_config is None and not (path / "config.json").exists():
         raise ConfigError(
-            f"{path} was given, and {options.run_dir} does not say which tokens begin and end a "
+            f"{path} was given, and {chosen.run_dir} does not say which tokens begin and end a "
             "text. Serve what `loong import-hf` made."
         )
     return sources.tokenizer_of(
-        source.config, source.hf_config, path or source.files, where=str(options.run_dir)
+        source.config, source.hf_config, path or source.files, where=str(chosen.run_dir)
     )
 
 
 def load(
     source: sources.Source,
     tokenizer: Tokenizer,
-    shapes: EngineConfig,
+    shapes: EngineSettings,
     rules: ShardingRules = NO_MESH,
 ) -> tuple[SlotEngine, Weights]:
     """An engine, and weights on its devices. Raises CheckpointError where they do not fit."""
     model, shapes = source.config, shapes.shared_by(rules.parts("act_batch"))
     graphdef, _ = families.family_of(model).abstract_weights(model, rules)
     weights = starting.load_on(source.weights, model, rules)
-    engine = paged_engine.engine_for(graphdef, model, tokenizer, shapes, rules)
+    engine = slot_engine.engine_for(graphdef, model, tokenizer, shapes, rules)
     return engine, engine.load_params(weights)

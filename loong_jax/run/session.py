@@ -3,7 +3,7 @@
 Built once per process, so that stages of equal shapes share compiled programs and one pool.
 """
 
-import dataclasses
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +14,9 @@ from loong_jax.errors import ConfigError
 from loong_jax.eval import evaluation
 from loong_jax.models.families import family_of
 from loong_jax.models.parameters import Weights
-from loong_jax.orchestrator.policy import refuse_unable
+from loong_jax.orchestrator import protocols
+from loong_jax.orchestrator.protocols import refuse_unable
+from loong_jax.own import part_of
 from loong_jax.recipes import (
     FileProblems,
     RayReplicas,
@@ -25,16 +27,19 @@ from loong_jax.recipes import (
     packaged,
 )
 from loong_jax.rl.policy_model import policy_of
-from loong_jax.rollout import paged_engine, sampling
+from loong_jax.rollout import sampling, slot_engine
+from loong_jax.rollout.records import Rollout
 from loong_jax.run import demonstrations, devices
 from loong_jax.run.demonstrations import Demonstrations
-from loong_jax.run.judging import Judge
 from loong_jax.run.own_problems import FileStream, Pairs, verifiers_of
-from loong_jax.run.placement import engine_shapes, group_kind
+from loong_jax.run.placement import group_kind
 from loong_jax.run.texts import Texts, texts_of
 from loong_jax.verifiers import admission
-from loong_jax.verifiers.pool import FormedPool, LocalVerifierPool, VerifierPool
+from loong_jax.verifiers.pool import FormedPool, LocalVerifierPool, VerifierPool, VerifierRequest
+from loong_jax.verifiers.verdict import Verdict
 from loong_jax.verifiers.worker import WorkerConfig
+
+DEADLINE_S, TIMEOUT_S = 20.0, 600.0  # of one verdict, of a batch
 
 
 class Session:
@@ -44,9 +49,8 @@ class Session:
         """`texts` are those of the recipe unless given."""
         for name, stage in recipe.stages.items():
             if isinstance(stage, RlStage):
-                refuse_unable(
-                    stage.scheduler, group_kind(recipe.engine.placement), where=f"{name}.scheduler"
-                )
+                kind = group_kind(recipe.engine.placement)
+                refuse_unable(part_of(stage.scheduler), kind, where=f"{name}.scheduler")
         self.recipe = recipe
         self.texts = texts or texts_of(recipe)
         self.agent = self.texts.agent
@@ -70,11 +74,11 @@ class Session:
         graphdef, self.abstract_weights = family.abstract_weights(recipe.model, self.rules)
         self.policy = policy_of(graphdef, recipe.model, recipe.bias, rules=self.rules)
         engines = {
-            rules: paged_engine.engine_for(
+            rules: slot_engine.engine_for(
                 family.abstract_weights(recipe.model, rules)[0],
                 recipe.model,
                 self.tokenizer,
-                engine_shapes(recipe, rules),
+                recipe.engine_on(rules),
                 rules,
             )
             for rules in (*shares.replicas, self.rules)
@@ -132,18 +136,12 @@ class Session:
 
         Of a file that holds fewer than `evaluation.num_problems` back, all of them.
         """
-        settings, sampler = self.recipe.evaluation, self.sampler(weights, progress)
-        found, samples = {}, []
-        for domain in domains:
-            posed = self.held_out(domain, settings.side, settings.num_problems)
-            if posed:
-                asked = dataclasses.replace(settings, num_problems=len(posed))
-                result, shown = evaluation.evaluate(
-                    sampler, self.judge, {domain: posed}, asked, stage=stage, form=self.texts.form
-                )
-                found |= result.domains
-                samples += shown
-        return evaluation.EvaluationResult(stage=stage, domains=found, seed=settings.seed), samples
+        asked = self.recipe.evaluation
+        posed = {name: self.held_out(name, asked.side, asked.num_problems) for name in domains}
+        sampler = self.sampler(weights, progress)
+        return evaluation.evaluate(
+            sampler, self.judge, posed, asked, stage=stage, form=self.texts.form
+        )
 
     def sampler(
         self, weights: Weights, progress: sampling.Progress | None = None
@@ -158,6 +156,43 @@ class Session:
             encode_prompt=self.texts.prompt,
             progress=progress,
         )
+
+
+class Judge:
+    """`judge(problems, rollouts)` gives the verdict on each rollout, in order.
+
+    `judge.of_texts(problems, texts)` gives those on whole responses. `name` begins the keys of its
+    requests: judges that share a pool have different ones.
+    """
+
+    def __init__(
+        self,
+        pool: protocols.VerifierPool,
+        deadline_s: float = DEADLINE_S,
+        *,
+        name: str = "evaluation",
+    ):
+        self._pool, self._deadline_s, self._name = pool, deadline_s, name
+        self._num_batches = 0
+
+    def __call__(self, problems: Sequence[Problem], rollouts: Sequence[Rollout]) -> list[Verdict]:
+        return self.of_texts(problems, [rollout.text for rollout in rollouts])
+
+    def of_texts(self, problems: Sequence[Problem], texts: Sequence[str]) -> list[Verdict]:
+        self._num_batches += 1
+        futures = self._pool.submit(
+            [
+                VerifierRequest(
+                    key=f"{self._name}/{self._num_batches}/{index}",
+                    problem=problem,
+                    response_text=text,
+                    deadline_s=self._deadline_s,
+                )
+                for index, (problem, text) in enumerate(zip(problems, texts, strict=True))
+            ]
+        )
+        deadline = time.monotonic() + TIMEOUT_S
+        return [future.result(max(deadline - time.monotonic(), 0.1)) for future in futures]
 
 
 def _refuse_unfit(recipe: Recipe, domains: Sequence[str]) -> None:

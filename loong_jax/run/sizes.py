@@ -29,7 +29,7 @@ def fitted(recipe: Recipe, texts: Texts) -> Recipe:
     engine, stages = recipe.engine, recipe.stages.values()
     rows = [stage.row_length for stage in stages if isinstance(stage, RlStage | SftStage)]
     has_epochs = any(isinstance(stage, SftStage) and stage.epochs for stage in stages)
-    if all((engine.cache_length, engine.prefill_length, *rows)) and not has_epochs:
+    if all((engine.cache_length, engine.prefill_lengths, *rows)) and not has_epochs:
         return recipe
     longest = 1  # where nothing is posed, as with conversations alone
     if recipe.problems is not None:
@@ -38,17 +38,15 @@ def fitted(recipe: Recipe, texts: Texts) -> Recipe:
     drawn = [s.sampling.max_new_tokens for s in stages if isinstance(s, RlStage | SampleStage)]
     response = max([recipe.evaluation.sampling.max_new_tokens, *drawn])
     _refuse_too_long(recipe, longest + response)
-    read = engine.prefill_length or min(_rounded(longest), MOST_READ_AT_ONCE)
+    read = engine.prefill_lengths or (min(_rounded(longest), MOST_READ_AT_ONCE),)
     engine = dataclasses.replace(
         engine,
-        prefill_length=read,
+        prefill_lengths=read,
         cache_length=engine.cache_length or _rounded(longest + response),
-        chunked_prefill=engine.chunked_prefill or longest > read or recipe.tools is not None,
+        chunked_prefill=engine.chunked_prefill or longest > read[-1] or recipe.tools is not None,
     )
-    fit = {
-        name: _fit(recipe, stage, texts, longest, response) for name, stage in recipe.stages.items()
-    }
-    return dataclasses.replace(recipe, engine=engine, stages=fit)
+    fit = recipe.mapped(lambda _, stage: _fit(recipe, stage, texts, longest, response))
+    return dataclasses.replace(fit, engine=engine)
 
 
 def _fit(recipe: Recipe, stage: Stage, texts: Texts, longest_prompt: int, response: int) -> Stage:
@@ -106,8 +104,8 @@ def _with_sampling(recipe: Recipe, stops: tuple[str, ...]) -> Recipe:
         return recipe
     sampling = dataclasses.replace(recipe.evaluation.sampling, **changes)
     evaluation = dataclasses.replace(recipe.evaluation, sampling=sampling)
-    stages = {name: _sampled(stage, changes) for name, stage in recipe.stages.items()}
-    return dataclasses.replace(recipe, evaluation=evaluation, stages=stages)
+    sampled = recipe.mapped(lambda _, stage: _sampled(stage, changes))
+    return dataclasses.replace(sampled, evaluation=evaluation)
 
 
 def _sampled(stage: Stage, changes: dict[str, Any]) -> Stage:

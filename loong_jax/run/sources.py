@@ -2,19 +2,27 @@
 
 Such a directory is a run (its last finished stage), a stage of one, what `loong import-hf` or
 `loong merge` wrote, or a checkpoint in the layout of Hugging Face as it was published. A run keeps
-what came with the weights that it began with in `RUN/model`. A URL is of the last kind.
+what came with the weights that it began with in `RUN/model`, an import and a merge beside them.
+A URL is of the last kind.
 """
 
+import functools
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from loong_jax import configs
-from loong_jax.data.tokenizer import AsciiTokenizer, Tokenizer, load_tokenizer
+from loong_jax.data import json_files
+from loong_jax.data.tokenizer import TOKENIZER_FILES, AsciiTokenizer, Tokenizer, load_tokenizer
 from loong_jax.errors import CheckpointError
 from loong_jax.merge import published
 from loong_jax.models.families import ModelConfig
+from loong_jax.models.hf import HfCheckpoint
 from loong_jax.remote import AnyPath, RemotePath
-from loong_jax.run import convert, model_files, pipeline
+from loong_jax.run import pipeline
+
+FORMAT_VERSION = 1  # of model.json
+KEPT = "model"  # in the directory of a run, or of a merge
+_CODE = ("*.py",)  # that auto_map in config.json names
 
 
 class Source(NamedTuple):
@@ -29,7 +37,7 @@ class Source(NamedTuple):
 def find(path: AnyPath) -> Source:
     """CheckpointError where `path` holds no weights or does not say of what model."""
     weights = find_weights(path)
-    config, hf_config = convert.read_model(weights)
+    config, hf_config = read_model(weights)
     return Source(weights, config, hf_config, _files_of(path) or _files_of(weights))
 
 
@@ -73,10 +81,11 @@ def tokenizer_of(
 
 def keep_files(source: Source, directory: Path) -> None:
     """Copies config.json and the files that travel with the weights, as they came."""
-    if beside := source.files or model_files.found(source.weights):
-        model_files.keep(beside, directory)
+    if beside := source.files or files_beside(source.weights):
+        copy_files(beside, directory)
     if source.hf_config is not None:
-        model_files.write_config(directory, source.hf_config)
+        directory.mkdir(parents=True, exist_ok=True)
+        json_files.write_text(directory / "config.json", source.hf_config)
 
 
 def is_published(directory: Path) -> bool:
@@ -85,4 +94,79 @@ def is_published(directory: Path) -> bool:
 
 
 def _files_of(path: AnyPath) -> AnyPath | None:
-    return next((p for p in model_files.places(path) if (p / "tokenizer.json").exists()), None)
+    return next((p for p in _places(path) if (p / "tokenizer.json").exists()), None)
+
+
+def copy_files(source: AnyPath, destination: Path, *, also: tuple[str, ...] = ()) -> list[str]:
+    """Copies what lies beside the weights in `source` and is not in `destination`; their names."""
+    names = [name for name in (*TOKENIZER_FILES, *also) if (source / name).is_file()]
+    names += sorted(path.name for pattern in _CODE for path in source.glob(pattern))
+    copied = [name for name in names if not (destination / name).exists()]
+    for name in copied:
+        destination.mkdir(parents=True, exist_ok=True)
+        (destination / name).write_bytes((source / name).read_bytes())
+    return copied
+
+
+def _places(path: AnyPath) -> list[AnyPath]:
+    """Where the files of the weights in `path` may be: there, or kept by the run they are of."""
+    path = path.resolve()
+    top = path.parent if path.name in ("weights", "checkpoints") else path
+    runs = [above for above in top.parents[1:2] if (above / "stages").is_dir()]
+    return [path, top, top / KEPT, *(run / KEPT for run in runs)]
+
+
+def files_beside(path: AnyPath) -> AnyPath | None:
+    """Where the files of the weights in `path` are."""
+    return next(
+        (place for place in _places(path) if any((place / n).is_file() for n in TOKENIZER_FILES)),
+        None,
+    )
+
+
+def _config_text(path: AnyPath) -> str | None:
+    """The config.json that the weights of a run came with, as it came."""
+    kept = (place / "config.json" for place in _places(path) if place.name == KEPT)
+    return next((file.read_text("utf-8") for file in kept if file.is_file()), None)
+
+
+def read_model(source: AnyPath) -> tuple[ModelConfig, str | None]:
+    """The config of the weights in `source`, and the config.json that they came with, if any."""
+    if isinstance(source, RemotePath):
+        return _read_remote(source)
+    if record := model_record(source):
+        return configs.from_json(record["config"]), record["hf_config"]
+    if published.is_published(source) and (source / "config.json").exists():
+        found = HfCheckpoint(source)
+        return found.config, found.config_text
+    for directory in source.resolve().parents:
+        if (directory / "config.json").exists():
+            config = getattr(configs.load(directory), "model", None)
+            if config is not None:
+                return config, _config_text(source)
+    raise CheckpointError(
+        f"{source} has no model.json, is no stage of a run and no checkpoint as it was published "
+        "(config.json and safetensors files), so its config is unknown. Name one of these."
+    )
+
+
+@functools.lru_cache(maxsize=4)
+def _read_remote(source: RemotePath) -> tuple[ModelConfig, str]:
+    """Once in a process, for there every header is a request."""
+    found = HfCheckpoint(source)
+    return found.config, found.config_text
+
+
+def model_record(source: AnyPath) -> dict[str, Any] | None:
+    """The model.json of the weights in `source`, None where there is none."""
+    for directory in (source, source.parent):
+        path = directory / "model.json"
+        if path.exists():
+            record = json_files.read_json(path)
+            if record.get("format_version") != FORMAT_VERSION:
+                raise CheckpointError(
+                    f"{path} has format_version={record.get('format_version')!r}, not "
+                    f"{FORMAT_VERSION}. Use the version of loong_jax that wrote it."
+                )
+            return record
+    return None

@@ -4,12 +4,13 @@ Every stage leaves in its directory: `weights/` (a checkpoint of nothing else), 
 `metrics.jsonl`, sample rollouts, and `checkpoints/` from which it resumes.
 """
 
+import dataclasses
 import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -29,10 +30,11 @@ from loong_jax.orchestrator.journal import Journal
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.tickets import MixedStream, TicketSource
 from loong_jax.own import part_of
-from loong_jax.recipes import EvaluationStage, FusionStage, RlStage, SftStage
+from loong_jax.recipes import EvaluationStage, FusionStage, RlStage, SftStage, Stage
 from loong_jax.report.metrics_log import MetricsLog, read_metrics
 from loong_jax.report.progress import Progress
 from loong_jax.report.signal_watch import SignalWatch
+from loong_jax.report.usage import StepProfile
 from loong_jax.rl import checkpoint, local_trainer, lora, policy_model, rewards, sft, trainer
 from loong_jax.rl.collapse import CollapseWatch
 from loong_jax.rl.local_trainer import LocalTrainer, TrainerSettings
@@ -41,14 +43,55 @@ from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rl.trainer import TrainState
 from loong_jax.rollout.records import Group
 from loong_jax.rollout.versions import VersionStore, manifest_of
-from loong_jax.run import placement, samples, starting
+from loong_jax.run import demonstrations, placement, starting
 from loong_jax.run.pipeline import StageDirectories
-from loong_jax.run.profiling import StepProfile
 from loong_jax.run.session import Session
 
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 60.0
+T = TypeVar("T", bound=Stage)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Work(Generic[T]):
+    """A stage on its way: its settings, what it shares with others, where it reads and writes."""
+
+    session: Session
+    name: str
+    stage: T
+    directories: StageDirectories
+    progress: Progress
+
+    @property
+    def own(self) -> Path:
+        return self.directories.own
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """Those whose problems it poses."""
+        return getattr(self.stage, "domains", ()) or self.session.domains
+
+    def weights_of(self, name: str) -> Weights:
+        """Those of an earlier stage, or from elsewhere as weights of the recipe's model."""
+        session, given = self.session, self.directories.given
+        if name in given:
+            return starting.load_on(given[name], session.recipe.model, session.rules)
+        return session.place(load_weights(self.directories.inputs[name]))
+
+    def keep_going(self, earlier_s: float) -> Callable[[], bool]:
+        """True until as much time has passed as `wall_time_of` trained for; always true for none.
+
+        `earlier_s` of it had passed before an interruption.
+        """
+        stages: tuple[str, ...] = getattr(self.stage, "wall_time_of", ())
+        if not stages:
+            return lambda: True
+        places = self.directories.inputs
+        done = [json_files.read_json(places[name] / "done.json") for name in stages]
+        whole_s = sum(part["wall_s"] - part["evaluation_s"] for part in done)
+        ends_s = time.monotonic() + whole_s - earlier_s
+        return lambda: time.monotonic() < ends_s
 
 
 def save_weights(directory: Path, step: int, weights: Weights, like: Weights | None = None) -> None:
@@ -78,25 +121,12 @@ def load_weights(directory: Path) -> Weights:
     return jax.tree.map(jnp.asarray, found.arrays.get("masters", found.arrays["weights"]))
 
 
-def _weights_of(session: Session, name: str, directories: StageDirectories) -> Weights:
-    """Those of an earlier stage, or from elsewhere as weights of the recipe's model."""
-    if name in directories.given:
-        return starting.load_on(directories.given[name], session.recipe.model, session.rules)
-    return session.place(load_weights(directories.inputs[name]))
-
-
-def run_sft(
-    session: Session,
-    name: str,
-    settings: SftStage,
-    directories: StageDirectories,
-    progress: Progress,
-) -> dict[str, Any]:
+def run_sft(work: Work[SftStage]) -> dict[str, Any]:
     """Supervised fine-tuning on demonstrations."""
-    own = directories.own
+    session, settings, own = work.session, work.stage, work.own
     start = (
         session.fresh_weights if settings.after is None
-        else _weights_of(session, settings.after, directories)
+        else work.weights_of(settings.after)
     )  # fmt: skip
     policy, start, frozen = _to_train(session, settings.lora, start)
     state = trainer.initial_state(policy, settings.optimizer, start)
@@ -109,9 +139,9 @@ def run_sft(
         state = trainer.from_arrays(policy, settings.optimizer, start, found.arrays)
         cursor = found.metadata["cursor"]
     first_step = int(state.step)
-    progress.start(name, total_steps=_known_steps(settings), first_step=first_step)
+    work.progress.start(work.name, total_steps=_known_steps(settings), first_step=first_step)
     with (
-        MetricsLog(own, stage=name, restored_step=first_step) as log,
+        MetricsLog(own, stage=work.name, restored_step=first_step) as log,
         StepProfile(own / "profile") as profile,
         interrupts.between_steps(),
     ):
@@ -119,7 +149,7 @@ def run_sft(
         def on_step(state, cursor, metrics) -> None:
             step = int(state.step)
             log.step(step, metrics)
-            progress.step(step, metrics)
+            work.progress.step(step, metrics)
             profile.step()
             is_due = step % settings.checkpoint_every == 0 and step < settings.num_steps
             if is_due or interrupts.is_waiting():
@@ -137,29 +167,28 @@ def run_sft(
             policy,
             sft_settings,
             state,
-            _pairs(session, settings, directories),
+            _pairs(work),
             session.texts.example,
             cursor=cursor,
             frozen=frozen,
             on_step=on_step,
-            keep_going=_until(settings.wall_time_of, directories, log.earlier_s),
+            keep_going=work.keep_going(log.earlier_s),
         )
     if settings.lora is not None:
         _save_adapter(session, settings.lora, state.weights, own)
     weights = policy.join(state.weights, frozen)
-    return _finish(session, name, weights, int(state.step), own, progress) | {
+    return _finish(work, weights, int(state.step)) | {
         "num_pairs": cursor,
         "earlier_s": log.earlier_s,
     }
 
 
-def _pairs(
-    session: Session, settings: SftStage, directories: StageDirectories
-) -> Iterable[tuple[str, str]]:
+def _pairs(work: Work[SftStage]) -> Iterable[tuple[str, str]]:
     """What is learnt: worked solutions, or a teacher's samples."""
-    if settings.samples_of is None:
-        return session.demonstrations(settings)
-    return samples.pairs(directories.inputs[settings.samples_of], session.recipe.seed)
+    session, samples_of = work.session, work.stage.samples_of
+    if samples_of is None:
+        return session.demonstrations(work.stage)
+    return demonstrations.sampled(work.directories.inputs[samples_of], session.recipe.seed)
 
 
 def _say_skipped(skipped: Sequence[str], step: int) -> None:
@@ -194,15 +223,9 @@ class _RlStart(NamedTuple):
     reference: Weights | None  # where the objective has a penalty: what the stage started from
 
 
-def run_rl(
-    session: Session,
-    name: str,
-    settings: RlStage,
-    directories: StageDirectories,
-    progress: Progress,
-) -> dict[str, Any]:
+def run_rl(work: Work[RlStage]) -> dict[str, Any]:
     """Asynchronous reinforcement learning from the weights of `settings.after`."""
-    own = directories.own
+    session, settings, own = work.session, work.stage, work.own
     trainer_settings = TrainerSettings(
         objective=settings.objective,
         optimizer=settings.optimizer,
@@ -214,13 +237,13 @@ def run_rl(
         scores_in_step=settings.scores_in_step,
         form=session.texts.form,
     )
-    start = _start_rl(session, settings, trainer_settings, directories)
+    start = _start_rl(work, trainer_settings)
     first_step = int(start.state.step)
     offload = session.recipe.engine.offload_versions
     store = VersionStore(settings.scheduler.max_staleness, offload=offload)
     for version in sorted(start.versions):
         store.put(version, start.versions.pop(version))  # the store alone keeps it alive
-    progress.start(name, total_steps=_known_steps(settings), first_step=first_step)
+    work.progress.start(work.name, total_steps=_known_steps(settings), first_step=first_step)
     replicas = placement.start_replicas(
         session.recipe, settings, session.engines, store, trainer_settings, session.agent
     )
@@ -238,26 +261,26 @@ def run_rl(
     journal = Journal(own / "journal")
     form = session.texts.form
     with (
-        MetricsLog(own, stage=name, restored_step=first_step, form=form) as log,
+        MetricsLog(own, stage=work.name, restored_step=first_step, form=form) as log,
         StepProfile(own / "profile") as profile,
     ):
         orchestrator = Orchestrator(
-            name=name,
+            name=work.name,
             settings=_loop_settings(settings, session.recipe.seed),
             trainer=learner,
             replicas=replicas,
             verifiers=session.pool,
-            tickets=_tickets(session, settings),
+            tickets=_tickets(work),
             versions=store,
             grade=lambda group: _grade(group, settings),
             log=_ShownLog(
                 log,
-                progress,
+                work.progress,
                 profile,
                 CollapseWatch(settings.collapse, read_metrics(own)),
                 needs_signal=not settings.learns_from_all,
             ),
-            keep_going=_until(settings.wall_time_of, directories, log.earlier_s),
+            keep_going=work.keep_going(log.earlier_s),
             journal=journal,
         )
         try:
@@ -269,8 +292,7 @@ def run_rl(
             journal.close()
     if settings.lora is not None:
         _save_adapter(session, settings.lora, local.state.weights, own)
-    domains = _domains(session, settings)
-    return _finish(session, name, local.weights, final.step, own, progress, domains) | {
+    return _finish(work, local.weights, final.step) | {
         "tickets": final.counts(),
         "earlier_s": log.earlier_s,
         "rollout": replicas.statistics(),
@@ -278,20 +300,16 @@ def run_rl(
     }
 
 
-def _start_rl(
-    session: Session,
-    settings: RlStage,
-    trainer_settings: TrainerSettings,
-    directories: StageDirectories,
-) -> _RlStart:
+def _start_rl(work: Work[RlStage], trainer_settings: TrainerSettings) -> _RlStart:
     """The last checkpoint, or the weights of the stage before."""
-    weights = _weights_of(session, settings.after, directories)
+    session, settings = work.session, work.stage
+    weights = work.weights_of(settings.after)
     reference = None
     if settings.objective.kl is not None:
         other = settings.reference
-        reference = weights if other is None else _weights_of(session, other, directories)
+        reference = weights if other is None else work.weights_of(other)
     policy, trained, frozen = _to_train(session, settings.lora, weights)
-    checkpoints = directories.own / "checkpoints"
+    checkpoints = work.own / "checkpoints"
     if checkpoint.steps(checkpoints):
         state, versions, control, skipped = local_trainer.restore(
             policy, trainer_settings, trained, checkpoints, frozen=frozen
@@ -311,19 +329,15 @@ def _grade(group: Group, settings: RlStage) -> tuple[Group, rewards.Disposition]
     return graded, disposition
 
 
-def _tickets(session: Session, settings: RlStage) -> TicketSource:
+def _tickets(work: Work[RlStage]) -> TicketSource:
     """The problems of the stage's domains by turns."""
-    domains = _domains(session, settings)
-    streams = tuple(session.stream(domain, "train").problem_at for domain in domains)
+    session, settings = work.session, work.stage
+    streams = tuple(session.stream(domain, "train").problem_at for domain in work.domains)
     return TicketSource(
         MixedStream(streams=streams),
         max_issues=settings.max_issues,
         curriculum=settings.curriculum,
     )
-
-
-def _domains(session: Session, settings: RlStage) -> tuple[str, ...]:
-    return settings.domains or session.domains
 
 
 def _loop_settings(settings: RlStage, seed: int) -> LoopSettings:
@@ -339,23 +353,17 @@ def _loop_settings(settings: RlStage, seed: int) -> LoopSettings:
     )
 
 
-def run_fusion(
-    session: Session,
-    name: str,
-    settings: FusionStage,
-    directories: StageDirectories,
-    progress: Progress,
-) -> dict[str, Any]:
+def run_fusion(work: Work[FusionStage]) -> dict[str, Any]:
     """Fuses the experts, with scale and keep rate chosen on validation problems."""
-    own = directories.own
-    base = _weights_of(session, settings.base, directories)
-    experts = {expert: load_weights(directories.inputs[expert]) for expert in settings.experts}
+    session, settings, own = work.session, work.stage, work.own
+    base = work.weights_of(settings.base)
+    experts = {expert: load_weights(work.directories.inputs[expert]) for expert in settings.experts}
     problems = {
         domain: session.held_out(domain, "validation", settings.num_problems)
         for domain in session.domains
     }
     points = search.candidates(settings.method, settings.scales, settings.keep_rates)
-    progress.start(name, total_steps=len(points))
+    work.progress.start(work.name, total_steps=len(points))
     sampling = session.recipe.evaluation.sampling
 
     def pass_rates(weights: Weights) -> dict[str, float]:
@@ -386,7 +394,7 @@ def run_fusion(
         scales=settings.scales,
         keep_rates=settings.keep_rates,
         reduce=search.worst_score,
-        on_point=lambda point: progress.step(next(tried), {}),
+        on_point=lambda point: work.progress.step(next(tried), {}),
         batch_axes=longcat_stacks,
     )
     fused, report = merge_report.fuse_with_report(
@@ -396,7 +404,7 @@ def run_fusion(
     json_files.write_json(
         own / "fusion.json", report | {"grid": found["grid"], "chosen": found["chosen"]}
     )
-    return _finish(session, name, fused, 0, own, progress)
+    return _finish(work, fused, 0)
 
 
 def _save_adapter(session: Session, config: LoraConfig, adapters: Weights, own: Path) -> None:
@@ -406,37 +414,16 @@ def _save_adapter(session: Session, config: LoraConfig, adapters: Weights, own: 
     lora.save_peft(own / "adapter", config, adapters, session.policy, places)
 
 
-def run_evaluation(
-    session: Session,
-    name: str,
-    settings: EvaluationStage,
-    directories: StageDirectories,
-    progress: Progress,
-) -> dict[str, Any]:
+def run_evaluation(work: Work[EvaluationStage]) -> dict[str, Any]:
     """Evaluates weights as they are, as engines sample them."""
-    progress.start(name, total_steps=None)
-    weights = session.policy.published(_weights_of(session, settings.of, directories))
-    return _evaluate(session, name, weights, 0, directories.own, progress, session.domains)
+    work.progress.start(work.name, total_steps=None)
+    weights = work.session.policy.published(work.weights_of(work.stage.of))
+    return _evaluate(work, weights, 0)
 
 
 def _known_steps(settings: SftStage | RlStage) -> int | None:
     """How many steps a stage takes; None where time ends it."""
     return None if settings.wall_time_of else settings.num_steps
-
-
-def _until(
-    stages: tuple[str, ...], directories: StageDirectories, earlier_s: float
-) -> Callable[[], bool]:
-    """True until as much time has passed as `stages` trained for; always true for none.
-
-    `earlier_s` of it had passed before an interruption.
-    """
-    if not stages:
-        return lambda: True
-    done = [json_files.read_json(directories.inputs[name] / "done.json") for name in stages]
-    whole_s = sum(part["wall_s"] - part["evaluation_s"] for part in done)
-    ends_s = time.monotonic() + whole_s - earlier_s
-    return lambda: time.monotonic() < ends_s
 
 
 class _ShownLog:
@@ -473,39 +460,24 @@ class _ShownLog:
         self._collapse.step(step, metrics)
 
 
-def _finish(
-    session: Session,
-    name: str,
-    weights: Weights,
-    step: int,
-    own: Path,
-    progress: Progress,
-    domains: tuple[str, ...] | None = None,
-) -> dict[str, Any]:
+def _finish(work: Work[Any], weights: Weights, step: int) -> dict[str, Any]:
     """Saves the weights, evaluates them as engines sample them, and says what came of it."""
-    save_weights(own, step, weights, session.abstract_weights)
-    published = session.policy.published(weights)
-    return _evaluate(session, name, published, step, own, progress, domains or session.domains)
+    session = work.session
+    save_weights(work.own, step, weights, session.abstract_weights)
+    return _evaluate(work, session.policy.published(weights), step)
 
 
-def _evaluate(
-    session: Session,
-    name: str,
-    weights: Weights,
-    step: int,
-    own: Path,
-    progress: Progress,
-    domains: Sequence[str],
-) -> dict[str, Any]:
+def _evaluate(work: Work[Any], weights: Weights, step: int) -> dict[str, Any]:
+    session, progress, domains = work.session, work.progress, work.domains
     if not domains:
-        progress.finish(name)
+        progress.finish(work.name)
         return {"steps": step, "evaluation_s": 0.0}
     progress.note("evaluating")
     started_s, asked = time.monotonic(), session.recipe.evaluation
     posed = [len(session.held_out(d, asked.side, asked.num_problems)) for d in domains]
     result, samples = session.evaluate(
         weights,
-        stage=name,
+        stage=work.name,
         domains=domains,
         progress=evaluation.counted(
             lambda done, total: progress.meanwhile(f"evaluating: {done} of {total} groups"),
@@ -513,9 +485,9 @@ def _evaluate(
             posed,
         ),
     )
-    result.save(own)
-    json_files.write_jsonl(own / "rollouts" / "evaluation.jsonl", samples)
+    result.save(work.own)
+    json_files.write_jsonl(work.own / "rollouts" / "evaluation.jsonl", samples)
     figures = result.to_json()["domains"]
     shown = ", ".join(f"{domain} {part['pass@1']:.1%}" for domain, part in figures.items())
-    progress.finish(name, f"pass@1: {shown}")
+    progress.finish(work.name, f"pass@1: {shown}")
     return {"steps": step, "evaluation_s": round(time.monotonic() - started_s, 2)}

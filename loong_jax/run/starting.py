@@ -20,7 +20,7 @@ from loong_jax.models.moe import MoEConfig, scaling
 from loong_jax.recipes import START, TEACHER, EvaluationStage, Recipe, RlStage, SftStage, Stage
 from loong_jax.remote import AnyPath, RemotePath
 from loong_jax.rl import checkpoint
-from loong_jax.run import convert, sources
+from loong_jax.run import sources
 from loong_jax.sharding import NO_MESH, ShardingRules
 
 # What may differ between a model as it was trained and as it goes on: how it is computed, and what
@@ -52,7 +52,7 @@ def load(
     Raises ConfigError where the two models differ, CheckpointError where the files do not hold
     what their config says.
     """
-    found, _ = convert.read_model(directory)
+    found, _ = sources.read_model(directory)
     if stack > 1:
         if not isinstance(found, MoEConfig):
             raise ConfigError(
@@ -93,7 +93,7 @@ def with_given_model(recipe: Recipe) -> Recipe:
     recipe = _with_ends_tied(recipe)
     found = given(recipe)
     if START in found:
-        model, _ = convert.read_model(found[START])
+        model, _ = sources.read_model(found[START])
         if recipe.model == MoEConfig.tiny():  # nobody asked for another one
             recipe = dataclasses.replace(recipe, model=model)
         refuse_other_model(found[START], model, recipe.model)
@@ -101,8 +101,8 @@ def with_given_model(recipe: Recipe) -> Recipe:
         model = dataclasses.replace(recipe.model, dtype=recipe.dtype, param_dtype=recipe.dtype)
         recipe = dataclasses.replace(recipe, model=model)
     if TEACHER in found:
-        model, _ = convert.read_model(found[TEACHER])
-        if _is_reference(recipe):
+        model, _ = sources.read_model(found[TEACHER])
+        if any(getattr(one, "reference", None) == TEACHER for one in recipe.stages.values()):
             refuse_other_model(found[TEACHER], model, recipe.model)
     return recipe
 
@@ -114,16 +114,10 @@ def _with_ends_tied(recipe: Recipe) -> Recipe:
     """
     stages = dict(recipe.stages)
     if recipe.start_from is not None:
-        cold = {
-            name
-            for name, stage in stages.items()
-            if isinstance(stage, SftStage) and stage.is_cold_start
-        }
-        stages = {
-            name: _after_start(stage, cold) for name, stage in stages.items() if name not in cold
-        }
+        cold = {n for n, one in stages.items() if isinstance(one, SftStage) and one.is_cold_start}
+        stages = {n: _after_start(one, cold) for n, one in stages.items() if n not in cold}
     if recipe.start_from is None or (recipe.problems is None and recipe.data is not None):
-        stages = {n: stage for n, stage in stages.items() if not isinstance(stage, EvaluationStage)}
+        stages = {n: one for n, one in stages.items() if not isinstance(one, EvaluationStage)}
     if recipe.start_from is None and any(START in _names_of(stage) for stage in stages.values()):
         raise ConfigError(
             "this recipe trains weights that there are already. Give --start-from a directory in "
@@ -160,11 +154,6 @@ def _after_start(stage: Stage, cold: Set[str]) -> Stage:
 def _names_of(stage: Stage) -> tuple[str | None, ...]:
     names = ("after", "reference", "teacher", "base")
     return tuple(getattr(stage, name, None) for name in names)
-
-
-def _is_reference(recipe: Recipe) -> bool:
-    stages = recipe.stages.values()
-    return any(isinstance(stage, RlStage) and stage.reference == TEACHER for stage in stages)
 
 
 def given(recipe: Recipe) -> dict[str, AnyPath]:
@@ -206,15 +195,11 @@ def _read(directory: Path, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str,
         )
     stored = checkpoint.Stored(place, steps[-1])
     shapes = {n: leaf.shape for n, leaf in stored.shapes.items() if not n.startswith("masters/")}
-    if odd := _first_difference(shapes, {n: tuple(a.shape) for n, a in wanted.items()}):
+    asked = {name: tuple(leaf.shape) for name, leaf in wanted.items()}
+    if odd := next((n for n in sorted(shapes | asked) if shapes.get(n) != asked.get(n)), None):
         raise CheckpointError(
-            f"{place} holds {odd} of shape {shapes.get(odd)}, and the model has "
-            f"{wanted[odd].shape if odd in wanted else None}. Put the model.json beside it that "
-            "belongs to the weights."
+            f"{place} holds {odd} of shape {shapes.get(odd)}, and the model has {asked.get(odd)}. "
+            "Put the model.json beside it that belongs to the weights."
         )
     arrays = stored.arrays({name: leaf.sharding for name, leaf in wanted.items()})
     return {name: array.astype(wanted[name].dtype, copy=False) for name, array in arrays}
-
-
-def _first_difference(a: dict[str, Any], b: dict[str, Any]) -> str | None:
-    return next((name for name in sorted(a | b) if a.get(name) != b.get(name)), None)

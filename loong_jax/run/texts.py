@@ -1,7 +1,8 @@
-"""What a recipe's model reads and writes: problems, solutions and conversations as tokens."""
+"""Problems, solutions and conversations as tokens of a recipe's model, and its tools."""
 
 import dataclasses
 import functools
+import importlib
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -13,11 +14,12 @@ from loong_jax.data.response import FORMS, ResponseForm
 from loong_jax.data.tokenizer import AsciiTokenizer, Tokenizer
 from loong_jax.data.tool_template import ChatTurns, Described, ToolTemplate
 from loong_jax.environments.environment import Problem
-from loong_jax.recipes import Recipe
+from loong_jax.errors import ConfigError
+from loong_jax.recipes import Recipe, ToolSettings
 from loong_jax.remote import AnyPath
 from loong_jax.rl import sft
-from loong_jax.rollout.agentic.agent import Agent
-from loong_jax.run import sources, tools
+from loong_jax.rollout.agentic.agent import Agent, Toolbox
+from loong_jax.run import sources
 
 Example = dict[str, np.ndarray]  # tokens and loss_mask
 
@@ -135,8 +137,8 @@ def texts_with(recipe: Recipe, tokenizer: Tokenizer) -> Texts:
     return Texts(
         tokenizer=tokenizer,
         form=form,
-        agent=tools.agent_of(recipe, ChatTurns() if is_chat else ToolTemplate()),
-        tells_tools=tools.are_described(recipe) and is_chat,
+        agent=_agent(recipe.tools, ChatTurns() if is_chat else ToolTemplate()),
+        tells_tools=tools_are_described(recipe) and is_chat,
     )
 
 
@@ -160,3 +162,41 @@ def form_of(tokenizer: Tokenizer) -> ResponseForm:
             is_opened = asked.rstrip().endswith(form.think_open)
             return dataclasses.replace(form, opening="prompt" if is_opened else "either")
     return FORMS["plain"]
+
+
+# ---- tools ---------------------------------------------------------------------------------------
+
+TOOLS: dict[str, str] = {  # name that problems ask for -> "module:class"
+    "prices": "loong_jax.environments.basket:PriceList",
+    "python": "loong_jax.rollout.agentic.python_tool:PythonTool",
+}
+
+
+def toolbox(names: Iterable[str]) -> Toolbox:
+    """New tools of these names. Raises ConfigError for a name that is not in the table."""
+    return Toolbox(_make(name) for name in names)
+
+
+def _make(name: str):
+    if name not in TOOLS:
+        raise ConfigError(f"tool {name!r} is unknown. Choose one of {sorted(TOOLS)}.")
+    module, kind = TOOLS[name].split(":")
+    return getattr(importlib.import_module(module), kind)()
+
+
+def _agent(settings: ToolSettings | None, template: ToolTemplate | ChatTurns) -> Agent | None:
+    if settings is None:
+        return None
+    return Agent(
+        toolbox=toolbox(settings.names),
+        limits=settings.limits,
+        max_parked=settings.max_parked,
+        max_calls_at_once=settings.max_calls_at_once,
+        offers_all=settings.offers_all,
+        template=template,
+    )
+
+
+def tools_are_described(recipe: Recipe) -> bool:
+    """Whether prompts say what the tools are."""
+    return recipe.tools is not None and recipe.tools.describe

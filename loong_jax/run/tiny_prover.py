@@ -24,8 +24,8 @@ from loong_jax.rl import checkpoint, sft, trainer
 from loong_jax.rl.optimizers import Muon, WarmupCosine
 from loong_jax.rl.policy_model import policy_of
 from loong_jax.rl.sft import SftSettings
-from loong_jax.rollout import paged_engine, sampling
-from loong_jax.rollout.engine_config import EngineConfig
+from loong_jax.rollout import sampling, slot_engine
+from loong_jax.rollout.engine_config import EngineSettings
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.synth.formal import proofs
 from loong_jax.synth.formal.expert_iteration import Goal, Solution
@@ -88,11 +88,12 @@ class ProverSettings:
             row_length=self.row_length,
         )
 
-    def shapes(self) -> EngineConfig:
-        return EngineConfig(
+    def shapes(self) -> EngineSettings:
+        return EngineSettings(
             slots_per_replica=self.num_slots,
             cache_length=self.prompt_length + self.max_new_tokens,
             prefill_lengths=(self.prompt_length,),
+            prefill_prompts=8,
         )
 
 
@@ -107,7 +108,7 @@ class TinyProver:
         self._tokenizer = AsciiTokenizer()
         graphdef, _ = moe.init_weights(settings.model(), jax.random.key(0))
         self._policy = policy_of(graphdef, settings.model(), BIAS_RATE)
-        self._engine = paged_engine.engine_for(
+        self._engine = slot_engine.engine_for(
             graphdef, settings.model(), self._tokenizer, settings.shapes()
         )
         self._weights: Any = None

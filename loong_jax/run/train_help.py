@@ -9,8 +9,8 @@ from loong_jax.run import named
 
 WIDTH = 98
 _RECIPE = {  # field -> what it is; those that the recipe lacks are not shown
-    "start_from": "weights, tokens and template to begin with: a directory or URL as Hugging Face "
-    "has it, an import, a run or a stage of one",
+    "start_from": "weights and tokens to begin with: a directory or URL as Hugging Face has it, "
+    "an import, a run or a stage",
     "teacher": "the same, of the weights to learn from",
     "data": "JSON lines of conversations or pairs to learn",
     "packages": "a directory of environment packages (docs/tutorials/own_environment.md)",
@@ -21,10 +21,10 @@ _RECIPE = {  # field -> what it is; those that the recipe lacks are not shown
     "environments": "that problems come from, with commas between (docs/reference/environments.md)",
     "form": "of responses: longcat, think, think-answer, boxed, plain, completion, tagged",
     "max_new_tokens": "of a response, in training and evaluation",
-    "dtype": "of computing and sampling, such as bfloat16; masters stay float32",
+    "dtype": "such as bfloat16, to compute in; masters stay float32",
     "lora": "a rank: adapters of it are trained over frozen weights",
-    "mesh.fsdp": "devices that weights and rows are cut over; as well --mesh.tensor, .expert and "
-    ".data, and --replica-mesh.* (docs/how-to/devices.md)",
+    "mesh.fsdp": "devices that weights and rows are cut over; more axes, and those of replicas: "
+    "docs/how-to/devices.md",
     "seed": "of fresh weights, problems and samples",
     "evaluation.num_problems": "held-out problems of a domain, posed after each stage",
     "engine.slots_per_replica": "samples that are written at the same time",
@@ -98,10 +98,8 @@ def settings_that_matter(name: str, recipe: Recipe, text: str) -> str:
         )
     lines += [
         "",
-        f"`loong train {name} --help-all` lists every setting. A part that is chosen by name may",
-        "be one of your own: FILE.py:FUNCTION, which takes the stage and returns the part, or",
-        "FILE.py:CLASS (docs/tutorials/own_objective.md, docs/how-to/add_scheduler.md and",
-        "add_merge_method.md).",
+        f"`loong train {name} --help-all` lists every setting. A part that has a name may be one",
+        "of your own: FILE.py:FUNCTION or FILE.py:CLASS (docs/tutorials/own_objective.md).",
     ]
     return "\n".join(lines)
 

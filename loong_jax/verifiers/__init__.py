@@ -50,7 +50,7 @@ def get_verifier(name: str, *, table: Mapping[str, str] | None = None, **options
     if ".py:" in known[name]:
         from loong_jax import own
 
-        contract = own.Contract(("verify", "close"), "docs/how-to/add_verifier.md")
+        contract = own.Contract((), ("verify", "close"), "docs/how-to/add_verifier.md")
         verifier = own.built(known[name], **options)
         own.refuse_lacking(verifier, name, contract)
         return verifier

@@ -9,12 +9,44 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loong_jax import verifiers
-from loong_jax.errors import VerifierError
+from loong_jax import options, verifiers
+from loong_jax.errors import ConfigError, VerifierError
 from loong_jax.verifiers import Verifier, verdict
 from loong_jax.verifiers.verdict import Score, Verdict
 
 _NAMES = ("id", "uid")  # of the record, repeated beside its verdict
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VerifyOptions:
+    """Judges every line of a JSON-lines file; the output has one verdict a line, in order.
+
+    Most records have `answer` (a whole response or the answer alone) and `gold`;
+    docs/reference/verifiers.md says what each verifier reads. A line that is no record is
+    ungradable.
+
+    Example: loong verify math --input cases.jsonl --output verdicts.jsonl
+    """
+
+    input: Path  # records, one JSON object a line
+    output: Path  # {"verdict", "reason", "evidence", ...} a line; replaced when all is done
+
+
+def main(arguments: Sequence[str]) -> int:
+    name, *rest = arguments
+    if name == "admission":
+        return admit(rest)
+    table = {name: name} if ".py:" in name else {}
+    if name not in (verifiers.VERIFIERS | table):
+        raise ConfigError(
+            f"{name!r} judges no files. Choose one of: {', '.join(verifiers.VERIFIERS)}; or one of "
+            "your own: FILE.py:CLASS."
+        )
+    chosen = options.parse(VerifyOptions, f"loong verify {name}", rest)
+    verifier = verifiers.get_verifier(name, table=table)
+    counts = verify_file(verifier, chosen.input, chosen.output)
+    print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+    return 0
 
 
 def verify_file(verifier: Verifier, source: Path, destination: Path) -> dict[str, int]:

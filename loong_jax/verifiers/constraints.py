@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from loong_jax.data import fences, response
+from loong_jax.data import response
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import tool_calls, verdict
 from loong_jax.verifiers.verdict import Score, Verdict
@@ -52,7 +52,7 @@ _COUNTED: dict[str, Callable[[str], int]] = {
     "bullets": lambda text: _num_lines(text, _RULE + r"[ \t]*[-*+\u2022][ \t]+\S"),
     "numbered_items": lambda text: _num_lines(text, r"[ \t]*\d{1,3}[.)][ \t]+\S"),
     "headings": lambda text: _num_lines(text, r" {0,3}#{1,6}[ \t]+\S"),
-    "code_blocks": lambda text: sum(block.is_closed for block in fences.blocks(text)),
+    "code_blocks": lambda text: sum(block.is_closed for block in response.blocks(text)),
     "placeholders": lambda text: len(re.findall(r"\[[^\[\]\n]{1,80}\]", text)),
 }
 
@@ -86,7 +86,7 @@ def _is_abbreviated(text: str, point: int) -> bool:
 
 def _num_lines(text: str, pattern: str) -> int:
     """Lines outside blocks of code that begin so."""
-    for block in reversed(fences.blocks(text)):
+    for block in reversed(response.blocks(text)):
         text = f"{text[: block.start]}\n{text[block.end :]}"
     begins = re.compile(pattern).match
     return sum(1 for line in text.split("\n") if begins(line))
@@ -276,7 +276,7 @@ def _json(constraint: Mapping[str, Any], text: str) -> Checked:
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise VerifierError(f"keys={keys!r:.80} of json is no list of texts.")
     try:
-        value = json.loads(fences.unframed(text, "json"), parse_constant=tool_calls.refuse)
+        value = json.loads(response.unframed(text, "json"), parse_constant=tool_calls.refuse)
     except (ValueError, RecursionError) as error:
         return Checked("json", False, f"{error}"[:80])
     missing = [key for key in keys if not isinstance(value, dict) or key not in value]

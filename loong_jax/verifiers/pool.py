@@ -8,6 +8,7 @@ import collections
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import threading
@@ -26,7 +27,7 @@ from loong_jax.verifiers.worker import WorkerConfig, WorkerProcess
 VerdictFuture = concurrent.futures.Future[Verdict]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(kw_only=True, eq=False)
 class VerifierRequest:
     """One response to judge. `key` names the request: the same key is the same future.
 
@@ -37,6 +38,8 @@ class VerifierRequest:
     problem: Problem
     response_text: str
     deadline_s: float = 10.0
+    future: VerdictFuture = dataclasses.field(init=False)  # once a pool has accepted it
+    attempts: int = dataclasses.field(default=0, init=False)  # that a lost worker took along
 
     def __post_init__(self):
         if not self.deadline_s > 0:
@@ -45,10 +48,20 @@ class VerifierRequest:
                 "verifier some seconds."
             )
 
-    def encode(self) -> bytes:
+    @functools.cached_property
+    def body(self) -> bytes:
         """What a worker needs of it, as JSON."""
         body = {"problem": vars(self.problem), "response_text": self.response_text}
         return json.dumps(body, default=dict).encode()
+
+    @property
+    def verifier(self) -> str:
+        return self.problem.verifier
+
+    def answer(self, judged: Verdict) -> None:
+        """Resolves the future unless that was done before."""
+        with contextlib.suppress(concurrent.futures.InvalidStateError):
+            self.future.set_result(judged)
 
 
 @runtime_checkable
@@ -78,65 +91,47 @@ class VerifierPool(Protocol):
         ...
 
 
-class Entry:
-    """One accepted request on its way."""
-
-    __slots__ = ("attempts", "body", "deadline_s", "future", "key", "verifier")
-
-    def __init__(self, request: VerifierRequest, body: bytes):
-        self.key, self.body, self.deadline_s = request.key, body, request.deadline_s
-        self.verifier = request.problem.verifier
-        self.future: VerdictFuture = concurrent.futures.Future()
-        self.attempts = 0
-
-    def answer(self, judged: Verdict) -> None:
-        """Resolves the future unless that was done before."""
-        with contextlib.suppress(concurrent.futures.InvalidStateError):
-            self.future.set_result(judged)
-
-
 class RequestTable:
     """Futures by key: of all open requests and of the last `max_answered` answered ones."""
 
     def __init__(self, max_answered: int = 65536):
         self._lock = threading.Lock()
-        self._entries: collections.OrderedDict[str, tuple[int, Entry]] = collections.OrderedDict()
+        self._known = collections.OrderedDict[str, tuple[int, VerdictFuture]]()  # with a digest
         self._max_answered = max_answered
         self._num_submitted = self._num_answered = self._num_ungradable = 0
 
-    def open(self, requests: Sequence[VerifierRequest]) -> tuple[list[VerdictFuture], list[Entry]]:
-        """Futures of all requests, in order, and the entries that are new."""
+    def open(
+        self, requests: Sequence[VerifierRequest]
+    ) -> tuple[list[VerdictFuture], list[VerifierRequest]]:
+        """Futures of all requests, in order, and the requests that are new."""
         futures, new = [], []
         with self._lock:
             for request in requests:
-                body = request.encode()
-                digest = hash(body)
-                known = self._entries.get(request.key)
-                if known is None:
-                    entry = Entry(request, body)
-                    self._entries[request.key] = (digest, entry)
-                    entry.future.add_done_callback(lambda _, entry=entry: self._done(entry))
-                    new.append(entry)
-                elif known[0] == digest:
-                    entry = known[1]
-                else:
+                digest = hash(request.body)
+                if request.key not in self._known:
+                    request.future = VerdictFuture()
+                    request.future.add_done_callback(functools.partial(self._done, request.key))
+                    self._known[request.key] = (digest, request.future)
+                    new.append(request)
+                known, future = self._known[request.key]
+                if known != digest:
                     raise VerifierError(
                         f"key {request.key!r} stands for another request already. Give each "
                         "rollout a key of its own."
                     )
-                futures.append(entry.future)
+                futures.append(future)
             self._num_submitted += len(new)
-            excess = len(self._entries) - self._max_answered
+            excess = len(self._known) - self._max_answered
             if excess > 0:
-                answered = (k for k, (_, e) in self._entries.items() if e.future.done())
+                answered = (key for key, (_, future) in self._known.items() if future.done())
                 for key in list(itertools.islice(answered, excess)):
-                    del self._entries[key]
+                    del self._known[key]
         return futures, new
 
     def cancel(self, keys: Iterable[str]) -> int:
         with self._lock:
-            entries = [self._entries[key][1] for key in keys if key in self._entries]
-        return sum(entry.future.cancel() for entry in entries if not entry.future.done())
+            futures = [self._known[key][1] for key in keys if key in self._known]
+        return sum(future.cancel() for future in futures if not future.done())
 
     def counts(self) -> dict[str, int]:
         with self._lock:
@@ -146,15 +141,14 @@ class RequestTable:
                 "ungradable": self._num_ungradable,
             }
 
-    def _done(self, entry: Entry) -> None:
+    def _done(self, key: str, future: VerdictFuture) -> None:
         """Runs in the thread that resolved or cancelled the future."""
         with self._lock:
-            entry.body = b""  # may be long, and nobody sends it again
-            if entry.future.cancelled():
-                self._entries.pop(entry.key, None)
+            if future.cancelled():
+                self._known.pop(key, None)
             else:
                 self._num_answered += 1
-                self._num_ungradable += not entry.future.result().is_graded
+                self._num_ungradable += not future.result().is_graded
 
 
 class LocalVerifierPool:
@@ -164,10 +158,10 @@ class LocalVerifierPool:
         if num_workers < 1:
             raise VerifierError(f"num_workers={num_workers} is below 1. A pool needs a worker.")
         self._table = RequestTable()
-        self._queue: collections.deque[Entry] = collections.deque()
+        self._queue: collections.deque[VerifierRequest] = collections.deque()
         self._changed = threading.Condition()
         self._is_closed = False
-        self._in_hand: set[Entry] = set()
+        self._in_hand: set[VerifierRequest] = set()
         self._workers = [WorkerProcess(config or WorkerConfig()) for _ in range(num_workers)]
         self._threads = [
             threading.Thread(target=self._feed, args=(w,), name=f"verifier-{i}", daemon=True)
@@ -199,13 +193,13 @@ class LocalVerifierPool:
             self._is_closed = True
             queued, self._queue = list(self._queue), collections.deque()
             self._changed.notify_all()
-        for entry in queued:
-            entry.answer(verdict.ungradable("pool closed"))
+        for request in queued:
+            request.answer(verdict.ungradable("pool closed"))
         deadline = time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        for entry in list(self._in_hand):
-            entry.answer(verdict.ungradable("pool closed"))
+        for request in list(self._in_hand):
+            request.answer(verdict.ungradable("pool closed"))
         for one in self._workers:  # a worker at work is killed; its thread then ends by itself
             one.end()
         for thread in self._threads:
@@ -213,16 +207,16 @@ class LocalVerifierPool:
 
     def _feed(self, one: WorkerProcess) -> None:
         try:
-            while (entry := self._take()) is not None:
-                if entry.future.set_running_or_notify_cancel():
-                    self._in_hand.add(entry)
-                    entry.answer(worker.decode(one.judge(entry.body, entry.deadline_s)))
-                    self._in_hand.discard(entry)
+            while (request := self._take()) is not None:
+                if request.future.set_running_or_notify_cancel():
+                    self._in_hand.add(request)
+                    request.answer(worker.decode(one.judge(request.body, request.deadline_s)))
+                    self._in_hand.discard(request)
         finally:
             one.stop()
 
-    def _take(self) -> Entry | None:
-        """The next entry, or None once the pool is closed; waits for either."""
+    def _take(self) -> VerifierRequest | None:
+        """The next request, or None once the pool is closed; waits for either."""
         with self._changed:
             while not self._queue and not self._is_closed:
                 self._changed.wait()

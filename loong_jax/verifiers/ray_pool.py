@@ -18,7 +18,6 @@ import ray
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import ray_actor, verdict, worker
 from loong_jax.verifiers.pool import (
-    Entry,
     RequestTable,
     VerdictFuture,
     VerifierRequest,
@@ -40,7 +39,7 @@ class _Slot:
 
     actor: Any = None
     pid: int | None = None  # known once it is ready
-    batch: list[Entry] = dataclasses.field(default_factory=list)
+    batch: list[VerifierRequest] = dataclasses.field(default_factory=list)
     deadline: float = 0.0  # of the start, of the batch, or of an idle life; 0 for none
     sent: float = 0.0  # when the batch left
     num_failed_starts: int = 0
@@ -154,8 +153,8 @@ class RayVerifierPool:
             except queue.Empty:
                 event = ("deadline",)
             match event:
-                case ("submitted", entries):
-                    self._waiting.extend(entries)
+                case ("submitted", requests):
+                    self._waiting.extend(requests)
                 case ("started", slot, actor, future):
                     self._on_started(slot, actor, future)
                 case ("judged", slot, actor, future):
@@ -164,15 +163,15 @@ class RayVerifierPool:
                     self._on_deadline()
                 case ("close", deadline):
                     self._closing_deadline = deadline
-                    for entry in self._waiting.clear():
-                        entry.answer(verdict.ungradable("pool closed"))
+                    for request in self._waiting.clear():
+                        request.answer(verdict.ungradable("pool closed"))
             if self._closing_deadline is not None:
                 busy = [slot for slot in self._slots if slot.batch]
                 if not busy or time.monotonic() >= self._closing_deadline:
                     return self._end()
             elif self._broken:
-                for entry in self._waiting.clear():
-                    entry.answer(verdict.ungradable("worker lost", self._broken))
+                for request in self._waiting.clear():
+                    request.answer(verdict.ungradable("worker lost", self._broken))
             else:
                 self._dispatch()
 
@@ -217,9 +216,9 @@ class RayVerifierPool:
         figures[1] += time.monotonic() - slot.sent
         block = future.result()
         self._packed_bytes += len(block)
-        for entry, body in zip(batch, ray_actor.unpack(block), strict=True):
+        for request, body in zip(batch, ray_actor.unpack(block), strict=True):
             self._sent_bytes += len(body)
-            entry.answer(worker.decode(body))
+            request.answer(worker.decode(body))
 
     def _idle_deadline(self) -> float:
         return time.monotonic() + _IDLE_S if len(self._slots) > self._num_actors else 0.0
@@ -245,13 +244,13 @@ class RayVerifierPool:
         if slot.batch:
             self._waiting.returned(slot.batch[0].verifier)
             self._num_retried += len(slot.batch)
-        for entry in reversed(slot.batch):
-            entry.attempts += 1
-            if entry.attempts >= MAX_ATTEMPTS:
+        for request in reversed(slot.batch):
+            request.attempts += 1
+            if request.attempts >= MAX_ATTEMPTS:
                 evidence = f"{MAX_ATTEMPTS} times, last: {why}"[:500]
-                entry.answer(verdict.ungradable("worker lost", evidence))
+                request.answer(verdict.ungradable("worker lost", evidence))
             else:
-                self._waiting.put_back(entry)
+                self._waiting.put_back(request)
         if slot.num_failed_starts < MAX_ATTEMPTS and self._closing_deadline is None:
             return self._start(slot)
         slot.actor, slot.pid, slot.batch, slot.deadline = None, None, [], 0.0
@@ -266,10 +265,10 @@ class RayVerifierPool:
             slot.batch = self._waiting.take(len(idle) - count, self._batch_size)
             if not slot.batch:
                 return
-            deadlines_s = [entry.deadline_s for entry in slot.batch]
+            deadlines_s = [request.deadline_s for request in slot.batch]
             slot.sent = time.monotonic()
             slot.deadline = slot.sent + sum(deadlines_s) + _GRACE_S
-            bodies = [entry.body for entry in slot.batch]
+            bodies = [request.body for request in slot.batch]
             block = ray_actor.pack(bodies)
             self._num_batches += 1
             self._sent_bytes += sum(map(len, bodies))
@@ -283,7 +282,7 @@ class RayVerifierPool:
 
     def _end(self) -> None:
         for slot in self._slots:
-            for entry in slot.batch:
-                entry.answer(verdict.ungradable("pool closed"))
+            for request in slot.batch:
+                request.answer(verdict.ungradable("pool closed"))
             if slot.actor is not None:
                 ray.kill(slot.actor)

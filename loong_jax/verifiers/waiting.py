@@ -3,7 +3,7 @@
 import collections
 from collections.abc import Iterable, Mapping
 
-from loong_jax.verifiers.pool import Entry
+from loong_jax.verifiers.pool import VerifierRequest
 
 MAX_BATCH_BYTES = 4 * 2**20
 
@@ -16,30 +16,30 @@ class Waiting:
 
     def __init__(self, concurrency: Mapping[str, int]):
         self._concurrency = concurrency
-        self._queues: dict[str, collections.deque[Entry]] = {}
+        self._queues: dict[str, collections.deque[VerifierRequest]] = {}
         self._num_out: collections.Counter[str] = collections.Counter()
 
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
 
-    def extend(self, entries: Iterable[Entry]) -> None:
-        for entry in entries:
-            self._queues.setdefault(entry.verifier, collections.deque()).append(entry)
+    def extend(self, requests: Iterable[VerifierRequest]) -> None:
+        for request in requests:
+            self._queues.setdefault(request.verifier, collections.deque()).append(request)
 
-    def put_back(self, entry: Entry) -> None:
+    def put_back(self, request: VerifierRequest) -> None:
         """Before all others of its verifier."""
-        self._queues.setdefault(entry.verifier, collections.deque()).appendleft(entry)
+        self._queues.setdefault(request.verifier, collections.deque()).appendleft(request)
 
-    def clear(self) -> list[Entry]:
-        entries = [entry for waiting in self._queues.values() for entry in waiting]
+    def clear(self) -> list[VerifierRequest]:
+        requests = [request for waiting in self._queues.values() for request in waiting]
         self._queues = {}
-        return entries
+        return requests
 
     def can_take(self) -> bool:
         """Whether an idle worker would get something."""
         return any(map(self._is_open, self._queues))
 
-    def take(self, num_idle: int, max_entries: int) -> list[Entry]:
+    def take(self, num_idle: int, max_requests: int) -> list[VerifierRequest]:
         """The next batch, of one verifier: its share among so many idle workers. May be empty.
 
         A request that was lost before travels alone, so that it takes no other with it again.
@@ -48,7 +48,7 @@ class Waiting:
             if not self._is_open(name):
                 continue
             waiting = self._queues.pop(name)
-            if batch := _batch(waiting, min(-(-len(waiting) // num_idle), max_entries)):
+            if batch := _batch(waiting, min(-(-len(waiting) // num_idle), max_requests)):
                 self._num_out[name] += 1
             if waiting:
                 self._queues[name] = waiting  # last in turn now
@@ -65,17 +65,17 @@ class Waiting:
         return bool(self._queues[name]) and (limit is None or self._num_out[name] < limit)
 
 
-def _batch(waiting: collections.deque[Entry], max_entries: int) -> list[Entry]:
-    batch: list[Entry] = []
+def _batch(waiting: collections.deque[VerifierRequest], max_requests: int) -> list[VerifierRequest]:
+    batch: list[VerifierRequest] = []
     num_bytes = 0
-    while waiting and len(batch) < max_entries:
-        entry = waiting[0]
-        if batch and (entry.attempts or num_bytes + len(entry.body) > MAX_BATCH_BYTES):
+    while waiting and len(batch) < max_requests:
+        request = waiting[0]
+        if batch and (request.attempts or num_bytes + len(request.body) > MAX_BATCH_BYTES):
             break
         waiting.popleft()
-        if entry.attempts or entry.future.set_running_or_notify_cancel():
-            batch.append(entry)
-            num_bytes += len(entry.body)
-            if entry.attempts:
+        if request.attempts or request.future.set_running_or_notify_cancel():
+            batch.append(request)
+            num_bytes += len(request.body)
+            if request.attempts:
                 break
     return batch

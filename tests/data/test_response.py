@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from loong_jax.data import fences, response
+from loong_jax.data import response
 from loong_jax.data.response import FORMS, read, render
 
 TAGGED = FORMS["tagged"]
@@ -93,13 +93,13 @@ def test_tags_that_a_text_speaks_of_are_content():
 
 
 def test_blocks():
-    (block,) = fences.blocks("1. So:\n   ```py x\n   a\n     b\n   ```\nDone.")
+    (block,) = response.blocks("1. So:\n   ```py x\n   a\n     b\n   ```\nDone.")
     assert (block.info, block.body, block.is_closed) == ("py x", "a\n  b\n", True)
-    first, second = fences.blocks("```a\nx\n```b\ny\n~~~\n``\n````")
+    first, second = response.blocks("```a\nx\n```b\ny\n~~~\n``\n````")
     assert (first.body, first.is_closed, second.body, second.is_closed) == (
         "x\n", False, "y\n~~~\n``\n", True,
     )  # fmt: skip
-    assert [block.body for block in fences.blocks("```\nx```\nend")] == ["x"]
+    assert [block.body for block in response.blocks("```\nx```\nend")] == ["x"]
 
 
 @pytest.mark.parametrize(

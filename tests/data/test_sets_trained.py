@@ -13,7 +13,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.recipes import FileProblems
 from loong_jax.report import metrics_log
 from loong_jax.run import curate, own_admission
-from loong_jax.run.judging import Judge
+from loong_jax.run.session import Judge
 from loong_jax.verifiers.pool import LocalVerifierPool
 from tests.data import source_rows
 from tests.doubles import tiny_hf

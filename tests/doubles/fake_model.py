@@ -13,8 +13,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.environments.environment import Problem
-from loong_jax.rollout.devices import OneDevice
 from loong_jax.rollout.paged_engine import PagedEngine
+from loong_jax.rollout.programs import OneDevice
 from loong_jax.rollout.slot_engine import SlotEngine
 from tests.doubles import tiny
 
@@ -73,7 +73,7 @@ def fake_weights(seed: int, *, vocab_size: int = 128, num_rows: int = 61, eos_lo
 
 
 def fake_engine(**shapes: Any) -> SlotEngine:
-    """An engine over `FakeModel`; `shapes` are fields of `EngineConfig`."""
+    """An engine over `FakeModel`; `shapes` are fields of `EngineSettings`."""
     config = tiny.engine_shapes(**dict(cache_length=48, prefill_lengths=(16, 24)) | shapes)
     kind = SlotEngine if config.pages is None else PagedEngine
     return kind(

@@ -15,7 +15,7 @@ import numpy as np
 from loong_jax.environments.environment import Problem
 from loong_jax.orchestrator.simulation.world import VirtualTime
 from loong_jax.rl import events as rl_events
-from loong_jax.rollout import events as rollout_events
+from loong_jax.rollout import records
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
 from loong_jax.verifiers.verdict import Verdict, correct, ungradable, wrong
 
@@ -87,9 +87,7 @@ class FakeWorld(VirtualTime):
         rollouts = tuple(
             fake_rollout(ticket, attempt, version) for attempt in range(self._group_size)
         )
-        self.put(
-            rollout_events.GroupGenerated(Group(ticket=ticket, version=version, rollouts=rollouts))
-        )
+        self.put(records.GroupGenerated(Group(ticket=ticket, version=version, rollouts=rollouts)))
 
     def cancel(self, replica: int, ticket_numbers: Sequence[int]) -> None:
         self.decoding[replica] -= set(ticket_numbers)

@@ -27,8 +27,7 @@ from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import checkpoint, rewards
 from loong_jax.rl import events as rl_events
 from loong_jax.rl.rewards import RewardRule
-from loong_jax.rollout import codec
-from loong_jax.rollout import events as rollout_events
+from loong_jax.rollout import codec, records
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
 from loong_jax.rollout.reuse import GroupReuse
 from loong_jax.rollout.versions import VersionStore
@@ -77,7 +76,7 @@ class Workers:
         weights = self.store.get(version)["w"]
         for ticket in tickets:
             _note(self.directory / "generated.jsonl", [ticket.number, version])
-            self.emit(rollout_events.GroupGenerated(_group(ticket, version, weights)))
+            self.emit(records.GroupGenerated(_group(ticket, version, weights)))
 
     def score(self, groups: Sequence[Group]) -> None:
         self.emit(rl_events.GroupsScored(scored_as_sampled(groups), 0.0, 0.0))

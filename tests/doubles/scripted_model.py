@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.data.tokenizer import SPECIAL_TOKENS, AsciiTokenizer
-from loong_jax.rollout.devices import OneDevice
 from loong_jax.rollout.paged_engine import PagedEngine
+from loong_jax.rollout.programs import OneDevice
 from loong_jax.rollout.slot_engine import SlotEngine
 from tests.doubles import tiny
 from tests.doubles.fake_model import FakeCache, FakeOutput
@@ -80,7 +80,7 @@ def scripted_weights(turns: Sequence[str], *, sharpness: float = 30.0) -> dict[s
 
 
 def scripted_engine(**shapes: Any) -> SlotEngine:
-    """An engine over `ScriptedModel`; `shapes` are fields of `EngineConfig`."""
+    """An engine over `ScriptedModel`; `shapes` are fields of `EngineSettings`."""
     own = dict(slots_per_replica=4, cache_length=320, prefill_lengths=(16, 32), prefill_prompts=3)
     config = tiny.engine_shapes(**own | dict(decode_steps=8, chunked_prefill=True) | shapes)
     kind = SlotEngine if config.pages is None else PagedEngine

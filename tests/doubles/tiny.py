@@ -5,7 +5,7 @@ import jax
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.models.families import family_of
 from loong_jax.models.moe.config import MoEConfig
-from loong_jax.rollout.engine_config import EngineConfig
+from loong_jax.rollout.engine_config import EngineSettings
 
 
 def tokenizer() -> AsciiTokenizer:
@@ -37,7 +37,7 @@ def smallest_config(**changes) -> MoEConfig:
     return MoEConfig.tiny(**(sizes | changes))
 
 
-def engine_shapes(**changes) -> EngineConfig:
+def engine_shapes(**changes) -> EngineSettings:
     """Eight slots of 32 positions, blocks of four steps."""
     shapes = dict(
         slots_per_replica=8,
@@ -47,7 +47,7 @@ def engine_shapes(**changes) -> EngineConfig:
         prefill_members=8,
         decode_steps=4,
     )
-    return EngineConfig(**(shapes | changes))
+    return EngineSettings(**(shapes | changes))
 
 
 def on_mesh(config, rules, weights):

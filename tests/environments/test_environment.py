@@ -201,7 +201,7 @@ def test_steps_are_aligned_with_operations(name):
 def test_level_1_fits_the_miniature_recipe(name):
     """Its engine reads 32 tokens, the first of them <bos>, and writes 48."""
     judge, tokenizer = make(name), AsciiTokenizer()
-    num_read = quickstart.quickstart().engine.prefill_length
+    num_read = quickstart.quickstart().engine.prefill_lengths[-1]
     for seed in range(200):
         problem = judge.problem(1, seed)
         steps, answer = judge.solve(problem)

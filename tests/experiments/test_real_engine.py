@@ -7,7 +7,7 @@ import pytest
 
 from experiments.real_engine import real, real_process, regimes
 from loong_jax.orchestrator.simulation.model import LengthTrace
-from loong_jax.rollout.events import BlockDecoded
+from loong_jax.rollout.records import BlockDecoded
 from tests.doubles import tiny
 
 # Two slots write one token each per call and most responses have tens of them. So a batch takes

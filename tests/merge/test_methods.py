@@ -413,6 +413,10 @@ def refusals():
     yield "no importances", [one, two], {"method": merge.Fisher()}
     yield "takes no importances", [one], {"method": merge.Ties(), "importances": [one]}
     yield "lack", [one], {"method": merge.Fisher(), "importances": [{"v": one["w"]}]}
+    mask = {"w": one["w"] > 0}
+    for masks in ([mask, {}], [{}, mask]):
+        yield r"lack \['w'\]", [one, two], {"method": merge.Dare(), "masks": masks}
+    yield "nothing out", [one], {"method": merge.Ties(), "masks": [mask]}
     yield (
         "importance w of",
         [one],

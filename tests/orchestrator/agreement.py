@@ -3,7 +3,7 @@
 from typing import Any
 
 from loong_jax.orchestrator import baselines, dora
-from loong_jax.orchestrator.policy import Policy
+from loong_jax.orchestrator.protocols import Policy
 from loong_jax.orchestrator.simulation.model import CostModel, LengthTrace
 from loong_jax.orchestrator.simulation.run import orchestrator_for
 from loong_jax.orchestrator.simulation.world import Layout, SimulatedWorld

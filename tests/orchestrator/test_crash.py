@@ -7,6 +7,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from loong_jax.orchestrator import journal
 from loong_jax.orchestrator.curriculum import Curriculum, GrowingContext, PassRates
 from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.rollout import codec

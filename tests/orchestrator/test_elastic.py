@@ -14,9 +14,9 @@ from loong_jax.orchestrator.dora import (
     ElasticGate,
     Triggers,
     algorithm_1,
+    decide,
 )
 from loong_jax.orchestrator.ledger import Balance, ReplicaState
-from loong_jax.orchestrator.policy import decide
 from loong_jax.recipes import EngineSettings, ProcessReplicas
 from loong_jax.rl import events as rl_events
 from loong_jax.rollout.local_replicas import LocalReplicaGroup

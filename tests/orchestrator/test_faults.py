@@ -12,7 +12,7 @@ from loong_jax.orchestrator.dora import DoraPolicy, algorithm_1
 from loong_jax.orchestrator.executor import Inbox
 from loong_jax.orchestrator.faults import BudgetSpent, FaultBudget, RunStalled, WorkerLost
 from loong_jax.orchestrator.ledger import ReplicaState
-from loong_jax.rollout import events as rollout_events
+from loong_jax.rollout import records
 from tests.doubles.fake_world import FakeTimes, FakeWorld
 from tests.orchestrator.ledgers import ledger_of
 from tests.orchestrator.test_loop import make_run
@@ -33,7 +33,7 @@ class MortalWorld(FakeWorld):
             self.dead.add(replica)
             self.decoding[replica].clear()
             self.hosted[replica] = None
-            self.put(rollout_events.ReplicaFailed(replica, "its machine is gone"))
+            self.put(records.ReplicaFailed(replica, "its machine is gone"))
 
     def assign(self, replica, version):
         assert replica not in self.dead, "a replica in quarantine is left alone"
@@ -51,7 +51,7 @@ class MortalWorld(FakeWorld):
         for number in set(ticket_numbers) & self.decoding[source]:
             self.decoding[source].remove(number)
             super().dispatch(target, [self.tickets[number]], self.hosted[target])
-        event = rollout_events.GroupsMigrated(source, target, tuple(ticket_numbers), 0, 0)
+        event = records.GroupsMigrated(source, target, tuple(ticket_numbers), 0, 0)
         self.put(event)
 
     def mend(self, replica):
@@ -125,7 +125,7 @@ def test_one_bad_replica_does_not_stop_the_others():
 
 def test_replicas_that_cannot_be_mended_end_the_run():
     world = FakeWorld(seed=1)
-    world._after(0.1, lambda: world.put(rollout_events.ReplicaFailed(1, "out of memory")))
+    world._after(0.1, lambda: world.put(records.ReplicaFailed(1, "out of memory")))
     with pytest.raises(WorkerLost, match=r"replica 1.*out of memory"):
         make_run(world, policy=DoraPolicy(groups_per_step=2)).run()
 

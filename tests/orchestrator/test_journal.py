@@ -3,7 +3,7 @@
 import pytest
 
 from loong_jax.errors import CheckpointError
-from loong_jax.orchestrator import changes
+from loong_jax.orchestrator import changes, journal
 from loong_jax.orchestrator.journal import Journal
 from loong_jax.rollout.records import Group, Ticket
 from tests.doubles.fake_world import fake_rollout, problem_at

@@ -3,11 +3,11 @@
 import pytest
 
 from loong_jax.orchestrator.dora import Triggers, algorithm_1
-from loong_jax.rollout.events import GroupsMigrated
-from loong_jax.rollout.host_messages import HostSetup
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
+from loong_jax.rollout.hosts import HostSetup
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
 from loong_jax.rollout.process_hosts import ProcessLauncher
+from loong_jax.rollout.records import GroupsMigrated
 from loong_jax.rollout.versions import VersionStore
 from tests.doubles.fake_model import fake_weights
 from tests.rollout import real_loop

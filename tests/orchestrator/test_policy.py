@@ -15,9 +15,8 @@ from loong_jax.orchestrator.changes import (
     SetIssueLimit,
     Train,
 )
-from loong_jax.orchestrator.dora import DoraPolicy
+from loong_jax.orchestrator.dora import DoraPolicy, decide
 from loong_jax.orchestrator.ledger import ReplicaState
-from loong_jax.orchestrator.policy import decide
 from tests.orchestrator.ledgers import ledger_of
 
 P2 = DoraPolicy(groups_per_step=2, max_staleness=2, score_at_least=2, max_ahead=3.0)

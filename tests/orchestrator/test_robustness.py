@@ -19,7 +19,7 @@ from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import checkpoint, rewards
 from loong_jax.rl.rewards import RewardRule
-from loong_jax.rollout import events as rollout_events
+from loong_jax.rollout import records
 from loong_jax.rollout.records import Group
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.verifiers.pool import LocalVerifierPool
@@ -166,7 +166,7 @@ class StrangeWorkers(killable_run.Workers):
                 for i in range(GROUP_SIZE)
             )
             group = Group(ticket=ticket, version=version, rollouts=rollouts)
-            self.emit(rollout_events.GroupGenerated(group))
+            self.emit(records.GroupGenerated(group))
 
     def with_text(self, rollout):
         place = rollout.ticket * GROUP_SIZE + rollout.attempt

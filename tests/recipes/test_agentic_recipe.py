@@ -18,7 +18,8 @@ from loong_jax.rl.collapse import CollapseError, CollapseLimits, CollapseRules
 from loong_jax.rl.objectives import grpo_objective, longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rollout.engine_config import PageConfig
-from loong_jax.rollout.replica import BlockStats, Replica
+from loong_jax.rollout.records import BlockDecoded
+from loong_jax.rollout.replica import Replica
 from loong_jax.run import run
 from tests.doubles import tiny
 
@@ -38,7 +39,7 @@ def recipe(scheduler, num_steps, *, learns_from_all=True, **engine):
         engine=EngineSettings(
             slots_per_replica=8,
             cache_length=144,
-            prefill_length=16,
+            prefill_lengths=(16,),
             prefill_prompts=4,
             prefill_members=8,
             chunked_prefill=True,
@@ -152,7 +153,7 @@ def test_partial_rollouts_train_in_a_recipe(tmp_path, cold_start, monkeypatch):
         goes_on = newest < made.stages["rl"].num_steps and replica.active_slots
         if goes_on and replica.version < newest and now_s < steps[newest] + 30:
             time.sleep(0.02)
-            return [], BlockStats(now_s, now_s, 0, 0, 0)
+            return [], BlockDecoded(0, 0, now_s, now_s, 0, 0, 0)
         return decode(replica)
 
     def train(trainer, number, groups):

@@ -16,14 +16,16 @@ from loong_jax.recipes import FileProblems, PackagedProblems, Recipe
 OLDER = Path(__file__).with_name("older_runs")
 EVALUATES = {"evaluation.num_problems", "evaluation.pass_at"}
 CHANGED_SINCE = {  # what their recipes say otherwise today
-    "problems": {"engine.cache_length", "engine.prefill_length", "stages.sft.row_length",
+    "problems": {"engine.cache_length", "engine.prefill_lengths", "stages.sft.row_length",
                  "stages.sft.is_cold_start", "stages.rl.row_length", "stages.before"},
-    "rl": {"engine.cache_length", "engine.prefill_length", "stages.rl.domains", "stages.before",
+    "rl": {"engine.cache_length", "engine.prefill_lengths", "stages.rl.domains", "stages.before",
            "stages.rl.row_length", *EVALUATES},
-    "sft": {"engine.cache_length", "engine.prefill_length", "stages.before",
+    "sft": {"engine.cache_length", "engine.prefill_lengths", "stages.before",
             "stages.sft.row_length", *EVALUATES},
-    "distill": {"engine.cache_length", "engine.prefill_length", "stages.sft.row_length",
+    "distill": {"engine.cache_length", "engine.prefill_lengths", "stages.sft.row_length",
                 *EVALUATES},
+    "agentic-mini": {"stages.sft.is_cold_start"},
+    "environments": {"stages.sft.is_cold_start", "stages.before"},
 }  # fmt: skip
 
 

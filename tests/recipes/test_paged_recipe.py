@@ -16,9 +16,15 @@ from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout.engine_config import PageConfig
-from loong_jax.rollout.events import BlockDecoded, GroupGenerated, GroupsMigrated, ReplicaFailed
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
-from loong_jax.rollout.records import SamplingSettings, Ticket
+from loong_jax.rollout.records import (
+    BlockDecoded,
+    GroupGenerated,
+    GroupsMigrated,
+    ReplicaFailed,
+    SamplingSettings,
+    Ticket,
+)
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.run.session import Session
 from loong_jax.verifiers.verdict import correct, wrong
@@ -47,7 +53,7 @@ def recipe():
         engine=EngineSettings(
             slots_per_replica=8,
             cache_length=56,
-            prefill_length=8,
+            prefill_lengths=(8,),
             prefill_prompts=2,
             prefill_members=8,
             decode_steps=2,

@@ -9,11 +9,11 @@ from loong_jax import configs, options, recipes
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator import baselines, dora
 from loong_jax.orchestrator.dora import DoraPolicy
-from loong_jax.orchestrator.policy import refuse_unable
+from loong_jax.orchestrator.protocols import refuse_unable
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
 from loong_jax.rollout.reuse import GroupReuse
-from loong_jax.run import placement
+from loong_jax.sharding import NO_MESH
 
 POLICIES = (
     DoraPolicy(groups_per_step=3, max_ahead=0.5),
@@ -54,9 +54,9 @@ def test_what_waits_is_kept_ahead_and_is_read_again_is_for_the_recipe_to_say():
     )
     assert stage.reuse == GroupReuse(share=0.25)
     assert configs.from_json(json.loads(json.dumps(configs.to_json(changed)))) == changed
-    assert not placement.engine_shapes(recipe).routing
-    assert placement.engine_shapes(changed).routing, "what is replayed must be recorded"
-    assert placement.engine_shapes(changed).mantissa_bits == 7
+    assert not recipe.engine_on(NO_MESH).routing
+    assert changed.engine_on(NO_MESH).routing, "what is replayed must be recorded"
+    assert changed.engine_on(NO_MESH).mantissa_bits == 7
     with pytest.raises(ConfigError, match=r"reuse\.share=0\.5.*Raise max_staleness"):
         dataclasses.replace(
             stage,

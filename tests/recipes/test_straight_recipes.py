@@ -14,7 +14,7 @@ from loong_jax.models.moe import MoEConfig
 from loong_jax.recipes import EngineSettings, LocalVerifiers
 from loong_jax.rl.objectives import K2KL, grpo_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
-from loong_jax.run import run, stages, starting
+from loong_jax.run import demonstrations, run, samples, starting
 from loong_jax.verifiers import verdict
 from tests.doubles import tiny
 
@@ -94,7 +94,7 @@ def test_a_student_learns_what_a_larger_teacher_answered_right(teacher, tmp_path
     recipe = small("distill", teacher=teacher, model=tiny.smallest_config(ffn_hidden_size=32))
     recipe = recipe.with_stage("sft", num_steps=3)
     asked = []
-    of_texts = stages.samples._right
+    of_texts = samples._right
 
     def most_are_right(session, problems, sampled, **options):
         """The teacher can do next to nothing: some answers are called right."""
@@ -105,7 +105,7 @@ def test_a_student_learns_what_a_larger_teacher_answered_right(teacher, tmp_path
             records[:] = [{"uid": problem.uid, "prompt": problem.prompt, "response": text}] * 2
         return found, sum(map(len, found))
 
-    monkeypatch.setattr(stages.samples, "_right", most_are_right)
+    monkeypatch.setattr(samples, "_right", most_are_right)
     run.train(recipe, tmp_path)
     kept = json_files.read_jsonl(tmp_path / "stages" / "samples" / "samples.jsonl")
     assert [record["uid"] for record in kept] == [problem.uid for problem in asked]
@@ -113,7 +113,7 @@ def test_a_student_learns_what_a_larger_teacher_answered_right(teacher, tmp_path
     assert done(tmp_path, "samples")["judged"] == 3 * 24 * 8
     assert done(tmp_path, "sft")["num_pairs"] > 0
     shown = {line["prompt"] for line in kept}
-    pairs = stages.samples.pairs(tmp_path / "stages" / "samples", seed=0)
+    pairs = demonstrations.sampled(tmp_path / "stages" / "samples", seed=0)
     assert {prompt for prompt, _ in pairs.given} == shown
 
 
@@ -124,7 +124,7 @@ def test_a_right_response_with_a_token_without_text_is_not_taught():
         for text, reason in (("2", "stop"), ("2\ufffd", "stop"), ("2", "length"))
     ]
     session = types.SimpleNamespace(judge=lambda owners, flat: [verdict.correct()] * len(flat))
-    (found,), number = stages.samples._right(session, [problem], [rollouts])
+    (found,), number = samples._right(session, [problem], [rollouts])
     assert [record["response"] for record in found] == ["2"]
     assert number == 1
 

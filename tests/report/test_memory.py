@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -68,3 +69,29 @@ def test_every_stage_has_its_own_peak(monkeypatch):
     monitor.sample()
     assert monitor.stage_peak_gb() == 4.0
     assert monitor.peak_gb == 9.0
+
+
+def test_pages_are_walked_again_only_where_there_may_be_more_of_them(monkeypatch):
+    resident, looks, looked = iter([100, 100, 101, 90, 150, 150]), [], threading.Event()
+
+    def tree_bytes(*, size_of=memory.proportional_bytes, **_):
+        if size_of is memory.proportional_bytes:
+            return 70 + len(looks)
+        looks.append(next(resident, None))
+        if looks[-1] is None:
+            looked.set()
+            raise OSError("seen enough")
+        return looks[-1]
+
+    monkeypatch.setattr(memory, "tree_bytes", tree_bytes)
+    with memory.MemoryMonitor(interval_s=0.001) as monitor:
+        assert looked.wait(10)
+        assert monitor.num_samples == 3  # at the start, at 100 and at 150
+        assert monitor.peak_bytes == 75
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="needs smaps_rollup")
+def test_no_process_has_less_resident_than_its_share():
+    pid = os.getpid()
+    assert memory.resident_bytes(pid) >= 0.9 * memory.proportional_bytes(pid) > 10**6
+    assert memory.resident_bytes(2**30) == 0

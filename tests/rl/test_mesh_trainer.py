@@ -28,8 +28,8 @@ from loong_jax.rl import (
     trainer,
 )
 from loong_jax.rl.policy_model import policy_of
-from loong_jax.rollout.engine_config import EngineConfig
-from loong_jax.rollout.paged_engine import engine_for
+from loong_jax.rollout.engine_config import EngineSettings
+from loong_jax.rollout.slot_engine import engine_for
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.doubles.toy_policy import toy_group
@@ -252,8 +252,12 @@ def test_publishing_on_a_mesh_brings_no_weight_to_the_host(monkeypatch, name):
     policy, weights = policy_on(name, True)
     state = trainer.initial_state(policy, ADAM, weights)
     graphdef = family_of(MODELS[name]).abstract_weights(MODELS[name], policy.rules)[0]
-    shapes = EngineConfig(
-        slots_per_replica=8, cache_length=32, prefill_lengths=(16,), prefill_members=8
+    shapes = EngineSettings(
+        slots_per_replica=8,
+        cache_length=32,
+        prefill_lengths=(16,),
+        prefill_prompts=8,
+        prefill_members=8,
     )
     engine = engine_for(graphdef, MODELS[name], AsciiTokenizer(), shapes, policy.rules)
     store, seen = VersionStore(max_staleness=0), []

@@ -82,7 +82,7 @@ def test_prompts_and_padding_are_free_and_packing_keeps_every_choice():
 
 def test_an_engine_that_recorded_nothing_and_a_model_without_routers_are_refused():
     rollout = toy_group(0, (1.0,)).rollouts[0]
-    with pytest.raises(ValueError, match=r"EngineConfig\(routing=True\)"):
+    with pytest.raises(ValueError, match=r"EngineSettings\(routing=True\)"):
         routing_replay.choices(rollout)
     choices = jnp.zeros((1, 2, 2, 3), jnp.int16)
     tokens = jnp.ones((1, 2), jnp.int32)

@@ -3,7 +3,7 @@
 
 def num_compiled(engine):
     """Programs by name, shapes counted apart."""
-    owners = {"engine": vars(engine), "reader": vars(engine.reader)}
+    owners = {"engine": vars(engine), "chunks": vars(engine.chunks)}
     return {
         f"{owner}.{name}": program._cache_size()
         for owner, members in owners.items()

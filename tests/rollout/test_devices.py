@@ -10,7 +10,7 @@ from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.models.moe import init_weights
 from loong_jax.rollout import devices
-from loong_jax.rollout.engine_config import EngineConfig
+from loong_jax.rollout.engine_config import EngineSettings
 from loong_jax.rollout.slot_engine import SlotEngine
 from tests.doubles import tiny
 
@@ -31,7 +31,9 @@ def test_an_engine_loads_rounded_weights_and_routers_keep_theirs():
     weights = jax.tree.map(lambda a: a + 1e-3, weights)
 
     def loaded(bits):
-        shapes = EngineConfig(slots_per_replica=2, cache_length=64, mantissa_bits=bits)
+        shapes = EngineSettings(
+            slots_per_replica=2, cache_length=64, prefill_lengths=(32,), mantissa_bits=bits
+        )
         engine = SlotEngine.for_model(graphdef, config, AsciiTokenizer(), shapes)
         return engine.load_params(weights)
 
@@ -49,4 +51,4 @@ def test_an_engine_loads_rounded_weights_and_routers_keep_theirs():
 @pytest.mark.parametrize("bits", [0, 24])
 def test_refuses_what_is_no_number_of_bits(bits):
     with pytest.raises(ConfigError, match="bfloat16"):
-        EngineConfig(mantissa_bits=bits)
+        EngineSettings(mantissa_bits=bits)

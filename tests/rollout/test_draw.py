@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from loong_jax.rollout import draw
+from loong_jax.rollout import slots
 
 LOGITS = np.array([2.0, 0.5, -1.0, 1.2, 0.0], np.float32)
 NUM_DRAWS = 200_000
@@ -14,11 +14,11 @@ def probabilities(temperature: float) -> np.ndarray:
     return np.exp(scaled) / np.exp(scaled).sum()
 
 
-def draw_many(temperature: float, greedy: bool = False) -> draw.Drawn:
+def draw_many(temperature: float, greedy: bool = False) -> slots.Drawn:
     numbers = jnp.arange(NUM_DRAWS, dtype=jnp.uint32)
     ones = jnp.ones_like(numbers)
-    key = draw.stream_keys(jnp.stack([3 * ones, ones, ones, ones, numbers], axis=1))
-    return draw.draw(
+    key = slots.stream_keys(jnp.stack([3 * ones, ones, ones, ones, numbers], axis=1))
+    return slots.draw(
         jnp.broadcast_to(jnp.asarray(LOGITS)[None], (NUM_DRAWS, 5)),
         key,
         jnp.full(NUM_DRAWS, 7),
@@ -62,7 +62,7 @@ def test_truncation_keeps_what_counting_by_hand_keeps():
     for settings in TRUNCATIONS:
         full = [np.full(len(rows), value) for value in settings]
         arrays = [jnp.asarray(full[0], jnp.int32), *(jnp.asarray(f, jnp.float32) for f in full[1:])]
-        cut = np.asarray(draw.truncate(jnp.asarray(rows), draw.Truncation(*arrays)))
+        cut = np.asarray(slots.truncate(jnp.asarray(rows), slots.Truncation(*arrays)))
         for row, found in zip(rows, cut, strict=True):
             kept = kept_by_hand(row, *settings)
             assert np.flatnonzero(np.isfinite(found)).tolist() == kept
@@ -72,9 +72,9 @@ def test_truncation_keeps_what_counting_by_hand_keeps():
 def test_rows_are_truncated_each_as_it_asks():
     rows = np.tile(LOGITS, (len(TRUNCATIONS), 1))
     top_k, top_p, min_p = (np.array(column) for column in zip(*TRUNCATIONS, strict=True))
-    cut = draw.truncate(
+    cut = slots.truncate(
         jnp.asarray(rows),
-        draw.Truncation(
+        slots.Truncation(
             jnp.asarray(top_k, jnp.int32),
             jnp.asarray(top_p, jnp.float32),
             jnp.asarray(min_p, jnp.float32),
@@ -87,12 +87,12 @@ def test_rows_are_truncated_each_as_it_asks():
 def test_truncated_draws_follow_what_is_left_and_say_so():
     """n = 200,000, alpha = 0.001, over the three tokens that top-k 3 leaves; 2 degrees."""
     ones = jnp.ones(NUM_DRAWS, jnp.float32)
-    truncation = draw.Truncation(jnp.full(NUM_DRAWS, 3), ones, 0 * ones)
+    truncation = slots.Truncation(jnp.full(NUM_DRAWS, 3), ones, 0 * ones)
     numbers = jnp.arange(NUM_DRAWS, dtype=jnp.uint32)
     stream = jnp.stack([numbers * 0 + 5, *[numbers * 0] * 3, numbers], axis=1)
-    drawn = draw.draw(
+    drawn = slots.draw(
         jnp.broadcast_to(jnp.asarray(LOGITS)[None], (NUM_DRAWS, 5)),
-        draw.stream_keys(stream),
+        slots.stream_keys(stream),
         jnp.full(NUM_DRAWS, 7),
         0.7 * ones,
         jnp.zeros(NUM_DRAWS, bool),
@@ -141,7 +141,7 @@ def test_greedy_takes_the_likeliest_and_reports_it_under_the_temperature():
 
 def test_keys_are_the_seed_folded_with_the_stream():
     stream = np.array([[5, 4_000_000_000, 7, 0, 2], [5, 4_000_000_000, 7, 0, 3]], np.uint32)
-    keys = draw.stream_keys(jnp.asarray(stream))
+    keys = slots.stream_keys(jnp.asarray(stream))
     for numbers, key_data in zip(stream, keys, strict=True):
         key = jax.random.key(numbers[0])
         for number in numbers[1:]:
@@ -153,13 +153,13 @@ def test_positions_and_attempts_draw_independently():
     """Neighbouring positions, and neighbouring attempts, agree as often as chance has it."""
     numbers = jnp.arange(20_000, dtype=jnp.uint32)
     ones = jnp.ones_like(numbers)
-    key = draw.stream_keys(jnp.stack([ones, ones, ones, ones, numbers], axis=1))
+    key = slots.stream_keys(jnp.stack([ones, ones, ones, ones, numbers], axis=1))
     logits = jnp.zeros((20_000, 4))
 
     @jax.jit
     def at(position):
         where = jnp.full(20_000, position)
-        return draw.draw(logits, key, where, jnp.ones(20_000), jnp.zeros(20_000, bool)).token
+        return slots.draw(logits, key, where, jnp.ones(20_000), jnp.zeros(20_000, bool)).token
 
     one, other = np.asarray(at(4)), np.asarray(at(5))
     assert abs((one == other).mean() - 0.25) < 0.012  # four standard errors
@@ -171,8 +171,8 @@ def test_tokens_of_many_blocks_follow_the_distribution_and_none_without_weight_i
     scores = np.random.default_rng(0).normal(size=600).astype(np.float32)
     scores[256:511] = -np.inf
     numbers = jnp.arange(20_000, dtype=jnp.uint32)
-    key = draw.stream_keys(jnp.stack([numbers * 0 + 2, *[numbers * 0] * 3, numbers], axis=1))
-    drawn = jax.jit(draw.draw)(
+    key = slots.stream_keys(jnp.stack([numbers * 0 + 2, *[numbers * 0] * 3, numbers], axis=1))
+    drawn = jax.jit(slots.draw)(
         jnp.broadcast_to(jnp.asarray(scores), (20_000, 600)),
         key,
         jnp.full(20_000, 3),
@@ -188,7 +188,7 @@ def test_tokens_of_many_blocks_follow_the_distribution_and_none_without_weight_i
     assert float(((counts[kept] - expected) ** 2 / expected).sum()) < 432  # 344 degrees, 0.001
     np.testing.assert_allclose(drawn.log_prob, np.log(share[tokens]), atol=1e-5)
     ones = jnp.ones(1)
-    likeliest = draw.draw(
+    likeliest = slots.draw(
         jnp.asarray(scores)[None], key[:1], ones.astype(int), 0.5 * ones, ones.astype(bool)
     )
     assert likeliest.token == scores.argmax()

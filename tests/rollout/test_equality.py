@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from loong_jax.rollout import draw
+from loong_jax.rollout import slots
 from loong_jax.rollout.engine import SampleRequest
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import Replica
@@ -41,7 +41,7 @@ def make_replica(engine):
 @jax.jit
 def noise(stream, positions):
     """[positions, V]: Gumbel noise of the tokens at these positions of a sample."""
-    key = draw.stream_keys(stream[None])[0]
+    key = slots.stream_keys(stream[None])[0]
     keys = jax.vmap(lambda p: jax.random.fold_in(jax.random.wrap_key_data(key), p))(positions)
     return jax.vmap(lambda k: jax.random.gumbel(k, (drafting_model.MODEL.vocab_size,)))(keys)
 

@@ -6,14 +6,12 @@ import time
 
 import pytest
 
-from loong_jax.rollout import host_messages as messages
+from loong_jax.rollout import hosts as messages
 from loong_jax.rollout import publishing
-from loong_jax.rollout.events import BlockDecoded
-from loong_jax.rollout.host_link import HostLink
-from loong_jax.rollout.host_messages import HostSetup, monotonic_clock_name
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
+from loong_jax.rollout.hosts import HostLink, HostSetup, monotonic_clock_name
 from loong_jax.rollout.process_hosts import ProcessLauncher
-from loong_jax.rollout.records import SamplingSettings, Ticket
+from loong_jax.rollout.records import BlockDecoded, SamplingSettings, Ticket
 from loong_jax.rollout.versions import VersionStore
 from tests.doubles.fake_model import fake_engine, fake_problem, fake_weights
 

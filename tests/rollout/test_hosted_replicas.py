@@ -9,23 +9,25 @@ from typing import Any
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.rollout.events import (
+from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
+from loong_jax.rollout.hosts import HostSetup
+from loong_jax.rollout.local_replicas import LocalReplicaGroup
+from loong_jax.rollout.process_hosts import ProcessLauncher
+from loong_jax.rollout.publishing import Publisher
+from loong_jax.rollout.records import (
     BlockDecoded,
     GroupGenerated,
     GroupsMigrated,
     ReplicaFailed,
     ReplicaIdle,
+    SamplingSettings,
+    Ticket,
 )
-from loong_jax.rollout.host_messages import HostSetup
-from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
-from loong_jax.rollout.local_replicas import LocalReplicaGroup
-from loong_jax.rollout.process_hosts import ProcessLauncher
-from loong_jax.rollout.publisher import Publisher
-from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.versions import VersionStore
 from tests.doubles.fake_model import fake_engine, fake_problem, fake_weights
 from tests.doubles.scoring import scored_as_sampled
 from tests.rollout.real_loop import slowed
+from tests.rollout.written import Watched, content, groups_of
 
 pytestmark = pytest.mark.timeout(900)  # processes that start, beside whatever else runs
 GROUP_SIZE = 2
@@ -47,24 +49,15 @@ def slow_engine():
     return slowed(fake_engine(decode_steps=1), 0.05)
 
 
-class Harness:
+class Harness(Watched):
     """A started group, its store with versions 0 and 1, and its events in order."""
 
     def __init__(self, num_hosts=1, publisher=None, place: Any = ProcessLauncher, **setup):
-        self.store = VersionStore(1)
-        self.store.put(0, fake_weights(0))
-        self.group = HostedReplicaGroup(
-            place(),
-            self.store,
-            SETUP._replace(**setup),
-            num_hosts=num_hosts,
-            publisher=publisher,
-        )
-        self.events = queue.Queue()
-
-    def __enter__(self):
-        self.group.start(self.events.put)
-        return self
+        store = VersionStore(1)
+        store.put(0, fake_weights(0))
+        setup = SETUP._replace(**setup)
+        group = HostedReplicaGroup(place(), store, setup, num_hosts=num_hosts, publisher=publisher)
+        super().__init__(group, store)
 
     def __exit__(self, *_):
         self.group.close(30.0)
@@ -72,18 +65,6 @@ class Harness:
         while any(is_alive(pid) for pid in self.group.pids() if pid):
             assert time.monotonic() < deadline_s, "a process is left"
             time.sleep(0.05)
-
-    def until(self, kind, count=1, allowed=()):
-        seen = []
-        while sum(isinstance(event, kind) for event in seen) < count:
-            seen.append(self.events.get(timeout=400))
-            if not isinstance(seen[-1], (kind, *allowed)):
-                assert not isinstance(seen[-1], ReplicaFailed), seen[-1]
-        return seen
-
-    def dispatch(self, replica, numbers, version):
-        tickets = [Ticket(number=n, problem=fake_problem(n)) for n in numbers]
-        self.group.dispatch(replica, tickets, version)
 
 
 def is_alive(pid):
@@ -93,15 +74,6 @@ def is_alive(pid):
         return False
     with open(f"/proc/{pid}/stat") as file:
         return file.read().split()[2] != "Z"
-
-
-def content(events):
-    return {
-        (e.group.ticket.number, r.attempt): (r.tokens.tolist(), r.engine_logprob.tolist())
-        for e in events
-        if isinstance(e, GroupGenerated)
-        for r in e.group.rollouts
-    }
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +93,7 @@ def expected():
         seen = []
         while not (seen and isinstance(seen[-1], ReplicaIdle)):
             seen.append(events.get(timeout=400))
-        found[version] = content(seen)
+        found[version] = content(groups_of(seen))
     group.close(30.0)
     return found
 
@@ -146,8 +118,8 @@ def test_a_process_writes_what_a_thread_writes_under_every_version(expected, pla
         h.group.assign(0, 0)
         h.dispatch(0, range(4), 0)
         events = h.until(ReplicaIdle)
-        assert content(events).items() <= expected[0].items()
-        assert len(content(events)) == 4 * GROUP_SIZE
+        assert content(groups_of(events)).items() <= expected[0].items()
+        assert len(content(groups_of(events))) == 4 * GROUP_SIZE
         blocks = [e for e in events if isinstance(e, BlockDecoded)]
         assert all(b.start_s < b.end_s <= time.monotonic() and b.version == 0 for b in blocks)
         h.store.put(1, fake_weights(1))  # published to the host before `put` returns
@@ -161,8 +133,8 @@ def test_a_process_writes_what_a_thread_writes_under_every_version(expected, pla
         h.group.cancel(0, [5])
         h.group.resume(0)
         events = h.until(ReplicaIdle)
-        assert content(events).items() <= expected[1].items()
-        assert {number for number, _ in content(events)} == {4, 6}
+        assert content(groups_of(events)).items() <= expected[1].items()
+        assert {number for number, _ in content(groups_of(events))} == {4, 6}
     assert h.group.statistics()["num_slots_held"] == 0
     assert h.store.snapshot()[0]["holders"] == {}
 
@@ -196,14 +168,14 @@ def test_killed_processes_cost_what_they_had_not_told_and_groups_move_between_ho
         seen += h.until(ReplicaFailed, allowed=[ReplicaFailed])
         assert seen[-1].replica == 1
         assert ("SIGKILL" if place is ProcessLauncher else "ActorDied") in seen[-1].error
-        done = {number for number, _ in content(seen)}
+        done = {number for number, _ in content(groups_of(seen))}
         h.group.mend(1)
         h.group.assign(1, 0)
         left = [n for n in moved.ticket_numbers if n not in done]
         assert h.group._partials.known(left, 0), "some of it was told"
         h.dispatch(1, left, 0)
-        seen += h.until(GroupGenerated, 8 - len({number for number, _ in content(seen)}))
-        assert content(seen) == {key: e for key, e in expected[0].items() if key[0] < 8}
+        seen += h.until(GroupGenerated, 8 - len({number for number, _ in content(groups_of(seen))}))
+        assert content(groups_of(seen)) == {key: e for key, e in expected[0].items() if key[0] < 8}
         h.group.mend(0)  # nothing to mend
     counts = h.group.statistics()
     assert counts["num_restarts"] > 0
@@ -285,15 +257,15 @@ def test_an_error_in_a_replica_leaves_its_process_alone(expected):
         h.group.mend(0)
         h.group.assign(0, 0)
         h.dispatch(0, [1], 0)
-        assert content(h.until(ReplicaIdle)).items() <= expected[0].items()
+        assert content(groups_of(h.until(ReplicaIdle))).items() <= expected[0].items()
         assert h.group.pids() == pid
 
 
 def test_misuse_is_refused():
     store = VersionStore(1)
-    with pytest.raises(ConfigError, match="num_hosts=0"):
+    with pytest.raises(AssertionError, match="num_hosts=0"):
         HostedReplicaGroup(ProcessLauncher(), store, SETUP, num_hosts=0)
-    with pytest.raises(ConfigError, match="three times heartbeat_s"):
+    with pytest.raises(AssertionError, match="late heartbeat"):
         HostedReplicaGroup(ProcessLauncher(), store, SETUP, num_hosts=1, silence_timeout_s=0.3)
     with pytest.raises(ConfigError, match="cores"):
         ProcessLauncher(cores=(4096,))

@@ -15,10 +15,10 @@ from loong_jax.models.dense import DenseConfig
 from loong_jax.models.families import family_of
 from loong_jax.models.moe import MoEConfig
 from loong_jax.rollout.engine import SampleRequest
-from loong_jax.rollout.engine_config import EngineConfig, PageConfig
-from loong_jax.rollout.paged_engine import engine_for
+from loong_jax.rollout.engine_config import EngineSettings, PageConfig
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import Replica
+from loong_jax.rollout.slot_engine import engine_for
 from loong_jax.sharding import ShardingRules, decoding_rules, make_mesh
 from tests.doubles import tiny
 from tests.doubles.fake_model import fake_problem
@@ -53,7 +53,7 @@ ROWS = [0, 0, 1, 2]
 
 
 @functools.cache
-def made(name: str, config: EngineConfig, on_mesh: bool, first: int = 0, count: int = 8):
+def made(name: str, config: EngineSettings, on_mesh: bool, first: int = 0, count: int = 8):
     """An engine and the weights it has loaded, over `count` devices from `first` on."""
     model, rules_on, sizes = MESHES[name]
     sizes = sizes if count == 8 else dict(tensor=count)
@@ -120,7 +120,7 @@ class Run:
             np.testing.assert_allclose(found, other.log_probs[slot], atol=2e-5)
 
 
-def two(name: str, config: EngineConfig) -> tuple[Run, Run]:
+def two(name: str, config: EngineSettings) -> tuple[Run, Run]:
     """On one device, and on the mesh."""
     return Run(*made(name, config, False)), Run(*made(name, config, True))
 

@@ -11,14 +11,19 @@ from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.rollout.engine import SampleRequest
 from loong_jax.rollout.engine_config import PageConfig
-from loong_jax.rollout.events import GroupGenerated, GroupsMigrated, ReplicaFailed
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
-from loong_jax.rollout.records import SamplingSettings, Ticket
+from loong_jax.rollout.records import (
+    GroupGenerated,
+    GroupsMigrated,
+    ReplicaFailed,
+    SamplingSettings,
+)
 from loong_jax.rollout.replica import Replica
 from loong_jax.rollout.versions import VersionStore
-from tests.doubles.fake_model import fake_engine, fake_problem, fake_weights
+from tests.doubles.fake_model import fake_engine, fake_weights
 from tests.rollout import engine_checks
 from tests.rollout.engine_checks import num_compiled
+from tests.rollout.written import tickets
 
 SAMPLING = SamplingSettings(max_new_tokens=20)
 WEIGHTS = [fake_weights(version) for version in range(2)]
@@ -41,10 +46,6 @@ def make_replica(kind, version=0):
     replica = Replica(engine_of(kind), group_size=3, sampling=SAMPLING, seed=1)
     replica.assign(version, WEIGHTS[version])
     return replica
-
-
-def tickets(numbers):
-    return [Ticket(number=n, problem=fake_problem(n)) for n in numbers]
 
 
 def finish(*replicas):

@@ -12,11 +12,11 @@ from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.models.families import family_of
-from loong_jax.rollout.devices import OneDevice
 from loong_jax.rollout.engine import SampleRequest
 from loong_jax.rollout.engine_config import PageConfig
 from loong_jax.rollout.paged_engine import PagedEngine
 from loong_jax.rollout.pages import OutOfPages
+from loong_jax.rollout.programs import OneDevice
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import Replica
 from loong_jax.rollout.slot_engine import SlotEngine

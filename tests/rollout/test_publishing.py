@@ -13,8 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loong_jax.rollout import publishing
-from loong_jax.rollout.publisher import HostLost, OutgoingVersion, Publisher, PublishRefused
-from loong_jax.rollout.publishing import Reply, Staging, checksums_of
+from loong_jax.rollout.publishing import (
+    HostLost,
+    OutgoingVersion,
+    Publisher,
+    PublishRefused,
+    Reply,
+    Staging,
+    checksums_of,
+)
 from loong_jax.rollout.versions import VersionError, VersionStore, manifest_of
 
 

@@ -10,6 +10,7 @@ from loong_jax.rollout.engine_config import PageConfig
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import Replica
 from tests.doubles.fake_model import fake_engine, fake_problem, fake_weights
+from tests.rollout.written import content, tickets
 
 ENGINE = fake_engine()
 WEIGHTS = [fake_weights(seed) for seed in range(3)]
@@ -23,10 +24,6 @@ def make_replica(engine=ENGINE, version=0, **settings) -> Replica:
     return replica
 
 
-def tickets(numbers) -> list[Ticket]:
-    return [Ticket(number=n, problem=fake_problem(n)) for n in numbers]
-
-
 def finish(replica: Replica):
     groups, blocks = {}, []
     while not replica.is_empty:
@@ -35,14 +32,6 @@ def finish(replica: Replica):
         blocks.append(stats)
         assert len(blocks) < 1000
     return groups, blocks
-
-
-def content(groups):
-    return {
-        (n, r.attempt): (r.tokens.tolist(), r.engine_logprob.tolist())
-        for n, group in groups.items()
-        for r in group.rollouts
-    }
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +214,7 @@ def test_cancel_frees_slots_and_leaves_the_others_alone(reference):
 
 
 def test_misuse_is_refused():
-    with pytest.raises(ConfigError, match="group_size"):
+    with pytest.raises(AssertionError, match="group_size"):
         make_replica(group_size=0)
     with pytest.raises(ConfigError, match="top_k"):
         make_replica(sampling=SamplingSettings(top_k=3))

@@ -14,10 +14,11 @@ from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.models.families import family_of
 from loong_jax.rollout.engine import SampleRequest
-from loong_jax.rollout.engine_config import EngineConfig
+from loong_jax.rollout.engine_config import EngineSettings
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slot_engine import SlotEngine
 from tests.doubles import tiny
+from tests.doubles.fake_model import fake_engine
 from tests.rollout.engine_checks import num_compiled
 
 SHAPES = tiny.engine_shapes(prefill_lengths=(8, 16), narrow_slots=(4,))
@@ -278,13 +279,18 @@ def test_what_does_not_fit_is_refused():
     "changes",
     [
         {"slots_per_replica": 0},
-        {"prefill_lengths": ()},
         {"prefill_lengths": (16, 8)},
         {"prefill_lengths": (8, 40)},
-        {"narrow_slots": (8,)},
+        {"narrow_slots": (0,)},
     ],
 )
 def test_bad_shapes_are_refused(changes):
     fields = {"slots_per_replica": 8, "cache_length": 32, "prefill_lengths": (8,)} | changes
     with pytest.raises(ConfigError):
-        EngineConfig(**fields)
+        EngineSettings(**fields)
+
+
+def test_an_engine_is_compiled_for_lengths():
+    for open_ in ({"cache_length": 0, "prefill_lengths": ()}, {"prefill_lengths": ()}):
+        with pytest.raises(ConfigError, match="leave lengths open"):
+            fake_engine(**open_)

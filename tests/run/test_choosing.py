@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from loong_jax import cli, configs, options, recipes
+from loong_jax.data import response
 from loong_jax.errors import ConfigError
 from loong_jax.recipes import FileProblems, GeneratedProblems
 from loong_jax.run import choosing, run, sources, starting
@@ -47,7 +48,9 @@ def test_without_a_file_those_of_the_run_that_it_starts_from_are_posed(tmp_path,
     found = sources.Source(tmp_path, tiny, None, None)
     monkeypatch.setattr(sources, "find", lambda _: found)
     began = recipes.get_recipe("problems")()
-    began = dataclasses.replace(began, problems=FileProblems(file=tmp_path / "mine.jsonl"))
+    began = dataclasses.replace(
+        began, problems=FileProblems(file=tmp_path / "mine.jsonl"), form=response.FORMS["boxed"]
+    )
     run_dir = tmp_path / "run"
     configs.open_run(began, run_dir)
     stage = run_dir / "stages" / "sft"
@@ -57,6 +60,9 @@ def test_without_a_file_those_of_the_run_that_it_starts_from_are_posed(tmp_path,
             given = chosen(recipe, "--start-from", str(start))
             assert given.problems == began.problems
             assert given.max_new_tokens == began.evaluation.sampling.max_new_tokens
+            assert given.form == began.form
+    short = chosen("rl", "--start-from", str(run_dir), "--rl.sampling.max-new-tokens", "9")
+    assert short.max_new_tokens is None
     assert given.stages[recipe] == chosen(recipe).stages[recipe]
     other = chosen("rl", "--start-from", str(run_dir), "--problems", "a.jsonl")
     assert other.problems == FileProblems(file=Path("a.jsonl"))
@@ -117,7 +123,8 @@ def test_models_of_their_own_tokens_are_fine_tuned(published, monkeypatch):
     assert trained("rl", *start, f"--rl.{peak[0]}", peak[1])[0] == 0.5
     assert trained("smol", *start)[0] == 1e-5
     for name in ("environments", "agentic-mini"):
-        rates = [s.optimizer.schedule.peak for s in chosen(name, *start).stages.values()]
+        stages = chosen(name, *start).stages
+        rates = [stages[stage].optimizer.schedule.peak for stage in ("sft", "rl")]
         assert rates == [2e-5, 2e-6]
     source = sources.find(published)
     of_characters = dataclasses.replace(source.config, vocab_size=128)

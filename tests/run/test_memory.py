@@ -14,9 +14,8 @@ from loong_jax.models.families import family_of
 from loong_jax.recipes import MeshSettings, Recipe
 from loong_jax.rl import lora, trainer
 from loong_jax.rl.policy_model import policy_of
-from loong_jax.rollout.paged_engine import engine_for
+from loong_jax.rollout.slot_engine import engine_for
 from loong_jax.run import devices, memory
-from loong_jax.run.placement import engine_shapes
 from tests.sweeps import thinned
 
 
@@ -63,7 +62,7 @@ def test_the_table_counts_what_a_trainer_and_its_replicas_hold(model, mesh, rank
         trainer.publisher(policy)(state.weights, frozen)
         for _ in range(stage.scheduler.max_staleness + 2)
     ]
-    engine = engine_for(graphdef, model, AsciiTokenizer(), engine_shapes(recipe, rules), rules)
+    engine = engine_for(graphdef, model, AsciiTokenizer(), recipe.engine_on(rules), rules)
     caches = [engine.init_decode_state().cache for _ in range(recipe.engine.num_replicas)]
     found = {need.what: need.trainer for need in memory.needs(recipe, "rl_stem")}
     assert found["weights that train, float32"] == held(state.weights)
@@ -100,7 +99,7 @@ def test_replicas_of_their_own_have_a_column_and_too_much_is_refused():
 def test_programs_are_compiled_for_what_they_need(on_mesh):
     mesh = MeshSettings(fsdp=2, expert=2, tensor=2) if on_mesh else MeshSettings()
     recipe = recipe_on(mesh).with_stage("rl_stem", rows=4, row_length=96)
-    shapes = dict(slots_per_replica=8, prefill_members=8, cache_length=96, prefill_length=32)
+    shapes = dict(slots_per_replica=8, prefill_members=8, cache_length=96, prefill_lengths=(32,))
     engine = dataclasses.replace(recipe.engine, pages=None, narrow_slots=(), **shapes)
     found = memory.compiled_needs(dataclasses.replace(recipe, engine=engine), "rl_stem")
     assert not any(need.is_estimate for need in found)

@@ -14,7 +14,7 @@ from loong_jax import configs, options, own, recipes
 from loong_jax.data.response import FORMS
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator.changes import Assign
-from loong_jax.orchestrator.policy import decide
+from loong_jax.orchestrator.dora import decide
 from loong_jax.rl.objectives import OBJECTIVES, TokenMean, clipped_gain
 from loong_jax.rl.optimizers import Muon
 from loong_jax.rl.rewards import group_advantages
@@ -206,6 +206,30 @@ def test_a_scheduler_of_your_own_is_one_module(recipe, tmp_path, monkeypatch, ca
     exec(look, {})
     dora, gentle = capsys.readouterr().out.splitlines()
     assert (dora.split(":")[0], gentle.split(":")[0]) == ("DoraPolicy", "GentlePolicy")
+
+
+def test_a_scheduler_of_your_own_of_an_older_run_is_read():
+    """Its common settings stood apart."""
+    older = {"_kind": "own_policy", "kind": "/x/gentle.py:Gentle", "groups_per_step": 4}
+    found = configs.from_json(older | {"max_staleness": 1, "settings": {"on_policy_steps": 5}})
+    assert found == own.OwnPart(
+        kind="/x/gentle.py:Gentle",
+        settings={"groups_per_step": 4, "max_staleness": 1, "on_policy_steps": 5},
+    )
+
+
+def test_a_scheduler_in_a_recipe_of_your_own_is_kept_by_its_place(recipe, tmp_path):
+    """A recipe's function may build it; so may one that takes the stage."""
+    (tmp_path / "own.py").write_text(
+        f"{SCHEDULERS}\ndef make(stage):\n    return Slow(groups_per_step=3)\n"
+    )
+    got, _ = chosen(recipe, f"--rl.scheduler {tmp_path}/own.py:make")
+    made = own.own_function(f"{tmp_path}/own.py:Slow")(groups_per_step=3)
+    stage = dataclasses.replace(recipe.stages["rl"], scheduler=made)
+    assert stage.scheduler == got.stages["rl"].scheduler
+    assert stage.scheduler == own.OwnPart(
+        kind=f"{tmp_path}/own.py:Slow", settings={"groups_per_step": 3}
+    )
 
 
 def test_one_without_settings_and_one_that_is_no_scheduler(recipe, tmp_path):

@@ -22,8 +22,7 @@ from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rollout.records import Rollout
 from loong_jax.run import own_admission, own_problems, run, starting
-from loong_jax.run.judging import Judge
-from loong_jax.run.session import Session
+from loong_jax.run.session import Judge, Session
 from loong_jax.run.texts import Texts
 from loong_jax.verifiers import verdict
 from loong_jax.verifiers.pool import LocalVerifierPool
@@ -226,7 +225,7 @@ def small(file, **changes):
     posed = full.stages["rl"]
     sampling = dataclasses.replace(posed.sampling, max_new_tokens=20)
     engine = dataclasses.replace(
-        full.engine, slots_per_replica=8, cache_length=48, prefill_length=16, prefill_members=8,
+        full.engine, slots_per_replica=8, cache_length=48, prefill_lengths=(16,), prefill_members=8,
         narrow_slots=(), groups_per_replica=2, num_replicas=1,
     )  # fmt: skip
     full = full.with_stage(

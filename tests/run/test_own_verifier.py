@@ -12,7 +12,7 @@ from loong_jax.data import json_files, problem_files
 from loong_jax.errors import ConfigError
 from loong_jax.recipes import FileProblems
 from loong_jax.run import named, own_admission, own_problems
-from loong_jax.run.judging import Judge
+from loong_jax.run.session import Judge
 from loong_jax.verifiers.pool import LocalVerifierPool, VerifierRequest
 from loong_jax.verifiers.worker import WorkerConfig
 from tests.docs import reading

@@ -1,63 +1,69 @@
-"""Stages run once, in order, and go on where they were interrupted."""
+"""Stages run once, in order, and go on where they were interrupted, one process at a time."""
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
 
 import pytest
 
+from loong_jax import cli
 from loong_jax.data import json_files
 from loong_jax.errors import CheckpointError, ConfigError
-from loong_jax.run.pipeline import Stage, refuse_missing, run_stages, stage_directory
+from loong_jax.run import pipeline
+from loong_jax.run.pipeline import refuse_missing, run_stages, stage_directory
+
+NEEDED = {"a": (), "b": ("a",), "c": ("a", "b")}
 
 
-def recording_stages(log, fail_in=None):
-    def run(name):
-        def work(directories):
-            log.append((name, sorted(directories.inputs)))
-            if name == fail_in:
-                raise RuntimeError("interrupted")
-            return {"name": name}
+def recording(log, fail_in=None):
+    def run(name, directories):
+        log.append((name, sorted(directories.inputs)))
+        if name == fail_in:
+            raise RuntimeError("interrupted")
+        return {"name": name}
 
-        return work
-
-    return [
-        Stage(name="a", run=run("a")),
-        Stage(name="b", after=("a",), run=run("b")),
-        Stage(name="c", after=("a", "b"), run=run("c")),
-    ]
+    return run
 
 
 def test_runs_in_order_and_skips_what_is_done(tmp_path):
     log = []
     with pytest.raises(RuntimeError, match="interrupted"):
-        run_stages(recording_stages(log, fail_in="b"), tmp_path)
-    run_stages(recording_stages(log), tmp_path)
+        run_stages(NEEDED, recording(log, fail_in="b"), tmp_path)
+    run_stages(NEEDED, recording(log), tmp_path)
     assert log == [("a", []), ("b", ["a"]), ("b", ["a"]), ("c", ["a", "b"])]
     assert json_files.read_json(stage_directory(tmp_path, "c") / "done.json")["name"] == "c"
-    run_stages(recording_stages(log), tmp_path)
-    assert len(log) == 4
+    skipped = []
+    run_stages(NEEDED, recording(log), tmp_path, on_skip=skipped.append)
+    assert (len(log), skipped) == (4, list(NEEDED))
 
 
 def test_only_one_stage_takes_its_inputs_from_another_run(tmp_path):
     log = []
-    stages = recording_stages(log)
     with pytest.raises(CheckpointError, match="'a' is not done"):
-        run_stages(stages, tmp_path / "new", only="b")
-    run_stages(stages, tmp_path / "old")
-    run_stages(stages, tmp_path / "new", only="b", source=tmp_path / "old")
+        run_stages(NEEDED, recording(log), tmp_path / "new", only="b")
+    run_stages(NEEDED, recording(log), tmp_path / "old")
+    run_stages(NEEDED, recording(log), tmp_path / "new", only="b", source=tmp_path / "old")
     assert log[-1] == ("b", ["a"])
 
 
 def test_refuses_unknown_and_misordered_stages(tmp_path):
-    stages = recording_stages([])
     with pytest.raises(ConfigError, match="'z' is unknown"):
-        run_stages(stages, tmp_path, only="z")
+        run_stages(NEEDED, recording([]), tmp_path, only="z")
     with pytest.raises(ConfigError, match="comes before"):
-        run_stages(stages[::-1], tmp_path)
+        run_stages(dict(reversed(NEEDED.items())), recording([]), tmp_path)
 
 
 def test_what_is_missing_is_said_before_any_stage_works(tmp_path):
     log = []
-    lost = Stage(name="d", after=("c", "elsewhere"), run=lambda directories: {})
+    lost = NEEDED | {"d": ("c", "elsewhere")}
     with pytest.raises(CheckpointError, match="'elsewhere' is not done"):
-        run_stages([*recording_stages(log), lost], tmp_path / "new")
+        run_stages(lost, recording(log), tmp_path / "new")
     assert log == []
     needed = {"a": (), "b": ("a",)}
     with pytest.raises(CheckpointError, match=r"old holds no stages.*--from"):
@@ -69,5 +75,58 @@ def test_what_is_missing_is_said_before_any_stage_works(tmp_path):
 
 
 def test_the_time_of_a_stage_adds_up_over_its_interruptions(tmp_path):
-    run_stages([Stage(name="a", run=lambda directories: {"earlier_s": 70.0})], tmp_path)
+    run_stages({"a": ()}, lambda name, directories: {"earlier_s": 70.0}, tmp_path)
     assert json_files.read_json(stage_directory(tmp_path, "a") / "done.json")["wall_s"] >= 70
+
+
+HOLDS = """
+import os, sys, time
+from pathlib import Path
+from loong_jax.run import pipeline
+with pipeline.holding(Path(sys.argv[1])):
+    if os.fork() == 0:  # a child that outlives its parent holds nothing
+        os.close(1)
+        time.sleep(60)
+        os._exit(0)
+    print("holds", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """A process that holds `tmp_path` and has forked; both end with the test."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(tmp_path)], stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"holds\n"
+    yield process
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(10)
+
+
+def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path, holder, capsys):
+    who = f"process {holder.pid} on {socket.gethostname()} works in it"
+    with pytest.raises(ConfigError, match=who), pipeline.holding(tmp_path):
+        pass
+    for recipe in (["sft"], ["pod-sft", "--mesh.fsdp", "8", "--mesh.expert", "1"]):
+        assert cli.main(["train", *recipe, "--run-dir", str(tmp_path)]) == 1
+        assert who in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == [pipeline.LOCK]
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.wait(10)
+    with pipeline.holding(tmp_path):
+        found = json.loads((tmp_path / pipeline.LOCK).read_text())
+    assert found["pid"] == os.getpid()
+    with pipeline.holding(tmp_path):
+        pass  # released at the end
+
+
+def test_a_file_system_without_locks_is_warned_of(tmp_path, monkeypatch, caplog):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "lockf", refuse)
+    with caplog.at_level(logging.WARNING), pipeline.holding(tmp_path):
+        assert "cannot be locked (No locks available)" in caplog.text

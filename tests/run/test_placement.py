@@ -14,16 +14,14 @@ from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.orchestrator.dora import algorithm_1
-from loong_jax.orchestrator.policy import refuse_unable
-from loong_jax.orchestrator.protocols import MendsReplicas, MovesGroups, ReplicaGroup
+from loong_jax.orchestrator.protocols import MendsReplicas, MovesGroups, ReplicaGroup, refuse_unable
 from loong_jax.recipes import EngineSettings, ProcessReplicas, RayReplicas, ThreadReplicas
 from loong_jax.rl.local_trainer import TrainerSettings
 from loong_jax.rl.objectives import longcat_objective
-from loong_jax.rollout import paged_engine, process_hosts
-from loong_jax.rollout.events import GroupGenerated, ReplicaFailed
+from loong_jax.rollout import process_hosts, slot_engine
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
-from loong_jax.rollout.records import SamplingSettings, Ticket
+from loong_jax.rollout.records import GroupGenerated, ReplicaFailed, SamplingSettings, Ticket
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.run import devices, placement
 from tests.doubles import tiny
@@ -74,7 +72,7 @@ def test_a_recipe_writes_and_scores_the_same_in_threads_and_in_processes():
         stage = dataclasses.replace(
             given.stages["rl_logic"], sampling=sampling, group_size=2, objective=objective
         )
-        engine = paged_engine.engine_for(graphdef, model, AsciiTokenizer(), given.engine.shapes)
+        engine = slot_engine.engine_for(graphdef, model, AsciiTokenizer(), given.engine)
         store = VersionStore(stage.scheduler.max_staleness)
         store.put(0, weights)
         scoring = TrainerSettings(

@@ -15,7 +15,7 @@ from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.recipes import EngineSettings, FileProblems, ToolSettings
 from loong_jax.rl import sft
-from loong_jax.run import merging, model_files, sizes, sources, starting, texts
+from loong_jax.run import merging, sizes, sources, starting, texts
 from tests.doubles import tiny_hf
 
 
@@ -56,7 +56,7 @@ def recipe_problems(recipe):
 
 def test_what_came_with_the_weights_stays_with_a_run(published, tmp_path):
     source = sources.find(published)
-    kept = tmp_path / "run" / model_files.KEPT
+    kept = tmp_path / "run" / sources.KEPT
     sources.keep_files(source, kept)
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         assert (kept / name).read_bytes() == (published / name).read_bytes()
@@ -81,15 +81,15 @@ def test_open_lengths_follow_from_the_problems_and_set_ones_stay(recipe):
     longest = max(len(found.prompt(problem)) for problem in recipe_problems(recipe))
     open_lengths = dataclasses.replace(recipe, max_new_tokens=20)
     fit = sizes.fitted(open_lengths, found)
-    assert longest <= fit.engine.prefill_length < longest + 16
+    assert longest <= fit.engine.prefill_lengths[-1] < longest + 16
     assert longest + 20 <= fit.engine.cache_length < longest + 36
     assert fit.evaluation.sampling.max_new_tokens == 20
     assert fit.stages["rl"].sampling.max_new_tokens == 20
     assert fit.stages["rl"].objective.reduction.max_response_tokens == 20
     assert sizes.fitted(fit, found) == fit
-    narrow = EngineSettings(cache_length=64, prefill_length=8)
+    narrow = EngineSettings(cache_length=64, prefill_lengths=(8,))
     given = sizes.fitted(dataclasses.replace(open_lengths, engine=narrow), found).engine
-    assert (given.cache_length, given.prefill_length, given.chunked_prefill) == (64, 8, True)
+    assert (given.cache_length, given.prefill_lengths, given.chunked_prefill) == (64, (8,), True)
     with pytest.raises(ConfigError, match="--max-new-tokens"):
         sizes.fitted(dataclasses.replace(recipe, max_new_tokens=2100), found)
 

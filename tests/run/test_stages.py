@@ -1,25 +1,28 @@
-"""What stages decide by themselves: when time ends one, and what an interrupt leaves."""
+"""What stages decide by themselves: when time ends one, what an interrupt leaves, admission."""
 
 import io
 import os
 import signal
 import types
+from typing import Any
 
 import pytest
 from rich.console import Console
 
-from loong_jax import interrupts
+from loong_jax import environments, interrupts, recipes
 from loong_jax.data import json_files
 from loong_jax.data.tokenizer import AsciiTokenizer
+from loong_jax.errors import VerifierError
 from loong_jax.recipes import SftStage
 from loong_jax.report.metrics_log import MetricsLog
 from loong_jax.report.progress import Progress
+from loong_jax.report.usage import StepProfile
 from loong_jax.rl.collapse import CollapseRules, CollapseWatch
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
-from loong_jax.run import stages
+from loong_jax.run import session, stages
 from loong_jax.run.pipeline import StageDirectories
-from loong_jax.run.profiling import StepProfile
 from loong_jax.run.texts import Texts
+from loong_jax.verifiers import admission, verdict
 from tests.report import test_metrics_log
 
 TEXTS = Texts(tokenizer=AsciiTokenizer())
@@ -31,9 +34,15 @@ def test_time_before_an_interruption_counts_towards_the_end_of_a_stage(tmp_path)
     directories = StageDirectories(
         own=tmp_path / "c", inputs={name: tmp_path / name for name in ("a", "b")}
     )
-    assert stages._until(("a", "b"), directories, 90.0)()
-    assert not stages._until(("a", "b"), directories, 100.0)()
-    assert stages._until((), directories, 100.0)()
+
+    def keeps_going(names, earlier_s):
+        stage = types.SimpleNamespace(wall_time_of=names)
+        work: Any = types.SimpleNamespace(stage=stage, directories=directories)
+        return stages.Work.keep_going(work, earlier_s)()
+
+    assert keeps_going(("a", "b"), 90.0)
+    assert not keeps_going(("a", "b"), 100.0)
+    assert keeps_going((), 100.0)
 
 
 def test_sft_that_is_told_to_stop_saves_the_step_under_way(tmp_path, monkeypatch):
@@ -58,9 +67,14 @@ def test_sft_that_is_told_to_stop_saves_the_step_under_way(tmp_path, monkeypatch
     progress = Progress(["sft"], console=Console(file=io.StringIO()))
     with pytest.raises(interrupts.Terminated), interrupts.handled():
         stages.run_sft(
-            session, "sft", SftStage(num_steps=9, optimizer=optimizer, row_length=8),
-            StageDirectories(own=tmp_path / "sft", inputs={}), progress,
-        )  # fmt: skip
+            stages.Work(
+                session=session,
+                name="sft",
+                stage=SftStage(num_steps=9, optimizer=optimizer, row_length=8),
+                directories=StageDirectories(own=tmp_path / "sft", inputs={}),
+                progress=progress,
+            )
+        )
     assert saved == [(3, {"cursor": 3})]
     steps = json_files.read_jsonl(tmp_path / "sft" / "metrics.jsonl")
     assert [line["step"] for line in steps] == [1, 2, 3]
@@ -82,3 +96,16 @@ def test_reward_and_share_of_groups_with_a_signal_stand_in_the_line(tmp_path):
             shown.judged(group, disposition)
         shown.step(1, {"loss": 0.25}, [teaches])
     assert "step 1/9  loss 0.250  reward 0.12  signal 50%" in stream.getvalue()
+
+
+def test_a_run_refuses_an_environment_that_is_not_admitted(monkeypatch):
+    gates = type(environments.get_environment("gates"))
+    monkeypatch.setattr(gates, "verify", lambda self, problem, answer: verdict.correct())
+    admission.require_environment.cache_clear()
+    started = []
+    monkeypatch.setattr(session, "_start_pool", started.append)
+    recipe = recipes.get_recipe("quickstart")()
+    with pytest.raises(VerifierError, match=r"environment 'gates' is not admitted.*gates-"):
+        session.Session(recipe)
+    assert started == []
+    admission.require_environment.cache_clear()

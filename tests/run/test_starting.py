@@ -18,7 +18,7 @@ from loong_jax.models.moe.model import abstract_weights
 from loong_jax.recipes import MeshSettings, PodSettings
 from loong_jax.rl.auxiliary import AuxiliaryLosses
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
-from loong_jax.run import convert, pod_sft, stages, starting
+from loong_jax.run import pod_sft, sources, stages, starting
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.doubles import tiny
 
@@ -37,7 +37,7 @@ def imported(tmp_path_factory):
 
 def read_config(imported):
     """As imported, for training in float32."""
-    config, _ = convert.read_model(imported)
+    config, _ = sources.read_model(imported)
     return dataclasses.replace(config, param_dtype=jnp.float32, dtype=jnp.float32)
 
 

@@ -16,7 +16,7 @@ from loong_jax.merge import checkpoints
 from loong_jax.merge.checkpoints import MergeConfig
 from loong_jax.models.families import family_of
 from loong_jax.remote import RemotePath
-from loong_jax.run import choosing, model_files, serve, sources, starting, texts
+from loong_jax.run import choosing, serve, sources, starting, texts
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.doubles import tiny_hf
 
@@ -131,7 +131,7 @@ def test_a_run_starts_at_a_url_and_goes_on_by_its_directory_alone(url, published
         assert cli.main(["train", "sft", "--start-from", source, *words, *run_dir]) == 0
     there, here = (checkpoints.load_weights(tmp_path / n / "stages/sft") for n in ("there", "here"))
     jax.tree.map(np.testing.assert_array_equal, there, here)
-    assert (tmp_path / "there" / model_files.KEPT / "tokenizer.json").exists()
+    assert (tmp_path / "there" / sources.KEPT / "tokenizer.json").exists()
     done = tmp_path / "there/stages/sft/done.json"
     done.unlink()
     assert cli.main(["train", "--run-dir", str(tmp_path / "there")]) == 0

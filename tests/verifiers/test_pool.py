@@ -75,15 +75,15 @@ def test_workers_end_with_their_thread(pool, tmp_path):
 
 def test_answered_keys_are_forgotten_in_order():
     table = RequestTable(max_answered=2)
-    futures, entries = table.open([pool_checks.request(str(i), "right") for i in range(4)])
+    futures, opened = table.open([pool_checks.request(str(i), "right") for i in range(4)])
     assert len(set(futures)) == 4  # open ones are never forgotten
-    for entry in entries[:3]:
-        entry.answer(verdict.correct())
+    for request in opened[:3]:
+        request.answer(verdict.correct())
     (again,), new = table.open([pool_checks.request("3", "right")])
     assert again is futures[3]
     assert not new
     _, new = table.open([pool_checks.request(key, "right") for key in ("0", "1", "2")])
-    assert [entry.key for entry in new] == ["0", "1"]
+    assert [request.key for request in new] == ["0", "1"]
     assert table.counts() == {"submitted": 6, "answered": 3, "ungradable": 0}
 
 

@@ -39,4 +39,6 @@ FusionMethod = (
     | Karcher
     | OwnPart
 )
-OWN_METHOD = Contract(("equation", "fuse", "settings"), "docs/how-to/add_merge_method.md")
+OWN_METHOD = Contract(
+    FusionMethod, ("equation", "fuse", "settings"), "docs/how-to/add_merge_method.md"
+)

@@ -40,6 +40,7 @@ AttendLatents: TypeAlias = Callable[
 ]
 
 _MOST_PAIRS = 256 * 256  # of a query and a key, for which whole scores are chosen
+_CAUSAL_QUERIES = 72  # at most so many at a time: fewer leave out more keys and take more programs
 
 
 def choose(num_queries: int, num_keys: int, platform: str, *, fused: bool = False) -> AttentionKind:
@@ -78,7 +79,10 @@ def whole(
     platform = rules.platform
     head, width = operands.query.shape[-1], operands.value_up.shape[-1]
     fused = cudnn.fits(rules.compute_capability, operands.query.dtype, head, width)
+    chosen = kind is None
     kind = kind or choose(num_tokens // parts, num_tokens, platform, fused=fused)
+    if chosen and isinstance(kind, WholeScores) and rules.mesh is None and platform == "cpu":
+        return causal_scores(operands, mask)
     if isinstance(kind, Cudnn) and not fused:
         raise ConfigError(
             f"mixing=Cudnn() with compute capability {rules.compute_capability}, "
@@ -227,12 +231,39 @@ def _on_mesh(on_one_device: Callable[..., Array], keys: str, rules: ShardingRule
 
 def whole_scores(operands: Operands, mask: AttentionMask) -> Float[Array, "B T N U"]:
     """The equation as it stands, with all scores in memory."""
+    return _mixed(operands.query, *operands.expanded(), mask.pairs())
+
+
+def causal_scores(operands: Operands, mask: AttentionMask) -> Float[Array, "B T N U"]:
+    """The same for tokens in the order of their sequence, some queries at a time: none of these is
+    multiplied with the keys behind all of them, and scores are made again going back.
+    """
     key_BSNh, value_BSNU = operands.expanded()
-    score_BNTS = accumulate("BTNh,BSNh->BNTS", operands.query, key_BSNh)
-    weight_BNTS, total_BNT = attention_weights(score_BNTS, mask.pairs())
-    weight_BNTS = weight_BNTS.astype(value_BSNU.dtype)
-    mixed_BNTU = accumulate("BNTS,BSNU->BNTU", weight_BNTS, value_BSNU)
-    mixed_BNTU = (mixed_BNTU / total_BNT[..., None]).astype(operands.query.dtype)
+    num_tokens, mix = key_BSNh.shape[1], jax.checkpoint(_mixed)
+    size = -(-num_tokens // -(-num_tokens // _CAUSAL_QUERIES))
+    mixed = []
+    for start in range(0, num_tokens, size):
+        end = min(start + size, num_tokens)
+        pairs = AttentionMask(
+            *(a[:, start:end] for a in (mask.query_segment, mask.query_index)),
+            *(a[:, :end] for a in (mask.key_segment, mask.key_index)),
+        ).pairs()
+        query = operands.query[:, start:end]
+        mixed.append(mix(query, key_BSNh[:, :end], value_BSNU[:, :end], pairs))
+    return jnp.concatenate(mixed, axis=1)
+
+
+def _mixed(
+    query: Float[Array, "B T N h"],
+    key: Float[Array, "B S N h"],
+    value: Float[Array, "B S N U"],
+    allowed: Bool[Array, "B T S"],
+) -> Float[Array, "B T N U"]:
+    score_BNTS = accumulate("BTNh,BSNh->BNTS", query, key)
+    weight_BNTS, total_BNT = attention_weights(score_BNTS, allowed)
+    weight_BNTS = weight_BNTS.astype(value.dtype)
+    mixed_BNTU = accumulate("BNTS,BSNU->BNTU", weight_BNTS, value)
+    mixed_BNTU = (mixed_BNTU / total_BNT[..., None]).astype(query.dtype)
     return jnp.moveaxis(mixed_BNTU, 1, 2)
 
 

@@ -18,7 +18,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.orchestrator.simulation.model import CostModel, LengthTrace
 from loong_jax.orchestrator.simulation.replica import Running, SimulatedReplica
 from loong_jax.rl import events as rl_events
-from loong_jax.rollout import events as rollout_events
+from loong_jax.rollout import records
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
 from loong_jax.verifiers.verdict import Verdict, correct
 
@@ -181,7 +181,7 @@ class SimulatedWorld(VirtualTime):
         self.totals["tokens_reprefilled"] += again
         self._set_alarm(source)
         self._set_alarm(target)
-        self.put(rollout_events.GroupsMigrated(source, target, numbers, moved, again))
+        self.put(records.GroupsMigrated(source, target, numbers, moved, again))
 
     def swap(self, replica: int, version: int, *, keep_cache: bool) -> None:
         host = self._reach(replica)
@@ -306,9 +306,7 @@ class SimulatedWorld(VirtualTime):
         version = self.versions_of[number][0]
         ticket = self._tickets[number]
         rollouts = (placeholder(number, version),)
-        self.put(
-            rollout_events.GroupGenerated(Group(ticket=ticket, version=version, rollouts=rollouts))
-        )
+        self.put(records.GroupGenerated(Group(ticket=ticket, version=version, rollouts=rollouts)))
 
     def _set_alarm(self, replica: int, *, reach: bool = False) -> None:
         host = self._reach(replica) if reach else self.replicas[replica]

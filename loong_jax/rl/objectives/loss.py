@@ -110,9 +110,8 @@ class Objective:
             ("signal", rewards.AdvantageEstimator, "advantages"),
             ("clip", Clip, "gain"),
         ):
-            if not isinstance(part := getattr(self, name), kinds):
-                contract = own.Contract([method], "docs/tutorials/own_objective.md")
-                object.__setattr__(self, name, own.as_own(part, name, contract))
+            contract = own.Contract(kinds, [method], "docs/tutorials/own_objective.md")
+            object.__setattr__(self, name, own.as_own(getattr(self, name), name, contract))
         for name, kinds in (("ratio", Ratio), ("reduction", Reduction)):
             if not isinstance(part := getattr(self, name), kinds):
                 known = ", ".join(kind.__name__ for kind in get_args(kinds))

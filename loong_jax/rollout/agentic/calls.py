@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from loong_jax.environments.environment import Problem
-from loong_jax.rollout.agentic.tools import Toolbox, ToolError
+from loong_jax.rollout.agentic.agent import Toolbox, ToolError
 from loong_jax.verifiers.tool_calls import ToolCall
 
 logger = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from loong_jax.environments.environment import Problem
 from loong_jax.errors import ConfigError
-from loong_jax.rollout.agentic.tools import ToolError
+from loong_jax.rollout.agentic.agent import ToolError
 
 PING_S = 2.0
 MAX_PAGES = 50  # of the list of tools

@@ -19,7 +19,6 @@ from loong_jax.rollout.agentic.agent import Agent
 from loong_jax.rollout.agentic.calls import Answer, CallPool, CallsOfTurn
 from loong_jax.rollout.attempts import Attempt, Job
 from loong_jax.rollout.engine import Prefix
-from loong_jax.rollout.paged_engine import PagedPrefix
 from loong_jax.rollout.reading import CachedPrefixes
 from loong_jax.rollout.records import Turn
 from loong_jax.verifiers import tool_calls
@@ -101,6 +100,15 @@ class PausedOnTools:
         text = self._tokenizer.response_text(attempt.turn_tokens)
         return read_turn_end(text, tools.schemas)
 
+    def begin(self, attempt: Attempt, extract: Callable[[], Prefix]) -> bool:
+        """False where it calls no tools. Otherwise its calls are begun, and it is to leave the slot
+        whose cache `extract` gives.
+        """
+        end = self.asks(attempt)
+        if end is not None:
+            self.pause(attempt, end, jax.device_get(extract()))
+        return end is not None
+
     def pause(self, attempt: Attempt, end: TurnEnd, cache: Prefix) -> None:
         """Begins the calls. `cache` is what the engine gave for the slot."""
         attempt.cache = cache
@@ -162,7 +170,7 @@ class PausedOnTools:
 
     def known(self, attempts: Sequence[Attempt], num_rows: int) -> CachedPrefixes:
         """The caches of these samples in as many rows, to read on behind them."""
-        caches = [_cache_of(attempt.cache) for attempt in attempts]
+        caches = [getattr(a.cache, "device", a.cache).cache for a in attempts]  # paged or not
         caches += [caches[0]] * (num_rows - len(caches))
         start = np.zeros(num_rows, np.int32)
         for row, attempt in enumerate(attempts):
@@ -196,10 +204,6 @@ class PausedOnTools:
         )
         attempt.extend_by_tools(tokens, turn)
         return True
-
-
-def _cache_of(prefix: Prefix):
-    return (prefix.device if isinstance(prefix, PagedPrefix) else prefix).cache
 
 
 @jax.jit

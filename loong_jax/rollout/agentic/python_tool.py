@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from loong_jax.environments.environment import Problem
-from loong_jax.rollout.agentic.tools import ToolError
+from loong_jax.rollout.agentic.agent import ToolError
 from loong_jax.verifiers.sandbox import Limits, Program, ProgramResult, Sandbox
 from loong_jax.verifiers.verdict import IsolationTier
 

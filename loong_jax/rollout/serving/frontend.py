@@ -59,6 +59,7 @@ class Frontend:
         top_p: float = 1.0,
         top_k: int = 0,
         min_p: float = 0.0,
+        stops: tuple[str, ...] = (),
     ) -> SamplingSettings:
         """Settings of a request; temperature 0 is greedy. Raises Refused."""
         if max_tokens is None:
@@ -73,19 +74,23 @@ class Frontend:
                 top_k=top_k,
                 min_p=min_p,
                 max_new_tokens=max_tokens,
+                stops=stops,
             )
         except ValueError as error:
             raise Refused(str(error)) from None
 
     @contextlib.asynccontextmanager
     async def submitted(self, request: Request) -> AsyncIterator[EventStream]:
-        """The events of a request that is cancelled when its client goes."""
-        events = EventStream()
+        """The events of a request that ends with its time, and when its client goes."""
+        events, name, timeout_s = EventStream(), request.request_id, request.timeout_s
         self.scheduler.submit(request, events)
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(timeout_s, self.scheduler.expire, name, timeout_s)
         try:
             yield events
         finally:
-            self.scheduler.cancel(request.request_id)
+            timer.cancel()
+            self.scheduler.cancel(name)
 
 
 async def _encoded(encode: Callable[..., np.ndarray], *args: Any, **options: Any) -> np.ndarray:

@@ -61,16 +61,13 @@ class _Services(grpc.GenericRpcHandler):
     """Finds the handler of a method path."""
 
     def __init__(self, frontend: Frontend):
-        orchestrator, control = _Orchestrator(frontend), _Control(frontend)
+        orchestrator = _Orchestrator(frontend)
         self._handlers = {
             "/jetstream_proto.Orchestrator/Decode": grpc.unary_stream_rpc_method_handler(
                 orchestrator.decode
             ),
             "/jetstream_proto.Orchestrator/HealthCheck": _unary(orchestrator.health_check),
-            "/loong.Control/Abort": _unary(control.abort),
-            "/loong.Control/Pause": _unary(control.pause),
-            "/loong.Control/Resume": _unary(control.resume),
-            "/loong.Control/Status": _unary(control.status),
+            **{f"/loong.Control/{name}": _unary(m) for name, m in _control(frontend).items()},
         }
 
     def service(self, handler_call_details: Any) -> Any:
@@ -149,13 +146,13 @@ class _Orchestrator:
             top_p=asked.top_p if asked.HasField("top_p") else 1.0,
             top_k=asked.top_k,
             min_p=asked.min_p,
+            stops=tuple(asked.stop),
         )
         named = {"request_id": asked.request_id} if asked.request_id else {}
         return Request(
             prompts=(tokens,),
             sampling=sampling,
             num_samples=asked.num_samples or 1,
-            stops=tuple(asked.stop),
             seed=asked.seed if asked.HasField("seed") else None,
             timeout_s=_timeout_s(asked.timeout_s, limits.request_timeout_s),
             **named,
@@ -189,39 +186,30 @@ class _Orchestrator:
         return response.SerializeToString()
 
 
-class _Control:
+def _control(frontend: Frontend) -> dict[str, Callable[[bytes, Context], Awaitable[bytes]]]:
     """Methods that JetStream's protocol lacks."""
+    scheduler = frontend.scheduler
 
-    def __init__(self, frontend: Frontend):
-        self.frontend = frontend
+    def method(kind: Any, act: Callable[[Any], Any]):
+        async def answer(data: bytes, context: Context) -> bytes:
+            await _let_in(frontend, context)
+            found = act(await _read(kind, data, context))
+            if found is None:
+                found = messages.StatusResponse(**scheduler.status()._asdict())
+            return found.SerializeToString()
 
-    async def abort(self, data: bytes, context: Context) -> bytes:
+        return answer
+
+    def abort(asked: Any) -> Any:
         """Ends the request of that id, whoever sent it."""
-        await _let_in(self.frontend, context)
-        asked = await _read(messages.AbortRequest, data, context)
-        was_running = self.frontend.scheduler.cancel(asked.request_id)
-        return messages.AbortResponse(was_running=was_running).SerializeToString()
+        return messages.AbortResponse(was_running=scheduler.cancel(asked.request_id))
 
-    async def pause(self, data: bytes, context: Context) -> bytes:
-        await _let_in(self.frontend, context)
-        await _read(messages.PauseRequest, data, context)
-        self.frontend.scheduler.pause()
-        return self._status()
-
-    async def resume(self, data: bytes, context: Context) -> bytes:
-        await _let_in(self.frontend, context)
-        await _read(messages.ResumeRequest, data, context)
-        self.frontend.scheduler.resume()
-        return self._status()
-
-    async def status(self, data: bytes, context: Context) -> bytes:
-        await _let_in(self.frontend, context)
-        await _read(messages.StatusRequest, data, context)
-        return self._status()
-
-    def _status(self) -> bytes:
-        status = self.frontend.scheduler.status()
-        return messages.StatusResponse(**status._asdict()).SerializeToString()
+    return {
+        "Abort": method(messages.AbortRequest, abort),
+        "Pause": method(messages.PauseRequest, lambda _: scheduler.pause()),
+        "Resume": method(messages.ResumeRequest, lambda _: scheduler.resume()),
+        "Status": method(messages.StatusRequest, lambda _: None),
+    }
 
 
 async def _read(kind: Any, data: bytes, context: Context) -> Any:

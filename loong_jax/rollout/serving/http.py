@@ -1,17 +1,189 @@
 """The OpenAI-compatible HTTP interface, with /health and /metrics beside it."""
 
+import logging
+import time
+from collections.abc import AsyncIterator
 from typing import Any
 
+import numpy as np
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
-from loong_jax.rollout.serving import connection
-from loong_jax.rollout.serving.completions import Completions
+from loong_jax.rollout.serving import connection, openai_schema
+from loong_jax.rollout.serving.connection import ClientGone, Sender, read_body, while_connected
 from loong_jax.rollout.serving.frontend import Frontend
-from loong_jax.rollout.serving.openai_schema import ApiError
+from loong_jax.rollout.serving.openai_schema import ApiError, Asked, Choice, TextOffsets
+from loong_jax.rollout.serving.request import Ended, EventStream, Failed, Piece, Request
+
+log = logging.getLogger(__name__)
+
+STATUS_OF = {"engine": 500, "timeout": 504, "cancelled": 409, "slow_reader": 408, "stopping": 503}
+
+
+class Completions:
+    """Both kinds of completions, as an ASGI application of its own."""
+
+    def __init__(self, frontend: Frontend, *, is_chat: bool):
+        self.frontend, self.is_chat = frontend, is_chat
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sender = Sender(send, self.frontend.limits.send_timeout_s)
+        try:
+            asked, request = await self._read(HttpRequest(scope), receive)
+            async with self.frontend.submitted(request) as events:
+                answer = self._stream if asked.streams else self._whole
+                await while_connected(receive, answer(asked, request, events, sender))
+        except ClientGone:
+            log.debug("a client went before its answer was complete")
+        except Exception as error:
+            if sender.has_begun:
+                raise
+            await connection.error_response(error)(scope, receive, sender)
+
+    async def _read(self, http: HttpRequest, receive: Receive) -> tuple[Asked, Request]:
+        frontend = self.frontend
+        connection.let_in(frontend, http.headers.get("authorization"))
+        body = openai_schema.parse_json(await read_body(http, receive, frontend.limits))
+        asked = openai_schema.parse(body, is_chat=self.is_chat, limits=frontend.limits)
+        name = body.get("model", frontend.model_name)
+        if not isinstance(name, str):
+            raise ApiError(400, "model must be a text.", param="model")
+        connection.check_model(frontend, name)
+        if self.is_chat:
+            tokens = [await frontend.tokens_of_chat(asked.messages, asked.variables)]
+        else:
+            tokens = [
+                await frontend.tokens_of(text)
+                if isinstance(text, str)
+                else np.array(text, np.int32)
+                for text in asked.prompts
+            ]
+        sampling = frontend.sampling(
+            [len(prompt) for prompt in tokens],
+            max_tokens=asked.max_tokens,
+            temperature=asked.temperature,
+            top_p=asked.top_p,
+            top_k=asked.top_k,
+            min_p=asked.min_p,
+            stops=asked.stops,
+        )
+        return asked, Request(
+            prompts=tuple(tokens),
+            sampling=sampling,
+            num_samples=asked.num_samples,
+            seed=asked.seed,
+            timeout_s=frontend.limits.request_timeout_s,
+        )
+
+    # ---- answers --------------------------------------------------------------------------------
+
+    async def _whole(
+        self, asked: Asked, request: Request, events: EventStream, sender: Sender
+    ) -> None:
+        choices = [Choice() for _ in range(request.total_samples)]
+        async for event in _events(events, request):
+            choice = choices[event.index]
+            choice.text += event.text
+            if isinstance(event, Piece):
+                choice.tokens += event.tokens
+                choice.log_probs += event.log_probs
+            else:
+                choice.reason = event.reason
+        body = self._head(request, "chat.completion" if self.is_chat else "text_completion")
+        body["choices"] = [self._choice(i, choice, asked) for i, choice in enumerate(choices)]
+        num_tokens = sum(len(choice.tokens) for choice in choices)
+        body["usage"] = openai_schema.usage(_num_prompt_tokens(request), num_tokens)
+        await sender.whole(JSONResponse(body))
+
+    async def _stream(
+        self, asked: Asked, request: Request, events: EventStream, sender: Sender
+    ) -> None:
+        head = self._head(request, "chat.completion.chunk" if self.is_chat else "text_completion")
+        if asked.wants_usage:
+            head["usage"] = None
+        await sender.begin_events()
+        if self.is_chat:
+            for index in range(request.total_samples):
+                delta = {"role": "assistant", "content": ""}
+                await sender.event(head | {"choices": [_chunk(index, delta=delta)]})
+        num_tokens = 0
+        offsets = [TextOffsets() for _ in range(request.total_samples)]
+        try:
+            async for event in _events(events, request):
+                chunk = self._event_chunk(event, asked, offsets)
+                num_tokens += len(event.tokens) if isinstance(event, Piece) else 0
+                await sender.event(head | {"choices": [chunk]})
+        except ApiError as error:
+            await sender.event(error.body)
+            await sender.end()
+            return
+        if asked.wants_usage:
+            counts = openai_schema.usage(_num_prompt_tokens(request), num_tokens)
+            await sender.event(head | {"choices": [], "usage": counts})
+        await sender.data(b"data: [DONE]\n\n")
+        await sender.end()
+
+    def _event_chunk(
+        self, event: Piece | Ended, asked: Asked, offsets: list[TextOffsets]
+    ) -> dict[str, Any]:
+        log_probs = None
+        if isinstance(event, Piece) and asked.wants_log_probs:
+            log_probs = self._log_probs(event.tokens, event.log_probs, offsets[event.index])
+        reason = event.reason if isinstance(event, Ended) else None
+        if self.is_chat:
+            delta = {"content": event.text} if event.text or reason is None else {}
+            return _chunk(event.index, delta=delta, logprobs=log_probs, finish_reason=reason)
+        return _chunk(event.index, text=event.text, logprobs=log_probs, finish_reason=reason)
+
+    def _choice(self, index: int, choice: Choice, asked: Asked) -> dict[str, Any]:
+        log_probs = None
+        if asked.wants_log_probs:
+            log_probs = self._log_probs(choice.tokens, choice.log_probs, TextOffsets())
+        if self.is_chat:
+            message = {"role": "assistant", "content": choice.text, "refusal": None}
+            return _chunk(index, message=message, logprobs=log_probs, finish_reason=choice.reason)
+        return _chunk(index, text=choice.text, logprobs=log_probs, finish_reason=choice.reason)
+
+    def _log_probs(self, tokens, log_probs, offsets: TextOffsets) -> dict[str, Any]:
+        pieces = [self.frontend.tokenizer.token_bytes(token) for token in tokens]
+        if self.is_chat:
+            return openai_schema.chat_log_probs(pieces, log_probs)
+        return openai_schema.text_log_probs(pieces, log_probs, offsets)
+
+    def _head(self, request: Request, kind: str) -> dict[str, Any]:
+        prefix = "chatcmpl" if self.is_chat else "cmpl"
+        return {
+            "id": f"{prefix}-{request.request_id}",
+            "object": kind,
+            "created": int(time.time()),
+            "model": self.frontend.model_name,
+            "system_fingerprint": f"version-{self.frontend.scheduler.version}",
+        }
+
+
+async def _events(events: EventStream, request: Request) -> AsyncIterator[Piece | Ended]:
+    """Until every sample has ended. Raises ApiError where the request failed."""
+    num_left = request.total_samples
+    while num_left:
+        event = await events.get()
+        if isinstance(event, Failed):
+            raise ApiError(STATUS_OF[event.kind], event.message, kind=event.kind, code=event.kind)
+        num_left -= isinstance(event, Ended)
+        yield event
+
+
+def _num_prompt_tokens(request: Request) -> int:
+    return sum(len(prompt) for prompt in request.prompts)
+
+
+def _chunk(
+    index: int, *, logprobs: Any = None, finish_reason: str | None = None, **content: Any
+) -> dict[str, Any]:
+    return {"index": index, **content, "logprobs": logprobs, "finish_reason": finish_reason}
 
 
 def make_app(frontend: Frontend) -> Starlette:

@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from loong_jax.rollout.replica import BlockStats, Replica
+from loong_jax.rollout.records import BlockDecoded
 
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 
@@ -25,13 +25,11 @@ class Metrics:
         self.block_seconds = self._histogram("block_seconds", "a block with its prefills")
         self.request_seconds = self._histogram("request_seconds", "arrival to end of a request")
 
-    def step(self, stats: BlockStats, replica: Replica) -> None:
-        """Counts one step of the replica."""
-        self.prompts.inc(stats.num_prompts)
-        self.tokens.inc(stats.num_tokens)
+    def step(self, block: BlockDecoded) -> None:
+        self.prompts.inc(block.num_prompts)
+        self.tokens.inc(block.num_tokens)
         self.blocks.inc()
-        self.block_seconds.observe(stats.end_s - stats.start_s)
-        self.pages.set(replica.statistics().get("num_pages_held", 0))
+        self.block_seconds.observe(block.end_s - block.start_s)
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

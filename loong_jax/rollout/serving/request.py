@@ -58,13 +58,13 @@ class Refused(LoongError, ValueError):
 class Request:
     """`num_samples` continuations of each prompt. Sample j of prompt i has the index
 
-    i * num_samples + j. With equal `seed`, prompts and settings the samples are equal too.
+    i * num_samples + j. With equal `seed`, prompts and settings the samples are equal too. The
+    `stops` of `sampling` end a sample and are left out of its text.
     """
 
     prompts: tuple[np.ndarray, ...]  # int32, each
     sampling: SamplingSettings
     num_samples: int = 1
-    stops: tuple[str, ...] = ()  # texts that end a sample and are left out of it
     seed: int | None = None
     timeout_s: float = 600.0
     request_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(12))

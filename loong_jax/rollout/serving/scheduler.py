@@ -1,32 +1,39 @@
-"""The one thread that drives the replica: admit, prefill, decode a block, hand out what is new.
+"""Clients' requests on a replica, the same one that writes rollouts for training.
 
-Clients' threads only check requests, queue them and cancel them; the replica is touched by the
-scheduler's thread alone. A request leaves in exactly one way: all its samples end, or it fails, is
-cancelled, runs out of time or is not read. Whichever it is, its slots and pages are free before
-the next block. An error of the engine ends the requests that were being written; the replica is
-built anew, those that still waited are queued again, once, and the server goes on.
+Every prompt of a request is a ticket of n attempts, and what a block wrote of them goes to the
+client from the replica's thread. A request leaves in exactly one way: all its samples end, or it
+fails, is cancelled, runs out of time or is not read. Whichever it is, its slots and pages are free
+before the next block. An error of the engine ends the requests that were being written; the replica
+is mended, those that still waited are queued again, once, and the server goes on.
 """
 
+import dataclasses
+import functools
 import logging
 import math
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Collection
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from loong_jax.environments.environment import Problem
+from loong_jax.errors import LoongError
+from loong_jax.rollout.attempts import Attempt
 from loong_jax.rollout.engine import Params
-from loong_jax.rollout.records import SamplingSettings, Ticket
-from loong_jax.rollout.serving.metrics import Metrics
-from loong_jax.rollout.serving.open_requests import (
-    OpenRequest,
-    Sample,
-    Status,
-    StreamingReplica,
-    check,
+from loong_jax.rollout.local_replicas import LocalReplicaGroup
+from loong_jax.rollout.records import (
+    BlockDecoded,
+    FinishReason,
+    ReplicaFailed,
+    SamplingSettings,
+    Ticket,
 )
+from loong_jax.rollout.replica import Replica
+from loong_jax.rollout.serving.metrics import Metrics
+from loong_jax.rollout.serving.prompts import TextStream
 from loong_jax.rollout.serving.request import (
     Busy,
     Ended,
@@ -34,18 +41,72 @@ from loong_jax.rollout.serving.request import (
     EventStream,
     Failed,
     FailureKind,
+    Piece,
     Refused,
     Request,
     ServingLimits,
     Unavailable,
 )
-from loong_jax.rollout.serving.text import TextStream
 from loong_jax.rollout.slot_engine import SlotEngine
+from loong_jax.rollout.versions import VersionStore
 
 log = logging.getLogger(__name__)
 
-IDLE_WAIT_S = 0.5  # how long the thread sleeps at most while nothing runs
 REBUILD_WAIT_S = 1.0  # between attempts to build a replica
+
+
+class Status(NamedTuple):
+    """How much there is to do."""
+
+    is_ready: bool
+    is_paused: bool
+    is_stopping: bool
+    num_requests: int
+    num_running: int  # samples in slots
+    num_waiting: int  # samples without one
+
+
+@dataclasses.dataclass(eq=False)
+class Sample:
+    """How much of one sample has been handed out."""
+
+    index: int
+    text: TextStream
+    num_chunks: int = 0  # of the attempt's lists
+    has_ended: bool = False
+
+    def take(self, attempt: Attempt, end_ids: Collection[int]) -> Piece | None:
+        """The growth of `attempt` since the last call, up to what ends it."""
+        chunks = attempt.tokens[self.num_chunks :]
+        if not chunks:
+            return None
+        log_probs = np.concatenate(attempt.log_probs[self.num_chunks :])
+        self.num_chunks = len(attempt.tokens)
+        tokens: list[int] = []
+        text = ""
+        for token in np.concatenate(chunks).tolist():
+            tokens.append(token)
+            if token in end_ids:
+                break
+            text += self.text.push(token)
+            if self.text.is_stopped:
+                break
+        return Piece(self.index, text, tuple(tokens), tuple(log_probs[: len(tokens)].tolist()))
+
+
+@dataclasses.dataclass(eq=False)
+class OpenRequest:
+    """A request on its way."""
+
+    request: Request
+    events: EventStream
+    arrived_s: float
+    tickets: tuple[Ticket, ...]
+    samples: tuple[Sample, ...]
+    num_left: int  # samples whose end was not handed out
+    grown: list[Event] = dataclasses.field(default_factory=list)  # in the block under way
+    has_begun: bool = False  # something of it was written
+    was_requeued: bool = False
 
 
 class Scheduler:
@@ -59,31 +120,43 @@ class Scheduler:
         limits: ServingLimits,
         metrics: Metrics,
         version: int = 0,
-        clock: Callable[[], float] = time.monotonic,
     ):
         self.engine, self.limits, self.metrics = engine, limits, metrics
-        self._params, self.version, self._clock = params, version, clock
+        self.version = version
         self._tokenizer = engine.get_tokenizer()
-        self._changed = threading.Condition()  # guards what follows, up to the blank line
+        versions = VersionStore(0)
+        versions.put(version, params)
+        self.group = LocalReplicaGroup(
+            engine,
+            versions,
+            num_replicas=1,
+            group_size=1,
+            sampling=SamplingSettings(),
+            seed=0,
+            encode_prompt=lambda problem: np.asarray(problem.arguments["tokens"], np.int32),
+        )
+        self._changed = threading.Condition()  # guards what follows
         self._open: dict[str, OpenRequest] = {}
-        self._new: list[OpenRequest] = []
         self._num_samples = 0  # of open requests, that have not ended
-        self._is_paused = self._is_stopping = self._is_told_to_end = False
-        self._is_ready = False
-
-        self._replica: StreamingReplica | None = None
-        self._of_ticket: dict[int, OpenRequest] = {}
         self._num_tickets = 0
+        self._is_paused = self._is_stopping = self._is_ready = False
+        self._replica: Replica | None = None  # None until it has its weights
         self._sample_s = 1.0  # how long a sample takes, a moving average
-        self._thread = threading.Thread(target=self._run, name="loong-scheduler", daemon=True)
+        metrics.running.set_function(lambda: self.status().num_running)
+        metrics.waiting.set_function(lambda: self.status().num_waiting)
+        metrics.pages.set_function(lambda: self.group.statistics().get("num_pages_held", 0))
 
     # ---- from any thread ------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Builds the replica's empty slots and starts the thread. Warm the engine up before."""
-        self._replica = self._new_replica()
-        self._is_ready = True
-        self._thread.start()
+        """Returns once everything is compiled. Raises LoongError where that fails."""
+        self.group.start(self._on_event)
+        with self._changed:
+            self._begin_replica()
+            self._changed.wait_for(lambda: self._is_ready or self._is_stopping)
+        if not self._is_ready:
+            self.group.close(5.0)
+            raise LoongError("The engine cannot be started; the log says why.")
 
     def submit(self, request: Request, events: EventStream) -> None:
         """Takes up a request; events come to `events`. Raises Refused, Busy or Unavailable."""
@@ -102,51 +175,57 @@ class Scheduler:
                     "Try again later.",
                     self._retry_after_s(),
                 )
-            entry = OpenRequest(request, events, self._clock())
+            samples = tuple(
+                Sample(index, TextStream(self._tokenizer.decode, request.sampling.stops))
+                for index in range(request.total_samples)
+            )
+            tickets, now_s = self._tickets(request), time.monotonic()
+            entry = OpenRequest(request, events, now_s, tickets, samples, len(samples))
             self._open[request.request_id] = entry
-            self._new.append(entry)
             self._num_samples += request.total_samples
-            self._changed.notify()
+            self._dispatch(entry)
 
     def cancel(self, request_id: str) -> bool:
         """Ends a request and frees its slots; False where it has ended already or never was."""
-        with self._changed:
-            entry = self._open.get(request_id)
-            if entry is None:
-                return False
-            entry.is_cancelled = True
-            self._changed.notify()
-            return True
+        return self._fail(request_id, "cancelled", "The request was cancelled.")
+
+    def expire(self, request_id: str, timeout_s: float) -> None:
+        """The time of a request is over."""
+        self._fail(request_id, "timeout", f"The request took longer than {timeout_s:g} s.")
 
     def pause(self) -> None:
         """No more blocks until `resume`. What runs keeps its slots and cache, and its deadline."""
-        self._set(is_paused=True)
+        with self._changed:
+            self._is_paused = True
+            self.group.pause(0)
 
     def resume(self) -> None:
-        self._set(is_paused=False)
+        with self._changed:
+            self._is_paused = False
+            self.group.resume(0)
 
     def stop(self, timeout_s: float) -> bool:
         """Refuses new requests, lets the others end for `timeout_s`, fails the rest, and joins.
 
         True where all requests ended on their own.
         """
-        deadline_s = time.monotonic() + timeout_s
         with self._changed:
-            self._is_stopping, self._is_paused = True, False
-            self._changed.notify()
-            while self._open and (left_s := deadline_s - time.monotonic()) > 0:
-                self._changed.wait(min(left_s, 0.1))
-            all_ended = not self._open
-            self._is_told_to_end = True
-            self._changed.notify_all()
-        if self._thread.is_alive():
-            self._thread.join(timeout=max(5.0, timeout_s))
+            self._is_stopping = True
+            self.resume()
+            all_ended = self._changed.wait_for(lambda: not self._open, timeout_s)
+            for request_id in list(self._open):
+                self._fail(
+                    request_id, "stopping", "The server stopped before the request was done."
+                )
+        try:
+            self.group.close(max(5.0, timeout_s))
+        except LoongError as error:  # the process ends, and its threads with it
+            log.warning("%s", error)
         return all_ended
 
     def status(self) -> Status:
         with self._changed:
-            replica = self._replica
-            num_running = 0 if replica is None else replica.active_slots
+            num_running = 0 if self._replica is None else self._replica.active_slots
             return Status(
                 is_ready=self._is_ready and not self._is_stopping,
                 is_paused=self._is_paused,
@@ -156,198 +235,165 @@ class Scheduler:
                 num_waiting=max(0, self._num_samples - num_running),
             )
 
-    def _set(self, *, is_paused: bool) -> None:
-        with self._changed:
-            self._is_paused = is_paused
-            self._changed.notify()
-
     def _retry_after_s(self) -> int:
         """When the queue may have moved on by as much as it is too long."""
         rounds = self._num_samples / self.engine.config.slots_per_replica
         return min(60, max(1, math.ceil(rounds * self._sample_s)))
 
-    # ---- the thread -----------------------------------------------------------------------------
+    # ---- requests; the caller has the lock ------------------------------------------------------
 
-    def _run(self) -> None:
-        while self._wait_for_work():
-            if self._replica is None and not self._rebuild():
-                continue
-            self._take_new()
-            try:
-                self._end_overdue()
-                if self._of_ticket and not self._is_paused:
-                    self._step()
-            except Exception as error:
-                log.exception("the engine failed; building the replica anew")
-                self._recover(error)
-            self._update_gauges()
-        self._replica = None
-        for entry in list(self._open.values()):
-            self._fail(entry, "stopping", "The server stopped before the request was done.")
-        self._update_gauges()
-
-    def _step(self) -> None:
-        assert self._replica is not None
-        _, stats = self._replica.step()
-        self.metrics.step(stats, self._replica)
-        self._hand_out()
-
-    def _wait_for_work(self) -> bool:
-        """Returns at once while something runs; False when the thread is to end."""
-        with self._changed:
-            if not self._is_told_to_end and (self._is_paused or not self._of_ticket):
-                has_news = self._new or any(entry.is_cancelled for entry in self._open.values())
-                if not has_news:
-                    self._changed.wait(self._longest_wait_s())
-            return not self._is_told_to_end
-
-    def _longest_wait_s(self) -> float:
-        now_s = self._clock()
-        waits_s = [e.arrived_s + e.request.timeout_s - now_s for e in self._open.values()]
-        return max(0.0, min([IDLE_WAIT_S, *waits_s]))
-
-    def _new_replica(self) -> StreamingReplica:
-        replica = StreamingReplica(
-            self.engine,
-            group_size=1,
-            sampling=SamplingSettings(),
-            seed=0,
-            encode_prompt=lambda problem: np.asarray(problem.arguments["tokens"], np.int32),
-            clock=self._clock,
-        )
-        replica.assign(self.version, self._params)
-        return replica
-
-    def _rebuild(self) -> bool:
-        try:
-            self._replica = self._new_replica()
-        except Exception:
-            log.exception("no replica can be built; trying again in %s s", REBUILD_WAIT_S)
-            for entry in list(self._open.values()):
-                self._fail(entry, "engine", "The engine cannot be started.")
-            time.sleep(REBUILD_WAIT_S)
-        with self._changed:
-            self._is_ready = self._replica is not None
-        return self._is_ready
-
-    def _take_new(self) -> None:
-        with self._changed:
-            new, self._new = self._new, []
-        for entry in new:
-            if entry.request.request_id in self._open:  # it may have been failed meanwhile
-                self._queue(entry)
-
-    def _queue(self, entry: OpenRequest) -> None:
-        """Every prompt is a ticket; equal seeds name equal random streams."""
-        assert self._replica is not None
-        request = entry.request
+    def _tickets(self, request: Request) -> tuple[Ticket, ...]:
+        """One for each prompt; equal seeds name equal random streams."""
         stream = secrets.token_hex(16) if request.seed is None else f"seed {request.seed}"
-        entry.tickets.clear()
-        entry.samples.clear()
-        for i, prompt in enumerate(request.prompts):
-            number = self._num_tickets
-            self._num_tickets += 1
-            entry.tickets.append(number)
-            self._of_ticket[number] = entry
-            for j in range(request.num_samples):
-                text = TextStream(self._tokenizer.decode, request.stops)
-                entry.samples[number, j] = Sample(i * request.num_samples + j, text)
-            ticket = Ticket(number=number, problem=_as_problem(stream, prompt), issue=i)
-            try:
-                self._replica.submit(
-                    [ticket], group_size=request.num_samples, sampling=request.sampling
-                )
-            except Exception as error:  # `check` let it pass, so it is our mistake
-                log.exception("a request that was checked was refused")
-                self._fail(entry, "engine", f"The engine refused the request: {error}")
-                return
+        first = self._num_tickets
+        self._num_tickets += len(request.prompts)
+        return tuple(
+            Ticket(number=first + i, problem=_as_problem(stream, prompt), issue=i)
+            for i, prompt in enumerate(request.prompts)
+        )
 
-    def _end_overdue(self) -> None:
-        now_s = self._clock()
-        for entry in list(self._open.values()):
-            if entry.is_cancelled:
-                self._fail(entry, "cancelled", "The request was cancelled.")
-            elif now_s > entry.arrived_s + entry.request.timeout_s:
-                message = f"The request took longer than {entry.request.timeout_s:g} s."
-                self._fail(entry, "timeout", message)
-            elif entry.events.num_unread > self.limits.max_unread:
-                message = f"More than {self.limits.max_unread} events were not read."
-                self._fail(entry, "slow_reader", message)
+    def _dispatch(self, entry: OpenRequest) -> None:
+        request = entry.request
+        for i, ticket in enumerate(entry.tickets):
+            first = i * request.num_samples
+            self.group.dispatch(
+                0,
+                [ticket],
+                self.version,
+                group_size=request.num_samples,
+                sampling=request.sampling,
+                listen=functools.partial(self._listen, entry, first),
+            )
 
-    def _hand_out(self) -> None:
-        """Sends the growth of every sample to its client."""
-        assert self._replica is not None
-        events: dict[OpenRequest, list[Event]] = {}
-        for attempt, reason in self._replica.harvest():
-            entry = self._of_ticket.get(attempt.job.ticket.number)
+    def _fail(self, request_id: str, kind: FailureKind, message: str) -> bool:
+        """False where the request has ended. Takes the lock itself."""
+        with self._changed:
+            entry = self._open.get(request_id)
             if entry is None:
-                continue
-            sample = entry.samples[attempt.job.ticket.number, attempt.number]
-            entry.has_begun = True
-            found = events.setdefault(entry, [])
-            if piece := sample.take(attempt, self._tokenizer.end_ids):
-                found.append(piece)
-            if reason is None and sample.text.is_stopped:
-                self._replica.end(attempt)
-            if sample.text.is_stopped or reason is not None:
-                sample.has_ended = True
-                is_length = reason == "length" and not sample.text.is_stopped
-                rest = sample.text.finish()
-                found.append(Ended(sample.index, "length" if is_length else "stop", rest))
-        for entry, found in events.items():
-            if found:
-                entry.events.put(found)
-            ended = [event for event in found if isinstance(event, Ended)]
-            if ended:
-                seconds = self._clock() - entry.arrived_s
-                self._sample_s += 0.1 * (seconds - self._sample_s)
-                self._forget_samples(len(ended))
-                for event in ended:
-                    self.metrics.samples.labels(event.reason).inc()
-            if not entry.num_left:
-                self._close(entry, "done")
-
-    def _recover(self, error: Exception) -> None:
-        """Ends what was being written and queues the rest again in a new replica."""
-        self.metrics.engine_errors.inc()
-        self._replica = None
-        waiting = []
-        for entry in set(self._of_ticket.values()):
-            if entry.has_begun or entry.was_requeued:
-                self._fail(entry, "engine", f"The engine failed: {type(error).__name__}: {error}")
-            else:
-                waiting.append(entry)
-        self._of_ticket.clear()
-        if self._rebuild():
-            for entry in sorted(waiting, key=lambda entry: entry.tickets[0]):
-                entry.was_requeued = True
-                self._queue(entry)
-
-    def _fail(self, entry: OpenRequest, kind: FailureKind, message: str) -> None:
-        entry.events.put([Failed(kind, message)])
-        self._forget_samples(entry.num_left)
-        self._close(entry, kind)
-        if self._replica is not None:
-            self._replica.cancel(entry.tickets)
+                return False
+            self.group.cancel(0, [ticket.number for ticket in entry.tickets])
+            entry.events.put([Failed(kind, message)])
+            self._num_samples -= entry.num_left
+            self._close(entry, kind)
+            return True
 
     def _close(self, entry: OpenRequest, outcome: str) -> None:
-        for number in entry.tickets:
-            self._of_ticket.pop(number, None)
-        seconds = self._clock() - entry.arrived_s
         self.metrics.requests.labels(outcome).inc()
-        self.metrics.request_seconds.observe(seconds)
+        self.metrics.request_seconds.observe(time.monotonic() - entry.arrived_s)
+        del self._open[entry.request.request_id]
+        self._changed.notify_all()
+
+    # ---- in the replica's thread ----------------------------------------------------------------
+
+    def _listen(
+        self, entry: OpenRequest, first: int, attempt: Attempt, reason: FinishReason | None
+    ) -> None:
+        """What a block wrote of a sample; it is handed out when the block is over."""
+        sample = entry.samples[first + attempt.number]
+        if sample.has_ended:
+            return
+        entry.has_begun = True
+        if piece := sample.take(attempt, self._tokenizer.end_ids):
+            entry.grown.append(piece)
+        if sample.text.is_stopped or reason is not None:
+            sample.has_ended = True
+            is_length = reason == "length" and not sample.text.is_stopped
+            rest = sample.text.finish()
+            entry.grown.append(Ended(sample.index, "length" if is_length else "stop", rest))
+
+    def _on_event(self, event: Any) -> None:
+        match event:
+            case BlockDecoded():
+                self.metrics.step(event)
+                with self._changed:
+                    for entry in list(self._open.values()):
+                        self._hand_out(entry)
+            case ReplicaFailed(_, error):
+                self._recover(error)
+
+    def _hand_out(self, entry: OpenRequest) -> None:
+        found, entry.grown = entry.grown, []
+        if found:
+            entry.events.put(found)
+        for event in found:
+            if isinstance(event, Ended):
+                self.metrics.samples.labels(event.reason).inc()
+                self._num_samples -= 1
+                entry.num_left -= 1
+                seconds = time.monotonic() - entry.arrived_s
+                self._sample_s += 0.1 * (seconds - self._sample_s)
+        if not entry.num_left:
+            self._close(entry, "done")
+        elif entry.events.num_unread > self.limits.max_unread:
+            message = f"More than {self.limits.max_unread} events were not read."
+            self._fail(entry.request.request_id, "slow_reader", message)
+
+    def _begin_replica(self) -> None:
+        """Its weights, for a replica that has none; `_is_up` hears when it has them."""
+        self._replica = None
+        self.group.assign(0, self.version)
+        if self._is_paused:
+            self.group.pause(0)
+        self.group.ask(0, self._is_up)
+
+    def _is_up(self, replica: Replica | None) -> None:
         with self._changed:
-            del self._open[entry.request.request_id]
+            self._replica = replica
+            self._is_ready = self._is_ready or replica is not None
             self._changed.notify_all()
 
-    def _forget_samples(self, count: int) -> None:
+    def _recover(self, error: str) -> None:
+        """Ends what was being written and queues the rest again in a new replica."""
         with self._changed:
-            self._num_samples -= count
+            if self._replica is None:  # it failed before it had its weights
+                was_ready, self._is_ready = self._is_ready, False
+                for request_id in list(self._open):
+                    self._fail(request_id, "engine", "The engine cannot be started.")
+                if not was_ready and not self._num_tickets:  # in `start`
+                    self._is_stopping = True
+                    self._changed.notify_all()
+                    return
+                self._changed.wait_for(lambda: self._is_stopping, REBUILD_WAIT_S)
+            else:
+                self.metrics.engine_errors.inc()
+            waiting = []
+            for entry in list(self._open.values()):
+                if entry.has_begun or entry.was_requeued:
+                    message = f"The engine failed: {error}"
+                    self._fail(entry.request.request_id, "engine", message)
+                else:
+                    waiting.append(entry)
+            self.group.mend(0)
+            self._begin_replica()
+            for entry in waiting:
+                entry.was_requeued = True
+                self._dispatch(entry)
 
-    def _update_gauges(self) -> None:
-        status = self.status()
-        self.metrics.running.set(status.num_running)
-        self.metrics.waiting.set(status.num_waiting)
+
+def check(request: Request, engine: SlotEngine, limits: ServingLimits) -> None:
+    """Raises Refused for what this engine and these limits can never do."""
+    if not 0 < request.total_samples <= limits.max_samples:
+        raise Refused(
+            f"{len(request.prompts)} prompts with n={request.num_samples} are "
+            f"{request.total_samples} samples; a request may ask for 1 to "
+            f"{limits.max_samples}. Split it."
+        )
+    vocabulary = engine.get_tokenizer().vocab_size
+    for prompt in request.prompts:
+        if len(prompt) and not (prompt.min() >= 0 and prompt.max() < vocabulary):
+            odd = next(int(token) for token in prompt if not 0 <= token < vocabulary)
+            raise Refused(f"token {odd} is not in 0..{vocabulary - 1}, the vocabulary.")
+        try:
+            engine.config.prefill_length(len(prompt))
+            engine.config.check_sampling(request.sampling)
+        except ValueError as error:
+            raise Refused(str(error)) from None
+        left = engine.config.room(len(prompt))
+        if request.sampling.max_new_tokens > left:
+            raise Refused(
+                f"a prompt of {len(prompt)} tokens leaves room for {left}, and "
+                f"max_tokens={request.sampling.max_new_tokens}. Lower it or shorten the prompt."
+            )
 
 
 def _as_problem(stream: str, prompt: np.ndarray) -> Problem:

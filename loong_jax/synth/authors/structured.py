@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonschema
 
-from loong_jax.data import fences
+from loong_jax.data import response
 from loong_jax.verifiers import tool_calls
 
 MAX_CHARS = 500_000
@@ -40,7 +40,7 @@ def parse(text: str, schema: Mapping[str, Any]) -> Any:
     """The one JSON object of a reply, perhaps in a fence; Malformed where it breaks the schema."""
     if len(text) > MAX_CHARS:
         raise Malformed(f"{len(text)} characters are more than {MAX_CHARS}")
-    text = fences.unframed(without_thinking(text), "json").strip()
+    text = response.unframed(without_thinking(text), "json").strip()
     try:
         found = json.loads(
             text, object_pairs_hook=tool_calls.once, parse_constant=tool_calls.refuse

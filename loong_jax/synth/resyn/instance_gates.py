@@ -4,7 +4,7 @@ import json
 import re
 from collections import Counter
 
-from loong_jax.environments import environment, modules, problem
+from loong_jax.environments import environment, modules
 from loong_jax.environments.modules import Call, Outcome
 from loong_jax.synth.resyn.trial import MAX_STATE_CHARS, Trial
 
@@ -98,7 +98,7 @@ def split(trial: Trial) -> str:
         if lost := next((one for one in posed if one.status != "ok"), None):
             return _why(f"question() of level {level}", lost)
         asked = {one.value[1] for one in posed}
-        sides = {problem.split_of(modules.canonical(trial.module, text)) for text in asked}
+        sides = {environment.split_of(modules.canonical(trial.module, text)) for text in asked}
         if len(sides) < 3:
             return (
                 f"level {level} has {len(asked)} questions, all for {' and '.join(sorted(sides))}"

@@ -4,7 +4,7 @@ import dataclasses
 import re
 from typing import Any
 
-from loong_jax.data import fences
+from loong_jax.data import response
 from loong_jax.synth.authors import prompts, structured
 from loong_jax.synth.authors.records import Request
 from loong_jax.synth.resyn.items import Item
@@ -45,7 +45,7 @@ def request(name: str, seed: int, item: Item | None = None, **more: str) -> Requ
 
 def code_of(text: str) -> str:
     """The last fenced block of a reply, or all of it where there is none."""
-    found = fences.blocks(text)
+    found = response.blocks(text)
     return (found[-1].body if found else text).strip("\n") + "\n"
 
 

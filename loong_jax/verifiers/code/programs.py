@@ -5,8 +5,8 @@ import itertools
 import re
 from collections.abc import Collection
 
-from loong_jax.data import fences, response
-from loong_jax.data.fences import Block
+from loong_jax.data import response
+from loong_jax.data.response import Block
 from loong_jax.verifiers import syntax
 from loong_jax.verifiers.sandbox import languages
 
@@ -38,8 +38,8 @@ def source_of(text: str, language: str, called: Collection[str] = ()) -> str:
     text = response.read(text).answer
     found = [
         inner
-        for block in fences.blocks(text)
-        for inner in (_name(block) in ("markdown", "md") and fences.blocks(block.body)) or [block]
+        for block in response.blocks(text)
+        for inner in (_name(block) in ("markdown", "md") and response.blocks(block.body)) or [block]
     ]
     if not found:
         inline = _INLINE.match(text)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
-from loong_jax.data import fences, response
+from loong_jax.data import response
 from loong_jax.verifiers import tool_calls
 
 MAX_CHARS = 200_000
@@ -46,7 +46,7 @@ def _object(text: str, keys: set[str]) -> dict[str, Any]:
     if not text.startswith(("{", "```", "~~~")):  # a reasoning model's own thinking
         text = (response.after_thinking(text) or "").strip()
     try:
-        reply = json.loads(fences.unframed(text, "json"), object_pairs_hook=tool_calls.once)
+        reply = json.loads(response.unframed(text, "json"), object_pairs_hook=tool_calls.once)
     except (ValueError, RecursionError) as error:
         raise MalformedReply(f"no JSON object: {text[:60]!r}") from error
     if not isinstance(reply, dict) or set(reply) != keys:

@@ -4,12 +4,11 @@ import dataclasses
 import functools
 import re
 
-from loong_jax.verifiers.maths import extract, languages, names, wording
+from loong_jax.verifiers.maths import extract, languages, names, notations, wording
 from loong_jax.verifiers.maths.comparing import real_sets
 from loong_jax.verifiers.maths.expression import BARE_LISTS, CostError, Node, ParseError
 from loong_jax.verifiers.maths.extract import prose
 from loong_jax.verifiers.maths.reading import numerals, readings, words
-from loong_jax.verifiers.maths.wording import notations
 
 TYPES = tuple(
     str.split(

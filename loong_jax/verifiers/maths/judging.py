@@ -3,12 +3,13 @@
 By the letter of an option, a truth table, a notation of its own, words, or the value.
 """
 
+import operator
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from loong_jax.verifiers import verdict
-from loong_jax.verifiers.maths import extract, gold, wording
+from loong_jax.verifiers.maths import extract, gold, notations, wording
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     Node,
@@ -20,8 +21,8 @@ from loong_jax.verifiers.maths.expression import (
 from loong_jax.verifiers.maths.extract import Candidates, Span
 from loong_jax.verifiers.maths.gold import Gold
 from loong_jax.verifiers.maths.matching import Matcher, relations
+from loong_jax.verifiers.maths.notations import Chemical
 from loong_jax.verifiers.maths.reading import numerals, readings, words
-from loong_jax.verifiers.maths.wording import notations
 from loong_jax.verifiers.verdict import Verdict
 
 _IN_BRACES = re.compile(r"[\s$]*\{[^{}]*\}[\s$.]*")
@@ -57,11 +58,7 @@ def verdict_of(
         if given is not None:
             return _verdict(given.lastgroup == sign.lastgroup, f"sign: {given[0]}")
     if kind is None:
-        judged = (
-            _by_truth(reference.text, spans)
-            or _by_notation(reference, spans)
-            or _by_proposition(reference, spans, settings)
-        )
+        judged = _by_notation(reference, spans) or _by_proposition(reference, spans, settings)
     if judged is None and kind is None and reference.amounts:
         judged = _by_amounts(reference, spans, settings)
     if judged is None and reference.kind in ("choice", "text", "date"):
@@ -71,14 +68,6 @@ def verdict_of(
     if judged is None and reference.readings:
         judged = _by_value(reference, spans, settings)
     return judged or _as_text(reference, spans)
-
-
-def _first(spans: Candidates, how: str, decide: Callable[[str], Outcome]) -> Verdict | None:
-    """Verdict on the first candidate that `decide` can tell anything of."""
-    for span in spans:
-        if (outcome := decide(span.text)) is not None:
-            return _verdict(outcome, f"{how} ({span.rule}): {span.text}")
-    return None
 
 
 def _verdict(outcome: Outcome, evidence: str) -> Verdict:
@@ -99,38 +88,34 @@ def _by_letter(letter: str, spans: Candidates) -> Verdict | str:
     return ""
 
 
-def _by_truth(gold_text: str, spans: Candidates) -> Verdict | None:
-    formula = notations.read_formula(gold_text, is_gold=True)
-    if formula is None:
-        return None
-
-    def decide(text: str) -> Outcome:
-        given = notations.read_formula(text)
-        return None if given is None else notations.equivalent(formula, given)
-
-    return _first(spans, "truth table", decide)
-
-
 def _by_notation(reference: Gold, spans: Candidates) -> Verdict | None:
-    """Verdict on groups, formulas of chemistry and times of day."""
+    """Verdict on formulas of logic, groups, formulas of chemistry and times of day."""
     text = reference.text
-    group = notations.read_group(text) if notations.may_be_group(text) else None
-    chemical = notations.read_chemical(text) if group is None else None
-    time_of_day = wording.clock(text) if reference.kind == "ratio" else None
+    ways: list[tuple[str, Any, Callable[[str], Any], Callable[[Any, Any], Outcome]]] = [
+        ("truth table", notations.read_formula(text, is_gold=True),
+         notations.read_formula, notations.equivalent),
+        ("notation", notations.read_group(text) if notations.may_be_group(text) else None,
+         notations.read_group, operator.eq),
+        ("notation", notations.read_chemical(text), notations.read_chemical, _same_chemical),
+        ("notation", wording.clock(text) if reference.kind == "ratio" else None,
+         _half_of_day, _same_time),
+    ]  # fmt: skip
+    for how, wanted, read, compare in ways:
+        for span in spans if wanted is not None else ():
+            given = read(span.text)
+            if given is not None and (outcome := compare(wanted, given)) is not None:
+                return _verdict(outcome, f"{how} ({span.rule}): {span.text}")
+    return None
 
-    def decide(text: str) -> Outcome:
-        if group is not None and (other := notations.read_group(text)) is not None:
-            return group == other
-        if chemical is not None and (given := notations.read_chemical(text)) is not None:
-            same = notations.same_chemical(chemical, given)
-            if same or (chemical.is_sure and given.is_sure):
-                return "" if same is None else same
-        if time_of_day is not None and _HALF_OF_DAY.search(text):
-            return _same_time(time_of_day, wording.clock(text))
-        return None
 
-    is_notation = group is not None or chemical is not None or time_of_day is not None
-    return _first(spans, "notation", decide) if is_notation else None
+def _same_chemical(wanted: Chemical, given: Chemical) -> Outcome:
+    same = notations.same_chemical(wanted, given)
+    is_told = same or (wanted.is_sure and given.is_sure)
+    return ("" if same is None else same) if is_told else None
+
+
+def _half_of_day(text: str) -> Clock | None:
+    return wording.clock(text) if _HALF_OF_DAY.search(text) else None
 
 
 def _by_proposition(

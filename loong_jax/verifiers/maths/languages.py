@@ -32,21 +32,11 @@ _PERCENT = re.compile(r"百分之([零一二三四五六七八九十点两]+)")
 _RULES = names.TABLES["rewrites"]
 
 
-def _rewrites(table: str) -> list[tuple[str, re.Pattern[str], str]]:
-    """A hint without which there is nothing to do, what is replaced, and by what."""
-    rules = []
-    for hint, pattern, new in _RULES[table]:
-        for word, meaning in _RULES["WORDS"].items():
-            pattern = pattern.replace(f"<{word}>", meaning)
-        rules.append((hint, re.compile(pattern), new))
-    return rules
-
-
 _COUNTED = re.compile(  # 共有三种方法, at the end
     r"((?:[共只]有|需要?|一共是?|总共有?)\s*)([一二三四五六七八九十两百]+)"
     rf"(\s*{_RULES['WORDS']['C']})(?=[^\d.;,\n$]*[.\s]*\Z)"
 )
-_REWRITES = {table: _rewrites(table) for table in ("CJK", "LATIN")}
+_CJK, _LATIN_RULES = names.rewrites("CJK"), names.rewrites("LATIN")
 _WEEKDAY = re.compile(r"(?:星期|礼拜|周)([一二三四五六日天])(?![年岁])")
 _WEEKDAYS = names.by_word("weekdays")
 _HEADING = re.compile(r"【[^】]{1,8}】")
@@ -130,7 +120,7 @@ def translated(text: str) -> str:
         text = _COUNTED.sub(lambda m: f"{m[1]}{numerals.number_from_words(m[2])}{m[3]}", text)
         if "其中" in text:
             text = _SAID.ANY_NUMBER.sub(" is any real number", text.replace("其中", " where "))
-        text = _rewritten(re.sub(r"(?<=[/每])时", "小时", text), "CJK")
+        text = names.rewritten(re.sub(r"(?<=[/每])时", "小时", text), _CJK)
     if not text.isascii() or _LATIN.search(text):
         text = _HEADING.sub("\n", _SAID.ANNOUNCED.sub("\nAnswer: ", text))
         text = _SAID.CHOSEN.sub(lambda m: f"\nAnswer: {m[1] or m[2]}.\n", text)
@@ -145,7 +135,7 @@ def translated(text: str) -> str:
     text = text if text.isascii() else _BOTH.sub(lambda m: _JOINS[m[1]], text)
     if " 20" in text or " 19" in text:
         text = _FOREIGN_DATE.sub(lambda m: f"{_MONTH_NAMES[m[2].lower()]} {m[1]}, {m[3]}", text)
-    return _rewritten(text if text.isascii() else _SAID.SAYS.sub(" is ", text), "LATIN")
+    return names.rewritten(text if text.isascii() else _SAID.SAYS.sub(" is ", text), _LATIN_RULES)
 
 
 _AMOUNTS = frozenset(word.partition(" ")[0] for word in (*_UNITS, *_POWERS) if word.isascii())
@@ -179,13 +169,6 @@ def _amount(match: re.Match[str]) -> str:
         return match[0]
     amount = f"{float(value):.2f}" if cents else _digits(value)
     return f"\\${amount}" if is_money else f"{amount} {word or ''}".strip()
-
-
-def _rewritten(text: str, table: str) -> str:
-    for hint, pattern, new in _REWRITES[table]:
-        if hint in text:
-            text = pattern.sub(new, text)
-    return text
 
 
 def _time(match: re.Match[str]) -> str:

@@ -3,6 +3,7 @@
 import re
 import tomllib
 import types
+from collections.abc import Iterable
 from pathlib import Path
 
 TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text(encoding="utf-8"))
@@ -20,12 +21,31 @@ def measures(table: str) -> dict[str, str]:
     return {word: text.strip() for words, _, text in entries for word in words.split()}
 
 
-def patterns(module: str) -> types.SimpleNamespace:
-    """The patterns of one module, each with those it is made of."""
-    found: dict[str, str] = {}
+def patterns(module: str, **known: str) -> types.SimpleNamespace:
+    """The patterns of one module, each with those it is made of; some may be `known`."""
+    found = known
     for name, text in TABLES["patterns"][module].items():
         found[name] = re.sub(r"<<(\w+)>>", lambda m: found[m[1]], text.replace("\n", ""))
-    return types.SimpleNamespace(**{name: re.compile(text) for name, text in found.items()})
+    return types.SimpleNamespace(
+        **{name: re.compile(found[name]) for name in TABLES["patterns"][module]}
+    )
+
+
+def rewrites(table: str) -> list[tuple[str, re.Pattern[str], str]]:
+    """A hint without which there is nothing to do, what is replaced, and by what."""
+    rules = []
+    for hint, pattern, new in TABLES["rewrites"][table]:
+        for word, meaning in TABLES["rewrites"]["WORDS"].items():
+            pattern = pattern.replace(f"<{word}>", meaning)
+        rules.append((hint, re.compile(pattern), new))
+    return rules
+
+
+def rewritten(text: str, rules: Iterable[tuple[str, re.Pattern[str], str]]) -> str:
+    for hint, pattern, new in rules:
+        if hint in text:
+            text = pattern.sub(new, text)
+    return text
 
 
 _SETS = {name: frozenset(words.split()) for name, words in TABLES["sets"].items()}

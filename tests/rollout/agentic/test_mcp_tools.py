@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.rollout.agentic.tools import Toolbox, ToolError
+from loong_jax.rollout.agentic.agent import Toolbox, ToolError
 from tests.doubles.fake_model import fake_problem
 
 pytest.importorskip("mcp", reason="the extra `tools` is not installed")

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from loong_jax.errors import VerifierError
+from loong_jax.rollout.agentic.agent import Toolbox, ToolError
 from loong_jax.rollout.agentic.python_tool import PythonTool
-from loong_jax.rollout.agentic.tools import Toolbox, ToolError
 from loong_jax.verifiers.sandbox import Limits
 from tests.doubles.fake_model import fake_problem
 

@@ -12,9 +12,8 @@ from loong_jax.data.tokenizer import load_tokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.rl import batching
 from loong_jax.rl.rewards import MeanOnly
-from loong_jax.rollout.agentic.agent import Agent, TurnLimits
+from loong_jax.rollout.agentic.agent import Agent, Toolbox, TurnLimits
 from loong_jax.rollout.agentic.paused import PausedOnTools
-from loong_jax.rollout.agentic.tools import Toolbox
 from loong_jax.rollout.attempts import Attempt, Job
 from loong_jax.rollout.records import Group, SamplingSettings, Ticket
 from tests.doubles import bpe

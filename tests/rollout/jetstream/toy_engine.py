@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from loong_jax.data.tokenizer import AsciiTokenizer
-from loong_jax.rollout.devices import OneDevice
-from loong_jax.rollout.engine_config import EngineConfig
+from loong_jax.rollout.engine_config import EngineSettings
+from loong_jax.rollout.programs import OneDevice
 from loong_jax.rollout.slot_engine import SlotEngine
 
 VOCAB_SIZE = 2**13
@@ -72,7 +72,7 @@ def make_engine(batch_size: int, cache_length: int) -> SlotEngine:
             lambda batch, capacity: ToyCache(jnp.zeros((1, 2, batch, capacity, 2), jnp.float32)),
         ),
         ToyTokenizer(),
-        EngineConfig(
+        EngineSettings(
             slots_per_replica=batch_size,
             cache_length=cache_length,
             # JetStream's own buckets: a prompt read by a large engine goes on in a small one.

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import http.client
 import json
+import queue
 import socket
 import threading
 import time
@@ -56,7 +57,6 @@ def engine_and_weights():
         pages=PageConfig(num_pages=36, page_size=16),
     )
     engine = PagedEngine.for_model(graphdef, config, AsciiTokenizer(), shapes)
-    engine.warm_up(weights)
     return engine, weights
 
 
@@ -96,10 +96,19 @@ class Server:
     def check_no_leak(self):
         """No request, slot, sample or page is held, and the books of the pages balance."""
         self.wait_until_empty()
-        replica = self.scheduler._replica
+        found = queue.SimpleQueue()
+        self.scheduler.group.ask(0, lambda replica: found.put(_check(replica)))
+        assert found.get(timeout=20) is None
+
+
+def _check(replica):
+    """In the replica's thread, after all commands: what is wrong with it."""
+    try:
         assert replica.is_empty
         assert replica.active_slots == 0
         engine_checks.check(replica)
+    except AssertionError as error:
+        return error
 
 
 def wait_for(condition, timeout_s=20.0):

@@ -13,7 +13,7 @@ import pytest
 
 from loong_jax.data import json_files, packages
 from loong_jax.errors import ConfigError
-from loong_jax.run import resyn_page
+from loong_jax.report import synthesis
 from loong_jax.synth.authors.store import CallStore
 from loong_jax.synth.resyn import command
 from loong_jax.synth.resyn.command import ResynOptions
@@ -32,7 +32,7 @@ def options(out: Path, words: Path, **changes) -> ResynOptions:
 
 def made(out: Path, words: Path) -> Path:
     assert command.main(options(out, words)) == 0
-    resyn_page.write(out)
+    synthesis.write_resyn(out)
     return out
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from loong_jax.verifiers import Verdict, attacks, get_verifier
 from loong_jax.verifiers.maths import expression
+from loong_jax.verifiers.maths.evaluator import Evaluator
 from loong_jax.verifiers.maths.expression import CostError
 from loong_jax.verifiers.maths.reading import readings
-from loong_jax.verifiers.maths.values.evaluator import Evaluator
 
 OF_SYMPY = ("S({!r})", "Matrix({})", "Interval({}, 2)", "Symbol('x', commutative={})",
             "Lambda(x, {})(1)", "Function('f')({})", "sympy.sympify({!r})")  # fmt: skip

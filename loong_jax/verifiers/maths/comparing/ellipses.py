@@ -12,8 +12,10 @@ from fractions import Fraction
 
 from loong_jax.verifiers.maths import values
 from loong_jax.verifiers.maths.expression import (
+    ZERO,
     Node,
     number,
+    rewritten,
     substitute,
     symbol,
     with_names,
@@ -168,19 +170,15 @@ def _leaves(node: Node) -> Iterator[int | Fraction]:
             yield from _leaves(arg)
 
 
-def _shape(node: Node) -> tuple:
-    if node.head == "number":
-        return ("number",)
-    return (node.head, *(_shape(a) if isinstance(a, Node) else a for a in node.args))
+def _shape(node: Node) -> Node:
+    return rewritten(node, lambda part: ZERO if part.head == "number" else None)
 
 
 def _moving(node: Node, steps: Iterator[int | Fraction]) -> Node:
     """The first term with each number moved by its step times the index."""
-    if node.head == "number":
-        step = next(steps)
-        if not step:
-            return node
-        return Node("add", (node, Node("mul", (number(step), symbol("k")))))
-    return Node(
-        node.head, tuple(_moving(a, steps) if isinstance(a, Node) else a for a in node.args)
-    )
+
+    def moved(part: Node) -> Node | None:
+        step = next(steps) if part.head == "number" else 0
+        return Node("add", (part, Node("mul", (number(step), symbol("k"))))) if step else None
+
+    return rewritten(node, moved)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from loong_jax.verifiers.maths import comparing, values
-from loong_jax.verifiers.maths.comparing import naming, real_sets
+from loong_jax.verifiers.maths import values
+from loong_jax.verifiers.maths.comparing import naming, nodes, real_sets
 from loong_jax.verifiers.maths.expression import BARE_LISTS, CostError, Node, number, substitute
 
 MAX_ITEMS = 64
@@ -42,9 +42,9 @@ def _is_periodic(node: Node) -> bool:
     if node.head not in _MAY_REPEAT:
         return False
     found = node.heads
-    if "modular" in found or node.head == "builder" or INTEGERS in comparing.domains(node):
+    if "modular" in found or node.head == "builder" or INTEGERS in nodes.domains(node):
         return True
-    if not ("degree" in found or comparing.PI in node.walk()):
+    if not ("degree" in found or nodes.PI in node.walk()):
         return False
     items = node.args if node.head in BARE_LISTS else (node,)
     return all(
@@ -55,7 +55,7 @@ def _is_periodic(node: Node) -> bool:
 
 def classes_of(node: Node) -> Classes | None:
     """The classes of congruences, of values with one integer parameter, or of a list of them."""
-    domains = comparing.domains(node)
+    domains = nodes.domains(node)
     if domains and INTEGERS not in domains:
         return None
     node = node.unlabelled
@@ -220,7 +220,7 @@ class Family(NamedTuple):
 
 def read(node: Node) -> Family | None:
     """The family of a point with one parameter; None for anything else."""
-    domains = comparing.domains(node)
+    domains = nodes.domains(node)
     node = node.unlabelled
     names: tuple[str, ...] = ()
     if node.head in BARE_LISTS:
@@ -289,18 +289,6 @@ def _multiple(vector: Point | list[Fraction], of: Point) -> Fraction | None:
     index = next(i for i, x in enumerate(of) if x)
     factor = vector[index] / of[index]
     return factor if all(v == factor * x for v, x in zip(vector, of, strict=True)) else None
-
-
-def as_function(node: Node) -> Node:
-    """r(t) = (...), read as a product on its left, with the name it is."""
-    if node.head == "chain" and node.args[0] == ("=",) and len(node.args) == 3:
-        left, right = node.args[1:]
-        is_vector = right.head in ("tuple", "matrix") or comparing.is_combination(right)
-        if is_vector and comparing.is_applied(left):
-            name, variable = left.args
-            name = comparing.without_accent(name.args[0])
-            return Node("chain", (("=",), Node("apply", (name, variable)), right))
-    return node
 
 
 MAX_ELEMENTS = 64

@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from loong_jax.verifiers.maths import comparing, values
+from loong_jax.verifiers.maths import values
+from loong_jax.verifiers.maths.comparing import nodes
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
@@ -23,7 +24,7 @@ from loong_jax.verifiers.maths.expression import (
 
 def names_something(node: Node) -> bool:
     node = node.unlabelled
-    if node.head in ("symbol", "apply") or comparing.is_derivative(node):
+    if node.head in ("symbol", "apply") or nodes.is_derivative(node):
         return True
     if node.head == "mul" and node.args[0] == Node("symbol", ("nabla",)) and len(node.args) == 2:
         return node.args[1].head == "symbol"
@@ -48,7 +49,7 @@ def names_function(left: Node, gold: Node, right: Node) -> bool:
     if left.head != "mul" or len(left.args) != 2 or left.args[0].head != "symbol":
         return False
     name, argument = left.args
-    base = comparing.without_accent(name.args[0]).partition("_")[0]
+    base = nodes.without_accent(name.args[0]).partition("_")[0]
     if name.args[0] in gold.symbols | right.symbols:
         return False
     if argument.head == "chain":  # P(X = k)
@@ -108,12 +109,12 @@ def is_assignment(node: Node) -> bool:
 
 def may_rename(name: Node, other: Node) -> bool:
     """y and f(x) name the same thing, as do a long name and another."""
-    orders = comparing.order_of_derivative(name), comparing.order_of_derivative(other)
+    orders = nodes.order_of_derivative(name), nodes.order_of_derivative(other)
     if name.head == other.head == "div":
         return orders[0] == orders[1] > 0 and name.args[1] == other.args[1]
     if any(orders) and (all(orders) or name.head == other.head == "apply"):
         return orders[0] == orders[1]
-    if comparing.is_derivative(name) or comparing.is_derivative(other):
+    if nodes.is_derivative(name) or nodes.is_derivative(other):
         return False
     if name.head == "apply" or other.head == "apply":
         return name.head != other.head or bool(name.symbols or other.symbols)  # f(2) is not f(3)
@@ -216,8 +217,7 @@ def without_repeats(items: list[Node]) -> list[Node]:
     kept: list[Node] = []
     for item in items:
         if not any(
-            comparing.is_value(item) and comparing.is_value(k) and values.equal(k, item)
-            for k in kept
+            nodes.is_value(item) and nodes.is_value(k) and values.equal(k, item) for k in kept
         ):
             kept.append(item)
     return kept
@@ -275,7 +275,7 @@ def renamed_constant(gold: Node, answer: Node) -> tuple[Node, Node] | None:
     if len(own) != 1 or len(other) != 1:
         return None
     (name,), (given,) = own, other
-    is_periodic = name in "kmn" and given in "kmn" and comparing.PI in gold.walk()
+    is_periodic = name in "kmn" and given in "kmn" and nodes.PI in gold.walk()
     if is_periodic or (name[0] in "CKck" and given[0] in "CKck"):
         return gold, substitute(answer, given, Node("symbol", (name,)))
     return None
@@ -318,26 +318,32 @@ def with_names_of(gold: Node, answer: Node) -> Node | None:
 def applied(gold: Node, answer: Node) -> tuple[Node, Node]:
     """Both with P(x) as the name it is, where it was read as a product on the left of an equation.
 
-    That is so where the other has P(t) there, or where a function in pieces follows.
+    That is so where the other has P(t) there, and where a function in pieces or a vector follows.
     """
-    left = _product(gold)
-    if left is None:
-        return gold, answer
-    other = _product(answer)
-    is_renamed = other is not None and left[0] == other[0] and left != other
-    if gold.args[2].head != "piecewise" and not is_renamed:
-        return gold, answer
-    return _with_name(gold, left), answer if other is None else _with_name(answer, other)
+    own, given = _product(gold), _product(answer)
+    is_function = own is not None and (
+        gold.args[2].head == "piecewise"
+        or (given is not None and own[0] == given[0] and own != given)
+    )
+    return (
+        _with_name(gold, own) if own and (is_function or _is_vector(gold)) else gold,
+        _with_name(answer, given) if given and (is_function or _is_vector(answer)) else answer,
+    )
 
 
 def _product(equation: Node) -> tuple[Node, Node] | None:
     if equation.head != "chain" or equation.args[0] != ("=",):
         return None
-    return equation.args[1].args if comparing.is_applied(equation.args[1]) else None
+    return equation.args[1].args if nodes.is_applied(equation.args[1]) else None
+
+
+def _is_vector(equation: Node) -> bool:
+    right = equation.args[2]
+    return right.head in ("tuple", "matrix") or nodes.is_combination(right)
 
 
 def _with_name(equation: Node, parts: tuple[Node, Node]) -> Node:
-    left = Node("apply", (parts[0].args[0], parts[1]))
+    left = Node("apply", (nodes.without_accent(parts[0].args[0]), parts[1]))
     return Node("chain", (equation.args[0], left, *equation.args[2:]))
 
 

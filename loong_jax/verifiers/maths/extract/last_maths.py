@@ -19,15 +19,12 @@ _PIECE = re.compile(
     re.DOTALL,
 )
 _NUMBER_ONLY = re.compile(_NUMBER)
-_ANY = re.compile(r"\bfor (?:all|every|any|each)(?: (?:real|integers?|reals?|numbers?))*\s*\Z")
 IS_SUBJECT = re.compile(
     r"(?:\A\W*[a-zA-Z]\$)?(?<=\$) (?:is|are|has|have|was|must|can|itself|from|lies)\b(?! \$?[-\d])"
 )
 _LETTER = re.compile(r"[a-zA-Z](?:\s*\\in\s*\\(?:mathbb|Bbb)\s*\{?[RZNQC]\}?(?:\^?\+)?)?")
 _DEFINES = re.compile(r"([fghFG])(?:\([a-z]\))?\s*(?:=|\\equiv)")
 _APART = (".", ":")  # what a colon follows is explained by what comes next
-_OR = re.compile(r"\bor\b")
-_OR_JOIN = re.compile(r"\b(?:or|maybe|perhaps|possibly|alternatively|either)\b", re.IGNORECASE)
 _APART_FROM = "|".join(  # commands that a number may follow and be no part of
     sorted(
         {name[1:] for name in names.TEXT_WRAPPERS | names.WRAPPERS}
@@ -48,8 +45,6 @@ _WRAPPING = re.compile(  # \text{not } 5 is "not 5"
 _PART_BEFORE = re.compile(  # {-}5, \frac{1}{2}, \phantom{5}, \neq 5
     rf"(?:[-+]\s*\}}|\}}\s*\{{|\\(?!(?:{_APART_FROM})(?![A-Za-z]))[A-Za-z]+\*?\s*\{{?|\\)\s*\Z"
 )
-_REASON = re.compile(r"(?i)\b(?:since|because|as)\s+\Z")
-_BETWEEN = re.compile(r"(\bstrictly )?\bbetween\s+\$?\Z")
 _PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
 _OPERATED = re.compile(
     rf"\b(?:{closing.OPERATION}|divisible\s+by|(?:lies|is|falls|comes)\s+(?:near|close)(?:\s+to)?|"
@@ -67,14 +62,7 @@ _OPERATED_AFTER = re.compile(
     r"[,;]?\s*(?:是?增根|不符?合题意|应?舍去)|\?\s*(?:no\b|nope|wrong|not\b|impossible))",
     re.IGNORECASE,
 )
-_TAKEN_BACK = re.compile(
-    r"\b(?:unfortunately|contradict\w*|violat\w+|absurd|fails?\s+(?:the|to|for|because|since)|"
-    r"(?:does\s*n[o']t|doesn't)\s+(?:work|satisfy|fit|hold))\b",
-    re.IGNORECASE,
-)
-_CITED = re.compile(r"\b(?!(?:is|are|be|equals?|gets?|gives?|obtain)\b)[A-Za-z]{2,}\s+\[\Z")
 _A_NUMBERED_LINE = re.compile(r"^\s*\(?\d{1,2}[.)]\s+[A-Za-z]", re.MULTILINE)
-_RELATIVE = re.compile(r"\$?\s*(?:more|less|fewer|greater|larger|smaller)\s+than\b", re.IGNORECASE)
 _A_NUMBER = re.compile(r"[\s$*]*-?\d[\d.,/]*\$?")
 _SENTENCE_END = re.compile(r"[.!?](?=\s|\*|$)|\n\s*\n|\n(?=\W*[A-Z])")
 _WORD = re.compile(r"[A-Za-z]{2,}")
@@ -92,7 +80,7 @@ def spans(body: str) -> Iterator[Span]:
         return
     if _OPERATED.search(_words_before(body, matches[-1].start())):
         return  # half of 24
-    if _TAKEN_BACK.search(body, matches[-1].end()):
+    if _SAID.TAKEN_BACK.search(body, matches[-1].end()):
         return
     if _OPERATED_AFTER.match(body[matches[-1].end() :][:60]):
         return  # 24 factorial
@@ -112,20 +100,22 @@ def spans(body: str) -> Iterator[Span]:
     run = [matches[-1]]
     for match in reversed(matches[:-1]):
         gap = body[match.end() : run[0].start()]
-        is_choice = len(gap) < 30 and _OR_JOIN.search(gap) and not _STOP.search(gap)
+        is_choice = len(gap) < 30 and _SAID.OR_JOIN.search(gap) and not _STOP.search(gap)
         is_joined = (
             statements.SAID.JOIN.fullmatch(gap)
             and "\n\n" not in gap
             and gap.strip(" $()\n") not in _APART
         )
-        if gap.strip(" $") == "," and _REASON.search(_words_before(body, match.start())):
+        if gap.strip(" $") == "," and _SAID.REASON.search(_words_before(body, match.start())):
             break
         if not is_choice and not is_joined and not _define_the_same(match, gap, run[0]):
             break
         run.insert(0, match)
     rule = "number" if run[-1][5] else "formula"
     contents = [_content(match) for match in run]
-    if (between := _BETWEEN.search(body, max(0, run[0].start() - 20), run[0].start())) is not None:
+    if (
+        between := _SAID.BETWEEN.search(body, max(0, run[0].start() - 20), run[0].start())
+    ) is not None:
         if between[1] and len(contents) == 2:
             yield Span(f"({', '.join(contents)})", rule)
         return
@@ -144,7 +134,7 @@ def spans(body: str) -> Iterator[Span]:
     else:
         gap = body[run[-2].end() : run[-1].start()]
         bounds = any(sign in contents[-1] for sign in ("<", ">", "\\le", "\\ge"))
-        join = " \\text{ or } " if bounds and _OR.search(gap) else " \\text{ and } "
+        join = " \\text{ or } " if bounds and _SAID.OR.search(gap) else " \\text{ and } "
         yield Span(join.join(contents), rule)
     for match in reversed(matches):  # prose between two amounts in dollars is no formula
         content = _content(match)
@@ -193,7 +183,9 @@ def _is_any(body: str, match: re.Match[str]) -> bool:
     if match[5] or _LETTER.fullmatch(_content(match)) is None:
         return False
     before = body[max(0, match.start() - 24) : match.start()]
-    is_of_it = _ANY.search(before) is not None or before.endswith((" of ", " from ", " about "))
+    is_of_it = _SAID.ANY.search(before) is not None or before.endswith(
+        (" of ", " from ", " about ")
+    )
     return is_of_it or IS_SUBJECT.match(body, match.end()) is not None
 
 
@@ -210,14 +202,14 @@ def is_tried(sentence: str) -> bool:
 def is_relative(text: str) -> bool:
     """Whether a text begins with a number that is a distance: "7 less than the total"."""
     number = _A_NUMBER.match(text)
-    return number is not None and _RELATIVE.match(text[number.end() :]) is not None
+    return number is not None and _SAID.RELATIVE.match(text[number.end() :]) is not None
 
 
 def is_mentioned(body: str, start: int, end: int) -> bool:
     """Whether the number at `start` to `end` is in a sentence that does not end by stating it."""
     before, after = closing.sentence_before(body, start), body[end:]
     line = body[body.rfind("\n", 0, start) + 1 : start]
-    if _SAID.LABEL.search(before) or (_CITED.search(before) and after.startswith("]")):
+    if _SAID.LABEL.search(before) or (_SAID.CITED.search(before) and after.startswith("]")):
         return True
     if not line.strip(" (") and _numbers_lines(body, start - len(line)):
         return True

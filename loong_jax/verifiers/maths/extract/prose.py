@@ -12,24 +12,12 @@ MAX_STATED = 200  # characters of what "is" states
 _SENTENCES = re.compile(  # begins with white space, so that the search is fast
     r"\s(?:(?<=[.!?].)(?<!i\.e\..)(?<!e\.g\..)\s*|(?<=\n)\n*)", re.DOTALL
 )
-SAID = names.patterns("prose")
-_COUNTED = re.compile(
-    r"\bthere (?:is|are|will be|must be)\s+(?:exactly\s+|only\s+|a total of\s+)?"
-    rf"(\$[^$]+\$|\d[\d,]*(?:\.\d+)?|{numerals.PATTERN})\s+[a-z]\w+(.*)",
-    re.IGNORECASE,
-)
+SAID = names.patterns("prose", NUMERAL=numerals.PATTERN)
 _OF_LETTER = re.compile(r"(?<=numbers)\s+\$?[a-z]\$?\Z")
-_SEQUENCE = re.compile(r"(?:-?\d[\d.]*(?:,\s*(?:and\s+)?|\s+and\s+)){4,}(-?\d[\d.]*)[.\s]*\Z")
 _DECIMAL_COMMA = re.compile(r"-?\d+,\d{1,2}")
 _LARGER = re.compile(r"(?<![\d.,/])(\d+)\s+([A-Za-z]+)\s+(?:and\s+)?\Z")
 _OWN_UNIT = re.compile(r"\\text\{ ([A-Za-z]+)\}\Z")
-_GOES_ON = re.compile(r"[=,;]|\b(?:and|so|thus|hence|giving|total|is|are|plus)\b", re.IGNORECASE)
-_DENIED = re.compile(r"(?:\b(?:not|cannot|never|neither|nor)|n't)\s+\Z", re.IGNORECASE)
-_WHOSE = re.compile(r"\bwhose\s+\w+\s+\Z", re.IGNORECASE)
-_DENIES = re.compile(r"(?:not|never|no longer|neither)\b", re.IGNORECASE)
-_HAS_MATHS = re.compile(r"[\d\u2080-\u2089\u00b2\u00b3\\({\[π√∞]|\binfinity\b")
 _NO_UNITS_IN_PROSE = frozenset(("in", "as", "at", "pm", "a", "am"))
-_CLAUSE_END = re.compile(r"(?<!\d),\s|,\s+(?:so|and)\b")  # "it must be odd, so 3 are left"
 _BRACKETED = re.compile(r"\([^()]*\)")
 
 
@@ -58,18 +46,20 @@ def stated(text: str) -> Iterator[str]:
     verbs = list(SAID.STATES.finditer(sentence))
     if not verbs:
         said = SAID.ANNOUNCED.fullmatch(sentence)
-        if said is not None and _HAS_MATHS.search(said[1]) and not SAID.DOUBT.search(said[0]):
+        if said is not None and SAID.HAS_MATHS.search(said[1]) and not SAID.DOUBT.search(said[0]):
             yield SAID.CONCLUSION.split(said[1])[-1]
         return
     said, before = sentence[verbs[-1].end() :], sentence[: verbs[-1].start()]
     before = _BRACKETED.sub(" ", before)
-    if SAID.DOUBT.search(before) or _DENIED.search(before) or _WHOSE.search(before):
+    if SAID.DOUBT.search(before) or SAID.DENIED.search(before) or SAID.WHOSE.search(before):
         return  # "it could be 11 or it could be 12", "it cannot be 11"
-    for counted in list(_COUNTED.finditer(sentence))[-1:]:  # there are 24 orders of 4 things
-        if not _GOES_ON.search(counted[2]) and not SAID.DOUBT.search(counted[2]):
+    for counted in list(SAID.COUNTED.finditer(sentence))[-1:]:  # there are 24 orders of 4 things
+        if not SAID.GOES_ON.search(counted[2]) and not SAID.DOUBT.search(counted[2]):
             said = counted[1]
     said = SAID.CONCLUSION.split(said)[-1]
-    is_maths = _HAS_MATHS.search(said) or numerals.number_from_words(said.strip(" *")) is not None
+    is_maths = (
+        SAID.HAS_MATHS.search(said) or numerals.number_from_words(said.strip(" *")) is not None
+    )
     if is_maths and not _DENIES.match(said) and len(said) <= MAX_STATED:
         yield said
 
@@ -83,7 +73,7 @@ def two_stated(sentence: str) -> str | None:
     if len(numbers) != 2 or _FORMAL.search(bare) or SAID.DOUBT.search(bare):
         return None
     gap = bare[numbers[0].end() : numbers[1].start()]
-    if not _JOINS.search(gap) or _BOUND_BY.search(bare[: numbers[1].start()]):
+    if not SAID.JOINS.search(gap) or SAID.BOUND_BY.search(bare[: numbers[1].start()]):
         return None
     return " \\text{ and } ".join(m[0] + unit_after(bare, m.end()) for m in numbers)
 
@@ -92,8 +82,6 @@ _FORMAL = re.compile(
     r"\bbetween\b|[=<>^{}|±√∞≤≥≠-]|(?<!\\)\$|\\(?!\$)|\A\W*\d"
 )  # what is left to the grammar
 _AMOUNTS = re.compile(r"(?<![\w.,^])(?:\\?[$€£])?\d[\d,]*(?:\.\d+)?(?![\d.]*\d|\s?[-+*/^=])")
-_JOINS = re.compile(r"\b(?:and|et|und|y|e|og|och)\b|[;,]\s*[\u4e00-\u9fff]|[和与]")
-_BOUND_BY = re.compile(r"\b(?:between|of|than|after|from|for|in|at|least|most|per|every)\s+\Z")
 
 
 _PART = re.compile(r"(?:\A|[\n;,.:*])\s*\**\(([1-8a-h])\)\**")
@@ -126,7 +114,7 @@ def with_larger_unit(amount: str, before: str) -> str:
 
 def end_of_sequence(sentence: str) -> str | None:
     """144 of "Adding the last two each time gives 1, 1, 2, ..., 89, 144", for who asks for it."""
-    row = _SEQUENCE.search(sentence)
+    row = SAID.SEQUENCE.search(sentence)
     before = "" if row is None else sentence[: row.start()]
     is_growing = SAID.GROWS.search(before) and not SAID.SET_OF.search(before) and "=" not in before
     return row[1] if row is not None and is_growing else None
@@ -171,7 +159,7 @@ def after_last_equals(text: str) -> str | None:
     plain = (
         equals and not any(mark in said for mark in "$,;\\<>") and left.strip()[-1:] not in "<>!"
     )
-    return said.strip() if plain and _HAS_MATHS.search(said) else None
+    return said.strip() if plain and SAID.HAS_MATHS.search(said) else None
 
 
 _THOUGHT_HINTS = str.split(  # some of them is in all of that
@@ -190,32 +178,14 @@ def second_thought(text: str) -> str | None:
         return None if disowned is None else next(stated(text[disowned.end() :]), None)
     said = last_sentence(_SENTENCES.split(text[found[-1].end() :].strip())[0])
     said = re.sub(r",?\s+(?:and\s+)?not\s.*", "", said)
-    return said if _HAS_MATHS.search(_CLAUSE_END.split(said)[0]) else None
+    return said if SAID.HAS_MATHS.search(SAID.CLAUSE_END.split(said)[0]) else None
 
 
 MAX_CHARS = 400  # of a sentence that is looked at
-_WORD = rf"(?:{numerals.PATTERN}|one|half)\b"
-_NUMBER = rf"(?:\d[\d.,/:]*(?<![.,/:])\s?(?:\\?%|\^\\circ|°)?|{_WORD})"
-_VALUE = rf"(?:\$\$?[^$]+\$\$?|\\\([^()]+\\\)|[-$€£]?{_NUMBER}|\b[xyzn]\s?=\s?-?\d[\d.,]*|[)\]}}])"
-_ENDS_ON_VALUE = re.compile(
-    rf"{_VALUE}\*{{0,2}}(?:\s\*{{0,2}}[A-Za-z\d/^{{}}²³·]+\*{{0,2}}|\s?[\u4e00-\u9fff]{{1,4}}){{0,5}}"
-    r"\*{0,2}\s*\Z"
-)
-_CONCLUDES = re.compile(
-    rf"{SAID.TURN.pattern}|\b(?:then|now|giving|leaving|leaves|makes?|gives?|means?|total|altogether|"
-    r"yields?|implies|if|or|fails?|we (?:get|have|find|obtain))\b|得",
-    re.IGNORECASE,
-)
-_OPENS = re.compile(r"\b(?:and|but|so)\W*\Z", re.IGNORECASE)
-_AMENDS = re.compile(rf"{SAID.TURN.pattern}|\b(?:wrong|mistake|not|fails?)\b|不", re.IGNORECASE)
 _BREAK = re.compile(r"\s(?:(?<=[.!?].)\s*|(?<=\n)\n*)(?=\S)", re.DOTALL)
 
 
-_OTHER_CASE = re.compile(
-    r"(?:如果|若)[^,.]{0,8}改|[^.!?\n]*,\s*注意|\W*(?i:note|notice|this doesn't|it doesn't)\b"
-)
 _LINE_NUMBER = re.compile(r"(?:\A|\n)\W*\d{1,2}\Z")
-_REASON_FIRST = re.compile(r"(?i)(?:.*[.!?]\s)?\W*(?:since|as|because|if)\b", re.DOTALL)
 
 
 @functools.lru_cache(maxsize=16)  # one verdict asks for it again and again
@@ -229,7 +199,7 @@ def without_remarks(body: str) -> str:
         is_remark = (
             is_short
             and SAID.SENTENCE.match(last)
-            and (last[0] == "(" or _OTHER_CASE.match(last) or not _AMENDS.search(last))
+            and (last[0] == "(" or SAID.OTHER_CASE.match(last) or not SAID.AMENDS.search(last))
         )
         if breaks and (is_remark or _states_nothing(last) or _is_settled(body, breaks)):
             before = body[: breaks[-1].start()]
@@ -248,23 +218,8 @@ def without_remarks(body: str) -> str:
 
 
 _BOLD = re.compile(r"\*\*([^*\n]{1,60})\*\*")
-_AMOUNT_ALONE = re.compile(
-    r"(?:\\?[$€£¥]\s?)?-?\d[\d,]*(?:\.\d+)?(?:/\d+)?\s?(?:\\?%)?(?: [A-Za-z]+)?\$?|"
-    rf"\$[^$=]+\$|{_WORD}",
-    re.IGNORECASE,
-)
 _WORD_BEFORE = re.compile(r"\w\W{1,20}\Z")  # else the value is the subject of its sentence
-_MENTIONS = re.compile(
-    r"(?i)\b(?:the|these|those|of|for|with|from|than|by|at|in|to|per|every|each|after|before|step|case|"
-    r"part|if|since|because|when|not|n't)\s+\W*\Z"
-)
-_STATES_AFTER = re.compile(
-    r"(?i)=|\b(?:is|are|was|were|equals?|gives?|so|therefore|hence|thus|but|not|wrong|then)\b|[不错]"
-)
 _DENIES = re.compile(r"(?i)\b(?:not|cannot|can't|never|no longer|isn't)\b|不")
-_CONCLUDING = re.compile(
-    r"(?i)\W*(?:so|thus|therefore|hence)\b|[\W\s]*(?:所以|因此|因而|故|综上|答)"
-)
 
 
 def bold_inside(sentence: str) -> str | None:
@@ -277,15 +232,17 @@ def bold_inside(sentence: str) -> str | None:
         return None
     before, after = sentence[: found[0].start()], sentence[found[0].end() :]
     said = found[0][1].strip(" .,;:")
-    if _AMOUNT_ALONE.fullmatch(said) is None:
-        is_name = _CONCLUDING.fullmatch(before.rstrip(" ,")) and not any(c.isdigit() for c in said)
+    if SAID.AMOUNT_ALONE.fullmatch(said) is None:
+        is_name = SAID.CONCLUDING.fullmatch(before.rstrip(" ,")) and not any(
+            c.isdigit() for c in said
+        )
         return said if is_name and not re.search(r"\bnot\b|不", after) else None
-    stated = _CONCLUDING.sub("", before)
+    stated = SAID.CONCLUDING.sub("", before)
     if (
         _WORD_BEFORE.search(stated) is None
         or _DENIES.search(before)
-        or _MENTIONS.search(before)
-        or _STATES_AFTER.search(after)
+        or SAID.MENTIONS.search(before)
+        or SAID.STATES_AFTER.search(after)
     ):
         return None
     return with_unit_after(said, sentence, found[0].end()) if said[-1:].isdigit() else said
@@ -293,41 +250,29 @@ def bold_inside(sentence: str) -> str | None:
 
 def _ends_on_value(said: str) -> bool:
     """Whether a text ends on a value, but for what its last sentence adds to it."""
-    if _ENDS_ON_VALUE.search(said) is not None or wording.is_known(said[said.rfind(" ") + 1 :]):
+    if SAID.ENDS_ON_VALUE.search(said) is not None or wording.is_known(said[said.rfind(" ") + 1 :]):
         return True
     last = _BREAK.split(said)[-1]
     cut = _cut(last)
-    return cut is not None and _ENDS_ON_VALUE.search(last[:cut]) is not None
-
-
-_IN_BOLD = re.compile(
-    r"\W*(?:(?:so|thus|hence|therefore|finally|in total|altogether)\b|所以|因此|故|综上|答)[^\n]*"
-    r"\*\*[^*\n]*\d[^*\n]*\*\*[^*\n]*\Z",
-    re.IGNORECASE,
-)
+    return cut is not None and SAID.ENDS_ON_VALUE.search(last[:cut]) is not None
 
 
 def _is_settled(body: str, breaks: list[re.Match[str]]) -> bool:
     """Whether the sentence before the last concludes with a value in bold type."""
     last, end = body[breaks[-1].end() :], breaks[-1].start()
     start = breaks[-2].end() if len(breaks) > 1 else 0
-    is_plain = len(last) <= MAX_CHARS and "**" not in last and not _AMENDS.search(last)
-    return is_plain and not last.endswith(":") and bool(_IN_BOLD.match(body[start:end]))
-
-
-_ISOLATED = re.compile(
-    r"[\s$]*[a-z]\s*(?:[<>≤≥]=?|\\[gl]eq?(?:slant)?\b)\s*-?[\d.\\{}/a-z]{1,60}[\s$.]{0,9}"
-)
+    is_plain = len(last) <= MAX_CHARS and "**" not in last and not SAID.AMENDS.search(last)
+    return is_plain and not last.endswith(":") and bool(SAID.IN_BOLD.match(body[start:end]))
 
 
 def last_inequality(body: str) -> str | None:
     """x > 4 of the lines 2x - 3 > 5, 2x > 8, x > 4, of which each follows from the one before."""
     lines = [line for line in body.split("\n") if line.strip()]
-    if len(lines) < 2 or _ISOLATED.fullmatch(lines[-1]) is None:
+    if len(lines) < 2 or SAID.ISOLATED.fullmatch(lines[-1]) is None:
         return None
     is_derived = all(re.search(r"[<>≤≥]|\\[gl]e", line) for line in lines)
     is_formal = is_derived and not re.search(r"(?<!\\)\b[A-Za-z]{3,}\b", body)
-    return lines[-1].strip() if is_formal and _ISOLATED.fullmatch(lines[0]) is None else None
+    return lines[-1].strip() if is_formal and SAID.ISOLATED.fullmatch(lines[0]) is None else None
 
 
 def _states_nothing(sentence: str) -> bool:
@@ -335,7 +280,11 @@ def _states_nothing(sentence: str) -> bool:
 
     What stands in brackets, in a reason, behind "for" or "than" is not what a sentence states.
     """
-    if len(sentence) > MAX_CHARS or _AMENDS.search(sentence) or SAID.GOES_FURTHER.search(sentence):
+    if (
+        len(sentence) > MAX_CHARS
+        or SAID.AMENDS.search(sentence)
+        or SAID.GOES_FURTHER.search(sentence)
+    ):
         return False
     return SAID.STATES_VALUE.search(SAID.BESIDE.sub(" ", sentence)) is None
 
@@ -352,10 +301,10 @@ def _cut(sentence: str) -> int | None:
         )
         if not (SAID.HAS_VALUE.search(head) or len(head.split()) < 4):
             continue
-        if (SAID.TURN if gives_reason else _CONCLUDES).search(rest) or _OPENS.search(head):
+        if (SAID.TURN if gives_reason else SAID.CONCLUDES).search(rest) or SAID.OPENS.search(head):
             continue  # "and since x is real, x = 2"
-        ends = _ENDS_ON_VALUE.search(head) is not None
-        if kind == "bare" and "," in rest and _REASON_FIRST.match(head):
+        ends = SAID.ENDS_ON_VALUE.search(head) is not None
+        if kind == "bare" and "," in rest and SAID.REASON_FIRST.match(head):
             continue  # "since 2 is left when divided by 4, it is 7"
         if kind == "clause" and (": " in rest or (re.search(r"\d", rest) and not ends)):
             continue
@@ -368,11 +317,11 @@ def count_before(sentence: str) -> str | None:
     """ "There are 4 solutions" of "There are 4 solutions: 1, 2, 5 and 10", for who asks for it."""
     head, colon, rest = sentence[-MAX_CHARS:].partition(": ")
     is_count = (
-        colon and head[-1:].strip() and _ENDS_ON_VALUE.search(head) and SAID.COUNTS.search(head)
+        colon and head[-1:].strip() and SAID.ENDS_ON_VALUE.search(head) and SAID.COUNTS.search(head)
     )
     if not is_count or SAID.NO_COUNT.search(head) or "=" in head + rest or len(rest.split()) < 2:
         return None
-    return None if _CONCLUDES.search(rest) else head
+    return None if SAID.CONCLUDES.search(rest) else head
 
 
 def _may_stand(word: str, head: str, rest: str) -> bool:

@@ -14,10 +14,7 @@ from loong_jax.verifiers.maths.units import UNITS
 
 _GAP = re.compile(r"\s{8,}")
 SAID = names.patterns("statements")
-_IN_CASE = re.compile(r"若|如果|\bif\b|\botherwise\b", re.IGNORECASE)
-_BREAK = re.compile(r"<(?:br|hr)\s*/?>")
 _ESCAPED = re.compile(r'\\(["/\\]|n(?![A-Za-z]))')
-_SPECIAL = re.compile(r"<\|(?:im_|end|eot|start|begin)[^>]{0,30}>|<(?:eos|pad|bos)>|</s>")
 SPRAY = 12  # so many different boxes are no solution's intermediate results
 _MULTIPLE = re.compile(r"\$?\s*" + sides.SAID.ASIDE.pattern, re.IGNORECASE)
 _POWER_AFTER = re.compile(r"\^(?:\d|\{[^{}]{1,20}\})(?<!\\circ\})")  # \boxed{3}^2
@@ -48,11 +45,11 @@ def statement(text: str) -> str:
     if "~~" in text or "<" in text or "\\s" in text:
         text = SAID.HIDDEN.sub(" ", text)
     if "<" in text:
-        match = _SPECIAL.search(text)
+        match = _SAID.SPECIAL.search(text)
         if match is not None and match.start() > 0:
             text = text[: match.start()]
     if "</" in text or "<br" in text or "<hr" in text:
-        text = _BREAK.sub("\n", text)
+        text = _SAID.BREAK.sub("\n", text)
         for _ in range(3):  # one inside another
             text = SAID.MARKED.sub(_unmarked, text)
     text = languages.translated(text)
@@ -142,7 +139,7 @@ def _are_cases(text: str, one: Box, other: Box) -> bool:
     before, gap = (part.replace("\nAnswer:", " ") for part in (before, gap))
     before = re.split(r"[.!?\n]", before)[-1]
     is_one = len(gap) < 80 and not re.search(r"[.!?]\s|\n", gap)
-    return is_one and all(_IN_CASE.search(part) is not None for part in (before, gap))
+    return is_one and all(_SAID.IN_CASE.search(part) is not None for part in (before, gap))
 
 
 def _with_multiplicity(content: str, gap: str) -> str:
@@ -152,14 +149,9 @@ def _with_multiplicity(content: str, gap: str) -> str:
 
 _SAID = names.patterns("markdown")
 _AFTER = re.compile(r"[\s.!,;:)*$]*(?:(?:[A-Za-z]+[\s.!,;)*]*){0,4})?\s*\Z")
-_TAKES_BACK = re.compile(r"\b(?:not|wrong|incorrect|false|impossible|no|cannot|fails?)\b", re.I)
-_BETWEEN = re.compile(r"\s*(?:[,;]|\bor\b|\band\b|[,;]\s*(?:or|and)\b)\s*(?:at\s+|by\s+)?", re.I)
-_ITEM_END = re.compile(r"[\s.,;]*(?:\b(?:and|or)\b)?[\s.,;]*\Z")
 _FORMULA = re.compile(r"\$\$?(?P<inner>[^$]{1,200})\$\$?|\\[(\[](?P<other>.{1,200}?)\\[)\]]")
 _PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
 _NAMED = re.compile(r"[^=\d]*[A-Za-z)](?:_\{?\w+\}?)?\s*=[^=]*")
-_CHECKED = re.compile(r"\b(?:check|verif|example|formula|recall|note|since|because)", re.I)
-_LISTS = re.compile(r"\b(?:are|answers?|solutions?|roots?|values?|and|or|not)\b|[,;:&-]\Z", re.I)
 _WORDS = re.compile(r"(?<!\\)\b[A-Za-z]{2,}\b")
 MAX_ITEMS = 24
 
@@ -208,7 +200,7 @@ def set_apart(body: str) -> tuple[str, str] | None:
     bold = _SAID.BOLD.fullmatch(line.strip(" .$"))
     if bold is None and ("**" in line or not (before.endswith(":") or _is_alone(before, line))):
         return None
-    if _TAKES_BACK.search(before.rpartition("\n")[2]) or _CHECKED.search(before[-60:]):
+    if _SAID.TAKES_BACK.search(before.rpartition("\n")[2]) or _SAID.CHECKED.search(before[-60:]):
         return None
     inner = (line if bold is None else bold[1]).strip()
     return None if inner.endswith(":") else (before, inner)
@@ -220,7 +212,7 @@ def _is_alone(before: str, line: str) -> bool:
     if len(line) > 60 or "=" in line or _SAID.BARE.fullmatch(line.strip()) is None or not earlier:
         return False
     if any(w not in names.FUNCTIONS and w not in UNITS for w in _WORDS.findall(earlier)):
-        return earlier.endswith((".", "!")) or _LISTS.search(earlier) is None
+        return earlier.endswith((".", "!")) or _SAID.LISTS.search(earlier) is None
     if "=" in earlier:
         return True
     try:
@@ -238,11 +230,11 @@ def last_bold(body: str) -> str | None:
     if not found:
         return None
     after = body[found[-1].end() :]
-    if len(after) > 60 or not _AFTER.match(after) or _TAKES_BACK.search(after):
+    if len(after) > 60 or not _AFTER.match(after) or _SAID.TAKES_BACK.search(after):
         return None
     run = [found[-1]]
     for match in reversed(found[:-1]):
-        if not _BETWEEN.fullmatch(body[match.end() : run[0].start()]):
+        if not _SAID.BETWEEN.fullmatch(body[match.end() : run[0].start()]):
             break
         run.insert(0, match)
     if _SAID.DENIAL.search(body[max(0, run[0].start() - 30) : run[0].start()]):
@@ -280,7 +272,7 @@ def last_list(body: str) -> str | None:
         match = _SAID.BULLET.fullmatch(line)
         if match is None:
             break
-        items.insert(0, _ITEM_END.sub("", match["item"]))
+        items.insert(0, _SAID.ITEM_END.sub("", match["item"]))
     if not 1 < len(items) <= MAX_ITEMS:
         return None
     bare = [_bare(item) for item in items]

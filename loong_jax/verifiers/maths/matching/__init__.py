@@ -4,8 +4,7 @@ The gold decides what is compared, and the relation is not symmetric: "x = 11" a
 the gold 11, while "1" does not answer the gold x + z = 1.
 """
 
-from loong_jax.verifiers.maths import comparing
-from loong_jax.verifiers.maths.comparing import ellipses, families, naming, real_sets
+from loong_jax.verifiers.maths.comparing import ellipses, families, naming, nodes, real_sets
 from loong_jax.verifiers.maths.expression import BARE_LISTS, COLLECTIONS, UNNAMED, Node
 from loong_jax.verifiers.maths.matching import ladder, relations, several, single
 from loong_jax.verifiers.maths.matching.ladder import Comparison
@@ -31,10 +30,10 @@ class Matcher(Comparison):
         scales = ladder.scale(gold), ladder.scale(answer)
         if all(scales) and scales[0] != scales[1]:
             return ladder.temperature(self, gold, answer)
-        gold_label, answer_label = comparing.label(gold), comparing.label(answer)
-        if comparing.labels_conflict(gold_label, answer_label):
+        gold_label, answer_label = nodes.label(gold), nodes.label(answer)
+        if nodes.labels_conflict(gold_label, answer_label):
             return self.told(None, f"{' '.join(answer_label)} for {' '.join(gold_label)}")
-        if comparing.denies(answer_label):
+        if nodes.denies(answer_label):
             return self.told(False, f"the answer says of it: {' '.join(answer_label)}")
         gold, answer = gold.unlabelled, answer.unlabelled
         if gold.head in ("tuple", "bracket", "interval", "union"):
@@ -54,7 +53,6 @@ class Matcher(Comparison):
         if "chain" in gold.heads and gold.args[0] != ("in",):
             answer = naming.as_values(answer)
         if gold.head == "chain":
-            gold, answer = map(families.as_function, (gold, answer))
             return relations.relation(self, gold, answer)
         if gold.head in BARE_LISTS and any(i.head == "chain" for i in gold.args):
             return relations.system(self, gold, answer)
@@ -63,7 +61,7 @@ class Matcher(Comparison):
         if gold.head in COLLECTIONS:
             return several.collection(self, gold, answer)
         if gold.head in ("add", "mul", "div", "neg") and "matrix" in gold.heads:
-            gold = comparing.matrix_of(gold) or gold
+            gold = nodes.matrix_of(gold) or gold
         if gold.head == "matrix":
             return several.matrix(self, gold, answer)
         if gold.head not in COLLECTIONS and "pm" in gold.heads:

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-from loong_jax.verifiers.maths import comparing, values
-from loong_jax.verifiers.maths.comparing import naming, real_sets
+from loong_jax.verifiers.maths import values
+from loong_jax.verifiers.maths.comparing import naming, nodes, real_sets
 from loong_jax.verifiers.maths.expression import ONE, Node, number
 from loong_jax.verifiers.maths.units import NOTHING, UNITS, Unit
 from loong_jax.verifiers.maths.values import EXACT, Tolerance
@@ -46,9 +46,9 @@ def equal(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         matcher.rung = "numeric" if gold.is_constant else "identity"
         others = naming.renamed(gold, answer)
         return any(values.equal(gold, other) for other in others) or naming.absorbed(gold, answer)
-    if comparing.needs_symbolic(gold) or comparing.needs_symbolic(answer):
+    if nodes.needs_symbolic(gold) or nodes.needs_symbolic(answer):
         return ask(matcher, gold, answer)
-    return False if comparing.structure(gold) != comparing.structure(answer) else None
+    return False if nodes.structure(gold) != nodes.structure(answer) else None
 
 
 def ask(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
@@ -65,7 +65,7 @@ def real_set(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         answer = answer.args[2]
     left, right = real_sets.real_set(gold), real_sets.real_set(answer)
     if left is None or right is None:
-        return False if comparing.is_value(answer) else None
+        return False if nodes.is_value(answer) else None
     if gold.head == "tuple" and answer.head == "bracket":
         return False
     matcher.rung = "numeric"
@@ -76,7 +76,7 @@ def alike(gold: Node, answer: Node) -> bool | None:
     """The same tree, or the same value."""
     if gold == answer:
         return True
-    if comparing.is_value(gold) and comparing.is_value(answer):
+    if nodes.is_value(gold) and nodes.is_value(answer):
         return values.equal(gold, answer)
     return None
 
@@ -202,5 +202,5 @@ def _with_unit(node: Node) -> tuple[Node, Unit] | None:
         values_.append(part[0])
         unit = unit.times(part[1], -1 if head == "div" and index else 1)
     if head == "mul":
-        return comparing.product(*values_), unit
+        return nodes.product(*values_), unit
     return (values_[0] if values_[1] == ONE else Node("div", tuple(values_))), unit

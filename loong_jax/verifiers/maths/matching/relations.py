@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from loong_jax.verifiers.maths import comparing, values
-from loong_jax.verifiers.maths.comparing import naming, real_sets
+from loong_jax.verifiers.maths import values
+from loong_jax.verifiers.maths.comparing import naming, nodes, real_sets
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
@@ -53,7 +53,7 @@ def relation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
                 is_open = len(operators) == 1 and not is_function
                 return equation(matcher, gold, answer) if is_open else False
             return matcher.match(target, answer)
-        if not target.symbols and operands[0].head == "symbol" and comparing.is_unsolved(answer):
+        if not target.symbols and operands[0].head == "symbol" and nodes.is_unsolved(answer):
             return matcher.told(False, f"{render(answer)} is not solved")
         return equation(matcher, gold, answer)
     if operators in (("in",), ("notin",)) or set(operators) <= {"<", "<=", ">", ">=", "!="}:
@@ -76,7 +76,7 @@ def relation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     if answer.head != "chain":
         if operators == ("=",) and naming.names_measure(operands[0]) and not operands[1].symbols:
             return matcher.match(operands[1], answer)
-        if set(operators) <= {"=", "~", "=="} and not gold.symbols and comparing.is_value(answer):
+        if set(operators) <= {"=", "~", "=="} and not gold.symbols and nodes.is_value(answer):
             return matcher.match(operands[-1], answer)
         return False
     return equation(matcher, gold, answer)
@@ -127,7 +127,7 @@ def equation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         )
     if operator != "=" or other != "=":
         return False
-    numerators = comparing.numerator(left), comparing.numerator(right)
+    numerators = nodes.numerator(left), nodes.numerator(right)
     if values.constant_ratio(*numerators):
         return True
     if numerators == (left, right):

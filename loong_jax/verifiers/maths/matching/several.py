@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from loong_jax.verifiers.maths import comparing, values
-from loong_jax.verifiers.maths.comparing import naming, real_sets
+from loong_jax.verifiers.maths import values
+from loong_jax.verifiers.maths.comparing import naming, nodes, real_sets
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
@@ -39,14 +39,14 @@ def collection(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     if answer.head not in COLLECTIONS and "pm" in answer.heads:
         answer = Node("list", naming.spread(answer))
     if gold.head == "tuple":
-        parts = comparing.components(answer, len(items), gold.symbols)
+        parts = nodes.components(answer, len(items), gold.symbols)
         answer = answer if parts is None else Node("tuple", parts)
     if gold == EMPTY:
         return answer == EMPTY
     if answer.head == "matrix":
         if gold.head == "bracket" and items and all(i.head == "bracket" for i in items):
             return matrix(matcher, Node("matrix", tuple(i.args for i in items)), answer)
-        if gold.head in ("tuple", "bracket", "list") and 1 in comparing.size_of(answer):
+        if gold.head in ("tuple", "bracket", "list") and 1 in nodes.size_of(answer):
             answer = Node("tuple", tuple(x for row in answer.args for x in row))
     if real_sets.is_set(answer) and real_sets.real_set(gold) is not None:
         if gold.head == "tuple" and not naming.may_be_interval(items):
@@ -171,15 +171,15 @@ def matrix(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         one = ONE if answer.args[0] == "I_identity" else ZERO
         rows = range(len(gold.args))
         answer = Node("matrix", tuple(tuple(one if i == j else ZERO for j in rows) for i in rows))
-    matrix = comparing.matrix_of(answer)
-    if matrix is None and 1 in comparing.size_of(gold):
-        parts = comparing.components(answer, max(comparing.size_of(gold)), gold.symbols)
-        matrix = None if parts is None else comparing.shaped(list(parts), comparing.size_of(gold))
+    matrix = nodes.matrix_of(answer)
+    if matrix is None and 1 in nodes.size_of(gold):
+        parts = nodes.components(answer, max(nodes.size_of(gold)), gold.symbols)
+        matrix = None if parts is None else nodes.shaped(list(parts), nodes.size_of(gold))
     if matrix is None:
         return False
     answer = matrix
-    if comparing.size_of(gold) != comparing.size_of(answer):
-        own, given = comparing.size_of(gold), comparing.size_of(answer)
+    if nodes.size_of(gold) != nodes.size_of(answer):
+        own, given = nodes.size_of(gold), nodes.size_of(answer)
         is_flat = 1 in own and 1 in given and answer.args != ()
         if not (is_flat and own == given[::-1] and answer.head == "vector"):
             return False

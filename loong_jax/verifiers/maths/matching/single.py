@@ -3,8 +3,8 @@
 import re
 from collections.abc import Sequence
 
-from loong_jax.verifiers.maths import comparing, values
-from loong_jax.verifiers.maths.comparing import families, naming, piecewise
+from loong_jax.verifiers.maths import values
+from loong_jax.verifiers.maths.comparing import families, naming, nodes, piecewise
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
@@ -28,7 +28,7 @@ def value(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     if said is None:
         return False
     answer = said
-    if answer.head in ("tuple", "matrix") and comparing.is_combination(gold):
+    if answer.head in ("tuple", "matrix") and nodes.is_combination(gold):
         return _vector(matcher, gold, answer)
     if answer.head in COLLECTIONS or "pm" in answer.heads:
         items = answer.args if answer.head in COLLECTIONS else naming.spread(answer)
@@ -42,7 +42,7 @@ def value(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         return ladder.quantity(matcher, gold, answer)
     if gold.head == "based" and (outcome := _bare_digits(matcher, gold, answer)) is not False:
         return outcome
-    if gold.head == "percent" and comparing.is_plain(answer) and "percent" in matcher.conventions:
+    if gold.head == "percent" and nodes.is_plain(answer) and "percent" in matcher.conventions:
         return ladder.equal(matcher, gold, answer) or ladder.equal(matcher, gold.args[0], answer)
     if answer.head == "div" and answer.symbols and not gold.symbols:
         answer = ladder.as_quantity(answer) or answer  # 3 m/s
@@ -53,10 +53,8 @@ def value(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         if pair[0] is not None and pair[1] is not None:  # 25 N m for 25 J
             return ladder.quantity(matcher, pair[0], pair[1])
     if answer.head == "matrix":
-        return (
-            matcher.match(gold, answer.args[0][0]) if comparing.size_of(answer) == (1, 1) else False
-        )
-    if answer.head == "degree" and gold.head != "degree" and comparing.is_plain(gold):
+        return matcher.match(gold, answer.args[0][0]) if nodes.size_of(answer) == (1, 1) else False
+    if answer.head == "degree" and gold.head != "degree" and nodes.is_plain(gold):
         return ladder.equal(matcher, gold, answer) or (
             "constant" not in gold.heads and ladder.equal(matcher, gold, answer.args[0])
         )
@@ -66,7 +64,7 @@ def value(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         and ladder.equal(matcher, gold.args[0], answer)
     ):
         # 90 where the degrees were asked for
-        return comparing.is_plain(answer) and "constant" not in answer.heads
+        return nodes.is_plain(answer) and "constant" not in answer.heads
     if answer.head == "ratio" and len(answer.args) == 2:
         same = ladder.equal(matcher, gold, Node("div", answer.args))
         if same and "probability" in matcher.conventions:
@@ -77,7 +75,7 @@ def value(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         return False
     if (
         answer.head == "percent"
-        and comparing.is_plain(gold)
+        and nodes.is_plain(gold)
         and ladder.equal(matcher, gold, answer.args[0])
     ):
         matcher.note = "the gold has no percent sign"
@@ -88,7 +86,7 @@ def value(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
             naming.with_products_of(gold, answer),
         )
     outcome = ladder.equal(matcher, gold, answer)
-    if outcome is False and all(map(comparing.is_combination, (gold, answer))):
+    if outcome is False and all(map(nodes.is_combination, (gold, answer))):
         return _vector(matcher, gold, answer)
     return outcome
 
@@ -113,8 +111,8 @@ def _vector(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     """A gold 2i - 3j + k beside components, or beside other names of the unit vectors."""
     size = 3
     if answer.head in ("tuple", "matrix"):
-        size = max(comparing.size_of(answer)) if answer.head == "matrix" else len(answer.args)
-    parts = comparing.components(gold, size, frozenset())
+        size = max(nodes.size_of(answer)) if answer.head == "matrix" else len(answer.args)
+    parts = nodes.components(gold, size, frozenset())
     return False if parts is None else several.collection(matcher, Node("tuple", parts), answer)
 
 
@@ -138,7 +136,7 @@ def classes(
     matcher: Comparison, classes: families.Classes, gold: Node, answer: Node
 ) -> bool | None:
     """Sets that repeat themselves; None where the answer states none."""
-    if comparing.domains(answer) and families.INTEGERS not in comparing.domains(answer):
+    if nodes.domains(answer) and families.INTEGERS not in nodes.domains(answer):
         return False  # k counts from 0 or 1
     given = families.classes_of(answer)
     if given is None:
@@ -153,7 +151,7 @@ def in_pieces(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         return in_pieces(matcher, gold, answer) if operators == ("=",) else False
     if answer.head == "chain":
         answer = answer.args[-1] if answer.args[0] == ("=",) else answer
-    if any(node.head != "piecewise" and not comparing.is_value(node) for node in (gold, answer)):
+    if any(node.head != "piecewise" and not nodes.is_value(node) for node in (gold, answer)):
         return False
     matcher.rung = "identity"
     return piecewise.equal(gold, answer)
@@ -190,7 +188,7 @@ def value_of(matcher: Comparison, answer: Node, gold: Node) -> Node | None:
         last = amount if amount.args[1].dimensions == gold.args[1].dimensions else last
         operands = [last]  # 3.5 * 100 g = 350 g
     first = operands[0].unlabelled
-    if len(operands) == 2 and comparing.is_multiple(first) and not last.symbols:
+    if len(operands) == 2 and nodes.is_multiple(first) and not last.symbols:
         matcher.note = f"{render(answer)} is not solved"
         return None
     if first.head == "number" and last.symbols and len(operands) == 2:
@@ -198,7 +196,7 @@ def value_of(matcher: Comparison, answer: Node, gold: Node) -> Node | None:
     is_sum = first.head in ("add", "neg") and bool(first.symbols)
     if is_sum and last == number(0):
         return None
-    if comparing.is_applied(first) or comparing.is_derivative(first):
+    if nodes.is_applied(first) or nodes.is_derivative(first):
         return last
     if len(operands) == 2 and naming.names_function(first, gold, last):
         return last
@@ -217,7 +215,7 @@ def value_of(matcher: Comparison, answer: Node, gold: Node) -> Node | None:
 
 def _equal_or_none(matcher: Comparison, gold: Node, answer: Node) -> bool:
     target = gold.args[0] if gold.head == "quantity" else gold
-    return comparing.is_value(answer) and values.equal(target, answer, matcher.tolerance) is True
+    return nodes.is_value(answer) and values.equal(target, answer, matcher.tolerance) is True
 
 
 def contradicts(chain: Node) -> bool:
@@ -230,16 +228,16 @@ def contradicts(chain: Node) -> bool:
             continue  # the name e or i
         if operand.head == "quantity" or operand.symbols or "apply" in operand.heads:
             continue
-        if not comparing.is_value(operand):
+        if not nodes.is_value(operand):
             continue
         if known is None:
             known = operand
             continue
         if operators[index - 1] == "~":
-            if not comparing.is_roughly(known, operand):
+            if not nodes.is_roughly(known, operand):
                 return True
         elif values.equal(known, operand) is False and not (
-            "~" in operators[: index - 1] and comparing.is_roughly(known, operand)
+            "~" in operators[: index - 1] and nodes.is_roughly(known, operand)
         ):
             return True
     return False

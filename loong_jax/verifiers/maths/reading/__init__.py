@@ -51,52 +51,15 @@ def plain(text: str) -> str:
     return unicodedata.normalize("NFKC", text).translate(names.CHARACTERS)
 
 
-_GROUPS = (  # what LaTeX spaces out: 14{,}916, 32,\!349, 1\,000
-    (re.compile(r"(?<=\d)\{,\}(?=\d{1,2}(?![\d{]))"), "."),  # 3{,}5
-    (re.compile(r"(?<=\d)\s*\{\s*,\s*\}\s*(?=\d)"), ","),
-    (
-        re.compile(
-            r"(?<=\d)(?:(?:\\!\s*)*(?:,\s*\\!|\\text\s*\{,\})(?:\\!|\s)*|(?:\\!\s*)+,)(?=\d)"
-        ),
-        ",",
-    ),
-    (re.compile(r"(?<=\d)\s*\{\s*:\s*\}\s*(?=\d)"), ":"),  # 3{:}45
-    (
-        re.compile(r"(?<=\d)(?:(?:\\[,;: !])+|\\(?:thin|med)space\s*|~|\{\\,\}|')(?=\d{3}(?!\d))"),
-        "",
-    ),
-)
 _MAY_GROUP = re.compile(  # some of it is in all of them
     r"\d(?:[~'_]|,\d|\s*(?:,\s*\\!|\{\s*[,:\\]|\\(?:[,;: !]|text|thin|med)))"
 )
 _SAID = names.patterns("tokens")
-_INFIX = re.compile(r"\{([^{}]*)\\(choose|over)(?![A-Za-z])([^{}]*)\}")
-_BEFORE = {"choose": "\\binom", "over": "\\frac"}  # as LaTeX writes it
-_FACTORIAL_IS = re.compile(r"(?<=\d)!=(?=\s*\d)")
-_CONSTANT = re.compile(r"\+\s*(?:\\(?:text|mathrm)\{\s*)?const(?:ant)?\.?\s*\}?(?=[\s.$]*\Z)")
-_PER_SECOND = re.compile(r"(?<![A-Za-z])ms(?=\s*\^\s*\{?\s*-)")  # metres, not milliseconds
-_TEN_TIMES = re.compile(r"(?<=\d) ?[xX] ?(?=10 ?(?:\^|\*\*))")  # 6.02 x 10^23
-_NO_DELIMITER = re.compile(r"\\(?:left|right)\s*\.(?!\d)")
+_SIGNS, _IN_WORDS, _COMMANDS, _GROUPS = map(
+    names.rewrites, ("SIGNS", "IN_WORDS", "COMMANDS", "GROUPS")
+)
 _ALIGNED = re.compile(r"\\begin\{(aligned|align\*?|split|gathered|gather\*?)\}.*?\\end", re.DOTALL)
 _GOES_ON = re.compile(r"(?:\\\\\s*)?(?:&\s*)?(?==)")  # a row of them that begins with a sign
-_MINUS = re.compile(r"\b(?:minus|negative)\s+(?=[\d.\\]|infinity\b)", re.IGNORECASE)
-_PLUS = re.compile(r"\b(?:plus|positive)\s+(?=infinity\b)", re.IGNORECASE)
-_NOT = re.compile(r"\\not\s*(?:(=)|\\in\b)")
-_SQUARED = re.compile(r"(?<=\d)\s+(?:(squared)|cubed)(?=[.\s]*\Z)")
-_OUT_OF = re.compile(r"(?<=\d)\s+out of\s+(?=\d)")
-_MORE, _FEWER = r"(?:more|greater|larger|higher|above)", r"(?:fewer|less|smaller|lower|below)"
-_BOUNDS = (  # words that make a bound of what follows, or of what stands before
-    (re.compile(r"([-+]?[\d.]+)\s+at least\b"), r" \ge \1"),
-    (re.compile(r"([-+]?[\d.]+)\s+at most\b"), r" \le \1"),
-    (re.compile(rf"([-+]?[\d.]+)\s+or\s+{_MORE}\b"), r" \ge \1"),
-    (re.compile(rf"([-+]?[\d.]+)\s+or\s+{_FEWER}\b"), r" \le \1"),
-    (re.compile(rf"(?:\bis\s+)?\b(?:at least|(?:no|not) {_FEWER} than|{_MORE} than or equal to)\b"),
-     r" \ge "),
-    (re.compile(rf"(?:\bis\s+)?\b(?:at most|(?:no|not) {_MORE} than|{_FEWER} than or equal to)\b"),
-     r" \le "),
-    (re.compile(rf"(?:\bis\s+)?\b{_MORE} than\b"), " > "),
-    (re.compile(rf"(?:\bis\s+)?\b{_FEWER} than\b"), " < "),
-)  # fmt: skip
 _DOUBLED = re.compile(r"\\\\(?=[A-Za-z]{2,}|[{},!;%$])")
 _ENVIRONMENT = re.compile(r"\\begin\b|&")
 _SPACED_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:(?: \d{3})+|(?:'\d{3})+)(?:\.\d+)?")
@@ -142,47 +105,31 @@ def prepare(text: str) -> str:
     if len(text) < 400 and (unit := _SAID.LETTER_UNIT.fullmatch(text)) is not None:
         text = f"{unit[1]} \\text{{{unit[2] or unit[3]}}}{unit[4] or ''}"
     text = sides.spelled_out(plain(text).strip())
-    if "!=" in text:
-        text = _FACTORIAL_IS.sub("! =", text)
-    if "const" in text:
-        text = _CONSTANT.sub("+ C", text)
-    if "ms" in text:
-        text = _PER_SECOND.sub("m\\\\,s", text)
+    text = names.rewritten(text, _SIGNS)
     if len(text) > MAX_CHARS:
         raise CostError(f"{len(text)} characters are above {MAX_CHARS}")
     if _SAID.IN_WORDS.search(text):
-        text = _PLUS.sub("", _MINUS.sub("-", text))
-        text = _OUT_OF.sub("/", text)
-        text = _SQUARED.sub(lambda m: "^2" if m[1] else "^3", text)
-        for pattern, sign in _BOUNDS:
-            text = pattern.sub(sign.replace("\\", "\\\\").replace("\\\\1", "\\1"), text)
+        text = names.rewritten(text, _IN_WORDS)
     if "\\ne" in text or "!=" in text:
-        text = _SAID.RESTRICTED.sub(lambda m: ", " + (m["bare"] or ""), text)
+        text = _SAID.RESTRICTED.sub(r", \g<bare>", text)
     if "\\" in text or "{" in text:
         text = _SAID.GLUED.sub(r"\g<0> ", sides.SAID.LAYOUT.sub(" ", text))
-        text = _SAID.BRACED_ARRAY.sub(r"\\begin{cases}\1\\end{cases}", text)
         text = _ALIGNED.sub(lambda m: _GOES_ON.sub(" ", m[0]), text)
-        text = _NO_DELIMITER.sub("", text)
-        text = _SAID.MICRO_UNIT.sub(lambda m: f"\\text{{u{m[1] or m[2]}}}", text)
-        text = _SAID.OHM_COMMAND.sub(r"\1\\text{\2ohm}", text)
-        text = _INFIX.sub(lambda m: f"{_BEFORE[m[2]]}{{{m[1]}}}{{{m[3]}}}", text)
-        text = _NOT.sub(lambda m: "\\ne " if m[1] else "\\notin ", text)
-        text = _SAID.FRACTION_OF_UNITS.sub(r"\1/\2", text)
+        text = names.rewritten(text, _COMMANDS)
         if "\\\\" in text and not _ENVIRONMENT.search(text):
             text = _DOUBLED.sub(r"\\", text.removesuffix("\\\\"))
     if any(sign in text for sign in "\\{~_,"):
         text = with_groups(text)
     elif _SPACED_THOUSANDS.fullmatch(text):
         text = text.replace(" ", "").replace("'", "")
-    return _TEN_TIMES.sub(r" \\times ", text) if "10" in text else text
+    return text
 
 
 def with_groups(text: str) -> str:
     """The text with 14,916 for 14{,}916 and 14916 for 14\\,916."""
     if _MAY_GROUP.search(text) is None:
         return text
-    for pattern, replacement in _GROUPS:
-        text = pattern.sub(replacement, text)
+    text = names.rewritten(text, _GROUPS)
     return _SAID.OTHER_GROUPS.sub(lambda m: m[0].replace(",", "").replace("_", ""), text)
 
 

@@ -291,6 +291,9 @@ _COLLECTIONS = {
 }  # fmt: skip
 _MATRICES = ("Matrix", "ImmutableMatrix", "MutableDenseMatrix", "array")
 
+OBJECTS = frozenset(("Interval", "S", "Symbol", "Poly", "Piecewise", "And", "Or", *_RELATIONS,
+                     *_SETS, *_CONSTANT_SETS, *_COLLECTIONS, *_MATRICES))  # fmt: skip
+
 
 def build(parser: Parser, name: str) -> Node:
     if name in _CONSTANT_SETS:

@@ -10,14 +10,6 @@ _SHORT_WORDS = frozenset(
 )
 _PRODUCTS = frozenset(str.split("abc abcd abcde xyz bac acb cab"))
 _VOWELS = frozenset("aeiou")
-OBJECTS = frozenset(
-    str.split(
-        "Interval Union Intersection Complement FiniteSet Matrix ImmutableMatrix "
-        "MutableDenseMatrix Eq Ne Lt Le Gt Ge And Or Tuple Point Point2D Point3D EmptySet "
-        "Reals S Symbol array Set set tuple list frozenset StrictLessThan LessThan "
-        "GreaterThan StrictGreaterThan Equality Unequality Poly Piecewise"
-    )
-)
 
 
 def letters_of(word: str) -> tuple[str, ...] | None:
@@ -46,7 +38,7 @@ def is_operand(token: Token) -> bool:
         return len(word) == 1 or word in names.PREFIX_FUNCTIONS
     if word in names.JOIN_WORDS:
         return word == "y"
-    if word in names.FUNCTIONS or word in names.CONSTANTS or word in OBJECTS:
+    if word in names.FUNCTIONS or word in names.CONSTANTS or word in brackets.OBJECTS:
         return True
     return letters_of(word) is not None
 
@@ -101,7 +93,7 @@ def starts_operand(parser: Parser, token: Token) -> bool:
 
 def from_word(parser: Parser, token: Token) -> Node:
     word = token.text
-    if word in OBJECTS and (parser.at("(", ".") or word in ("EmptySet", "Reals")):
+    if word in brackets.OBJECTS and (parser.at("(", ".") or word in ("EmptySet", "Reals")):
         return brackets.build(parser, word)
     if word in ("np", "numpy", "math", "sympy", "sp", "torch", "jnp") and parser.at("."):
         parser.take()

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+from loong_jax.verifiers.maths.evaluator import Evaluator, Undefined, Value
 from loong_jax.verifiers.maths.expression import Node, number, substitute
-from loong_jax.verifiers.maths.values.evaluator import Evaluator, Undefined, Value
 
 FLOAT_DIGITS, LONG_DIGITS = 15, 10
 FLOAT_TOLERANCE = Fraction(1, 10**11)  # relative, where one side is a double

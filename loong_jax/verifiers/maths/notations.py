@@ -4,13 +4,16 @@ Amounts by their names: 鸡23只,兔12只; the maximum 5 and the minimum -3; quo
 Formulas of chemistry in any notation; the same atoms in another order decide nothing.
 """
 
+import ast
 import functools
 import itertools
+import operator
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from loong_jax.verifiers import syntax
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import CostError, Node, ParseError
 from loong_jax.verifiers.maths.reading import readings
@@ -18,7 +21,6 @@ from loong_jax.verifiers.maths.units import UNITS
 
 MAX_FORMULA_CHARS = 200
 MAX_LETTERS = 6
-MAX_DEPTH = 30
 _ARROW = r"\\(?:long)?rightarrow\b|\\(?:Long)?Rightarrow\b|\\to\b|\\implies\b"
 _BOTH_WAYS = r"\\(?:long)?leftrightarrow\b|\\(?:Long)?Leftrightarrow\b|\\iff\b"
 _SPELLINGS = (
@@ -38,28 +40,32 @@ _TOKEN = re.compile(
     + f"|{_WORDS}|(?P<letter>[A-Za-z])(?![A-Za-z])"
 )
 _CONNECTIVE = re.compile("|".join(pattern for _, pattern in _SPELLINGS[:6]))
-_LEVELS = ("iff", "implies", "or", "xor", "and")
-Formula = Any  # a letter, or (connective, operand, ...)
-
-
-class _NoFormula(ValueError):
-    pass
+_PYTHON = {"not": "~", "iff": "==", "implies": "<", "xor": "^", "and": "&", "or": "|"}
+_BINARY = {ast.BitXor: operator.xor, ast.BitAnd: operator.and_, ast.BitOr: operator.or_}
+_OF_LOGIC = (ast.Name, ast.UnaryOp, ast.Invert, ast.BinOp, *_BINARY, ast.Compare, ast.Eq, ast.Lt,
+             ast.Load)  # fmt: skip
 
 
 @functools.lru_cache(maxsize=512)
-def read_formula(text: str, *, is_gold: bool = False) -> Formula | None:
-    """The formula that is all of a text; None else. A gold has a connective's sign."""
+def read_formula(text: str, *, is_gold: bool = False) -> ast.expr | None:
+    """The formula that is all of a text; None else. A gold has a connective's sign.
+
+    Its tree is that of Python's operators, which bind as the connectives do.
+    """
+    text = text.strip().rstrip(".")
     if len(text) > MAX_FORMULA_CHARS or (is_gold and _CONNECTIVE.search(text) is None):
         return None
-    try:
-        tokens = _tokens(text.strip().rstrip("."))
-        formula, rest = _level(tokens, 0, 0)
-    except _NoFormula:
+    if _TOKEN.sub("", text):
         return None
-    return formula if rest == len(tokens) and len(_letters(formula)) <= MAX_LETTERS else None
+    try:
+        formula = syntax.parse_expression(" ".join(map(_as_python, _TOKEN.finditer(text))).strip())
+    except syntax.UNREADABLE:
+        return None
+    is_one = all(isinstance(node, _OF_LOGIC) for node in ast.walk(formula))
+    return formula if is_one and len(_letters(formula)) <= MAX_LETTERS else None
 
 
-def equivalent(one: Formula, other: Formula) -> bool | None:
+def equivalent(one: ast.expr, other: ast.expr) -> bool | None:
     """Whether both have one truth table; None where that has too many letters."""
     letters = sorted(_letters(one) | _letters(other))
     if len(letters) > MAX_LETTERS:
@@ -71,82 +77,38 @@ def equivalent(one: Formula, other: Formula) -> bool | None:
     )
 
 
-def _tokens(text: str) -> list[str]:
-    tokens: list[str] = []
-    position = 0
-    while position < len(text):
-        match = _TOKEN.match(text, position)
-        if match is None:
-            raise _NoFormula
-        position = match.end()
-        kind = match.lastgroup
-        if kind == "letter":
-            tokens.append(match[0])
-        elif kind == "said":
-            tokens.append("iff" if match[0] == "if and only if" else match[0])
-        elif kind is not None:
-            tokens.append(_SPELLINGS[int(kind[1:])][0])
-    return tokens
+def _as_python(match: re.Match[str]) -> str:
+    kind, said = match.lastgroup, match[0]
+    if kind is None or kind == "letter":
+        return said if kind else ""
+    name = "iff" if said == "if and only if" else said
+    name = name if kind == "said" else _SPELLINGS[int(kind[1:])][0]
+    return _PYTHON.get(name, name)
 
 
-def _level(tokens: list[str], position: int, level: int, depth: int = 0) -> tuple[Formula, int]:
-    """Operands joined by the connective of one level, or of a tighter one."""
-    if depth > MAX_DEPTH:
-        raise _NoFormula
-    if level == len(_LEVELS):
-        return _operand(tokens, position, depth + 1)
-    left, position = _level(tokens, position, level + 1, depth)
-    while position < len(tokens) and tokens[position] == _LEVELS[level]:
-        is_right = _LEVELS[level] == "implies"
-        right, position = _level(
-            tokens, position + 1, level if is_right else level + 1, depth + is_right
-        )
-        left = (_LEVELS[level], left, right)
-    return left, position
+def _letters(formula: ast.expr) -> frozenset[str]:
+    return frozenset(node.id for node in ast.walk(formula) if isinstance(node, ast.Name))
 
 
-def _operand(tokens: list[str], position: int, depth: int) -> tuple[Formula, int]:
-    if position == len(tokens) or depth > MAX_DEPTH:
-        raise _NoFormula
-    token = tokens[position]
-    if token == "not":
-        inner, position = _operand(tokens, position + 1, depth + 1)
-        return ("not", inner), position
-    if token == "(":
-        inner, position = _level(tokens, position + 1, 0, depth + 1)
-        if position == len(tokens) or tokens[position] != ")":
-            raise _NoFormula
-        return inner, position + 1
-    if len(token) != 1 or token == ")":
-        raise _NoFormula
-    return token, position + 1
-
-
-def _letters(formula: Formula) -> frozenset[str]:
-    if isinstance(formula, str):
-        return frozenset((formula,))
-    return frozenset[str]().union(*map(_letters, formula[1:]))
-
-
-def _holds(formula: Formula, row: dict[str, bool]) -> bool:
-    if isinstance(formula, str):
-        return row[formula]
-    connective, *operands = formula
-    values = [_holds(operand, row) for operand in operands]
-    if connective == "not":
-        return not values[0]
-    left, right = values
-    return {
-        "and": left and right,
-        "or": left or right,
-        "xor": left != right,
-        "implies": not left or right,
-        "iff": left == right,
-    }[connective]
+def _holds(formula: ast.expr, row: dict[str, bool]) -> bool:
+    match formula:
+        case ast.UnaryOp(operand=inner):
+            return not _holds(inner, row)
+        case ast.BinOp(left=left, op=sign, right=right):
+            return _BINARY[type(sign)](_holds(left, row), _holds(right, row))
+        case ast.Compare(left=first, ops=signs, comparators=others):
+            equal, *rest = [[_holds(first, row)]], *zip(signs, others, strict=True)
+            for sign, other in rest:
+                value = _holds(other, row)
+                equal.append([value]) if isinstance(sign, ast.Eq) else equal[-1].append(value)
+            sides = [functools.reduce(lambda b, a: not a or b, reversed(side)) for side in equal]
+            return functools.reduce(operator.eq, sides)
+        case ast.Name(id=letter):
+            return row[letter]
+    raise TypeError(type(formula))
 
 
 _JOIN = re.compile(r"\s*(?:\\times|\\oplus|\u00d7|\u2295|\bx\b)\s*")
-_LEFT = re.compile(r"(?:\\(?:left|right|,|;|quad|!)|\$)")
 _SAID = names.patterns("notations")
 MAX_CHARS = 160
 
@@ -161,7 +123,7 @@ def read_group(text: str) -> Counter | None:
     """The orders of its cyclic factors of prime power order, 0 for Z; None where it is no group."""
     if len(text) > MAX_CHARS:
         return None
-    text = _LEFT.sub("", text).strip(" .")
+    text = _SAID.LEFT.sub("", text).strip(" .")
     text = _SAID.NAMED.sub("", text, count=1)
     found: Counter = Counter()
     is_finite = False
@@ -197,7 +159,6 @@ def _prime_powers(order: int) -> Iterator[int]:
         yield order
 
 
-_NOT = re.compile(r"(?:\\neg|\\lnot|\u00ac|\bnot)[\s$(]*\Z")
 _EXIST = ("\u2203", "存在")
 
 
@@ -211,7 +172,11 @@ class Proposition(NamedTuple):
 def read_proposition(text: str) -> Proposition | None:
     """The statement with one quantifier that ends a text."""
     found = _SAID.QUANTIFIED.search(text) if len(text) < MAX_QUANTIFIED else None
-    if found is None or _NOT.search(text[: found.start()]) or _QUANTIFIER.search(found["body"]):
+    if (
+        found is None
+        or _SAID.NOT.search(text[: found.start()])
+        or _QUANTIFIER.search(found["body"])
+    ):
         return None
     if _QUANTIFIER.search(text[: found.start()]):
         return None
@@ -228,17 +193,13 @@ def read_proposition(text: str) -> Proposition | None:
 
 _QUANTIFIER = re.compile(r"\\exists|\\forall|[\u2203\u2200]")
 MAX_QUANTIFIED = 400
-_AROUND = re.compile(r"\\(?:text|mathrm|mbox)\s*\{([^{}]*)\}|\\?[$*]|\\[,;:! ]")
 _UNIT_WORD = re.compile(r"[a-z]*")
 _AMOUNT_KINDS = names.TABLES["amounts"]["KINDS"]
-_BESIDE = re.compile(r"(?:[\s,;.]|\band\b|[和且])*")
-_NO_NAME = re.compile(r"[大小]于|至[少多]|不|超过|非|或|以[上下内]|[除约倍]|\b(?:at|or|not|than)\b")
-_EDGES = re.compile(r"\A(?:and|the|an?)\b\s*|\s*(?:is|are|has|共?[有为是])\s*\Z")
 
 
 def read_amounts(text: str, *, is_gold: bool = False) -> dict[str, Node]:
     """Values by name; of a gold nothing where it says anything else."""
-    text = _AROUND.sub(r"\1", text).strip()
+    text = _SAID.AROUND.sub(r"\1", text).strip()
     if len(text) > 200:
         return {}
     if (divided := _SAID.DIVIDED.fullmatch(text)) is not None:
@@ -248,7 +209,7 @@ def read_amounts(text: str, *, is_gold: bool = False) -> dict[str, Node]:
     found: dict[str, Node] = {}
     rest = _SAID.AMOUNT.sub(" ", text)
     for match in _SAID.AMOUNT.finditer(text):
-        name = _EDGES.sub("", _EDGES.sub("", match["name"].strip())).strip().lower()
+        name = _SAID.EDGES.sub("", _SAID.EDGES.sub("", match["name"].strip())).strip().lower()
         word = _UNIT_WORD.match(text, match.end())
         unit = word[0] if word is not None and (word[0] in UNITS or word[0] == "items") else ""
         rest = rest.replace(f" {unit}", "", 1)
@@ -258,7 +219,7 @@ def read_amounts(text: str, *, is_gold: bool = False) -> dict[str, Node]:
             )[0]
         except (ParseError, CostError):
             return {}
-    is_whole = _BESIDE.fullmatch(rest) and "" not in found and not _NO_NAME.search(text)
+    is_whole = _SAID.BESIDE.fullmatch(rest) and "" not in found and not _SAID.NO_NAME.search(text)
     return found if found and (is_whole or not is_gold) else {}
 
 
@@ -287,7 +248,6 @@ _RAISED = {ord(c): d for c, d in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "01234
 _RAISED_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
 _CHEMISTRY = names.patterns("chemistry")
 _CHARGE = re.compile(r"\^\s*\{?\s*(?:(\d*)\s*([+-])|([+-])\s*(\d*))\s*\}?")
-_STATE = re.compile(r"\s*\((?:s|l|g|aq)\)\Z")
 _DOT = re.compile(r"\\cdot|\\bullet|[\u00b7\u2022*]")
 _ATOM = re.compile(r"([A-Z][a-z]?)(\d*)|([(\[])|([)\]])(\d*)|(\.)(\d*)")
 _BARE_CHARGE = re.compile(r"(?<=[A-Za-z\d)])(\d?)([+-])\Z")
@@ -373,7 +333,7 @@ def _marked(match: re.Match[str]) -> str:
 
 
 def _formula(text: str) -> Compound | None:
-    text = _STATE.sub("", text)
+    text = _SAID.STATE.sub("", text)
     text = re.sub(r"[_{}\s]", "", _DOT.sub(".", text))
     charge = 0
     if (raised := re.search(r"<([+-]\d+)>\Z", text)) is not None:

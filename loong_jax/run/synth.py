@@ -1,4 +1,7 @@
-"""`loong synth formal`: statements, a prover that learns from its own proofs, and the audit."""
+"""`loong synth`: loongenv and resyn as their rooms have them, and the loop of formal.
+
+That is statements, a prover that learns from its own proofs, and the audit.
+"""
 
 import dataclasses
 import shutil
@@ -8,15 +11,14 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from matplotlib import ticker
 from rich.console import Console
-from rich.table import Table
 
+from loong_jax import options
 from loong_jax.data import json_files
 from loong_jax.errors import ConfigError
 from loong_jax.eval import metrics
 from loong_jax.eval.metrics import Estimate
-from loong_jax.report import theme
+from loong_jax.report import synthesis
 from loong_jax.run import places
 from loong_jax.run.tiny_prover import ProverSettings, TinyProver
 from loong_jax.synth import opening
@@ -24,12 +26,12 @@ from loong_jax.synth.formal import backends, expert_iteration, formalise, proofs
 from loong_jax.synth.formal.backends import Backend
 from loong_jax.synth.formal.expert_iteration import Goal, LoopSettings, Round, Solution
 from loong_jax.synth.formal.problems import Theorems
+from loong_jax.synth.loongenv import command as loongenv
+from loong_jax.synth.resyn import command as resyn
 from loong_jax.verifiers.judge.client import Budget
 
 Audit = Literal["none", "coq", "metamath-exe"]
-LOOP, CONTROL = "iteration", "control"
-_LABEL = {LOOP: "trains on what it proved", CONTROL: "cold start alone"}
-_COLOR = {LOOP: theme.DOMAIN_COLORS["stem"], CONTROL: theme.DOMAIN_COLORS["logic"]}
+LOOP, CONTROL = synthesis.LOOP, synthesis.CONTROL
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,44 +83,62 @@ class FormalOptions:
             raise ConfigError(f"num_seeds={self.num_seeds} must be at least 1. Raise it.")
 
 
-def run(options: FormalOptions) -> int:
+def main(arguments: Sequence[str]) -> int:
+    """`loong synth NAME`."""
+    name, *rest = arguments
+    if name == "loongenv":
+        chosen = options.parse(loongenv.LoongEnvOptions, "loong synth loongenv", rest)
+        status = loongenv.main(chosen)
+        print(synthesis.write_loongenv(chosen.out))
+        return status
+    if name == "resyn":
+        chosen = options.parse(resyn.ResynOptions, "loong synth resyn", rest)
+        status = resyn.main(chosen)
+        print(synthesis.write_resyn(chosen.out))
+        return status
+    if name == "formal":
+        return run_formal(options.parse(FormalOptions, "loong synth formal", rest))
+    raise ConfigError(f"{name!r} makes no problems. Choose one of: loongenv, resyn, formal.")
+
+
+def run_formal(chosen: FormalOptions) -> int:
     """Prints tables, writes JSON and chart; exit status 1 unless the audit accepts all proofs."""
-    places.prepare_files(json=options.json, chart=options.chart)
+    places.prepare_files(json=chosen.json, chart=chosen.chart)
     console = Console()
     started_s, cpu_s = time.monotonic(), time.process_time()
-    settings = dataclasses.asdict(options)
+    settings = dataclasses.asdict(chosen)
     for name in ("run_dir", "json", "chart"):
         del settings[name]
-    opening.claim(options.run_dir / "settings.json", settings | {"audit": None, "num_seeds": None})
-    seeds = range(options.seed, options.seed + options.num_seeds)
-    runs = [run_seed(options, seed, console) for seed in seeds]
+    opening.claim(chosen.run_dir / "settings.json", settings | {"audit": None, "num_seeds": None})
+    seeds = range(chosen.seed, chosen.seed + chosen.num_seeds)
+    runs = [run_seed(chosen, seed, console) for seed in seeds]
     found = over_seeds(runs)
     if len(runs) > 1:
-        console.print(table(found, f"mean of {len(runs)} seeds"))
+        console.print(synthesis.formal_table(found, f"mean of {len(runs)} seeds"))
     record = {
         "settings": settings,
-        "author": options.statements.model,
+        "author": chosen.statements.model,
         "over_seeds": found,
         "runs": runs,
         # Of this call: one that resumes leaves out what was done before, and sandboxes count apart.
         "call_wall_s": time.monotonic() - started_s,
         "call_cpu_s": time.process_time() - cpu_s,
     }
-    json_files.write_json(options.json or options.run_dir / "formal.json", record)
-    chart = options.chart or options.run_dir / "formal.png"
-    chart.write_bytes(png(found))
+    json_files.write_json(chosen.json or chosen.run_dir / "formal.json", record)
+    chart = chosen.chart or chosen.run_dir / "formal.png"
+    chart.write_bytes(synthesis.formal_chart(found))
     console.print(f"wrote {chart}; CPU time of this call {record['call_cpu_s']:.0f} s")
     return int(any(one["audit"]["accepted"] < one["audit"]["counted"] for one in runs))
 
 
-def run_seed(options: FormalOptions, seed: int, console: Console) -> dict[str, Any]:
+def run_seed(chosen: FormalOptions, seed: int, console: Console) -> dict[str, Any]:
     """The figures of one run; what it leaves is in RUN_DIR/seed-N.
 
     The control is the same loop, in which nothing is learnt from what was found.
     """
-    directory = options.run_dir / f"seed-{seed}"
+    directory = chosen.run_dir / f"seed-{seed}"
     backend = backends.get_backend("metamath")
-    made = statements(options.statements, directory / "statements", backend, seed)
+    made = statements(chosen.statements, directory / "statements", backend, seed)
     if made.funnel:
         ends = ", ".join(f"{stage} {count}" for stage, count in made.funnel.items())
         console.print(f"{sum(made.funnel.values())} problems in words ended so: {ends}")
@@ -126,15 +146,15 @@ def run_seed(options: FormalOptions, seed: int, console: Console) -> dict[str, A
         f"seed {seed}: {len(made.cold_start)} statements proved by search, "
         f"{len(made.pool)} to attempt, {len(made.held_out)} held out"
     )
-    prover = TinyProver(options.prover, progress=lambda said: console.print(f"  {said}"))
+    prover = TinyProver(chosen.prover, progress=lambda said: console.print(f"  {said}"))
     arms: dict[str, list[Round]] = {}
-    for arm in (LOOP, CONTROL) if options.control else (LOOP,):
-        console.print(f"{arm}: {_LABEL[arm]}")
+    for arm in (LOOP, CONTROL) if chosen.control else (LOOP,):
+        console.print(f"{arm}: {synthesis.LABEL[arm]}")
         if arm == CONTROL:
             _share_first_round(directory)
         arms[arm] = expert_iteration.run(
             directory / arm,
-            dataclasses.replace(options.loop, learns=arm == LOOP, seed=seed),
+            dataclasses.replace(chosen.loop, learns=arm == LOOP, seed=seed),
             prover,
             backends.ProofChecker(backend),
             cold_start=made.cold_start,
@@ -143,11 +163,11 @@ def run_seed(options: FormalOptions, seed: int, console: Console) -> dict[str, A
             on_round=lambda done: console.print(str(expert_iteration.summary(done))),
         )
     found = figures(arms, level_of={goal.uid: goal.level for goal in made.held_out}, seed=seed)
-    console.print(table(found, f"seed {seed}"))
-    audited = audit(options.audit, made, arms)
-    if options.audit != "none":
+    console.print(synthesis.formal_table(found, f"seed {seed}"))
+    audited = audit(chosen.audit, made, arms)
+    if chosen.audit != "none":
         console.print(
-            f"{options.audit} accepts {audited['accepted']} of {audited['counted']} counted proofs,"
+            f"{chosen.audit} accepts {audited['accepted']} of {audited['counted']} counted proofs,"
             f" refuses {len(audited['refused'])}, and cannot judge {audited['ungradable']}"
         )
     return {
@@ -329,53 +349,3 @@ def over_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         if all(name in run for run in runs):
             found[name] = mean([(run[name]["value"], run[name]["ci95"]) for run in runs])
     return found
-
-
-def table(found: Mapping[str, Any], of: str) -> Table:
-    """One row a round and arm, of one run or of the mean over seeds."""
-    shown = Table(title=f"Held-out statements solved, with 95 % intervals ({of})")
-    for name in ("arm", "round", "proofs learnt", "solved", "pass@1", "pool solved"):
-        shown.add_column(name, justify="left" if name == "arm" else "right")
-    for arm in (LOOP, CONTROL):
-        for record in found.get(arm, []):
-            low, high = record["solved_share_ci95"]
-            has_count = "pool_solved" in record
-            shown.add_row(
-                _LABEL[arm],
-                str(record["round"]),
-                f"{record['num_examples']:.0f}",
-                f"{record['solved_share']:.1%} [{low:.1%}, {high:.1%}]",
-                f"{record['pass@1']:.1%}",
-                str(record["pool_solved"]) if has_count else f"{record['pool_solved_share']:.1%}",
-            )
-    return shown
-
-
-def png(found: Mapping[str, Any]) -> bytes:
-    """Both arms by round, as means over seeds: held-out statements, and the pool."""
-    with theme.style(theme.LIGHT):
-        figure, (held_out, pool) = theme.new_figure(720, 300, 2)
-        for arm in (LOOP, CONTROL):
-            records, color = found.get(arm, []), _COLOR[arm]
-            rounds = [record["round"] for record in records]
-            low, high = (
-                [100 * record["solved_share_ci95"][end] for record in records] for end in (0, 1)
-            )
-            held_out.plot(
-                rounds,
-                [100 * one["solved_share"] for one in records],
-                "o-",
-                color=color,
-                label=_LABEL[arm],
-            )
-            held_out.fill_between(rounds, low, high, color=color, alpha=0.12, lw=0)
-            shares = [100 * one["pool_solved_share"] for one in records]
-            pool.plot(rounds, shares, "o-", color=color)
-        held_out.set_title("Held-out statements solved, %")
-        pool.set_title("Statements of the pool solved so far, %")
-        for axes in (held_out, pool):
-            axes.set_ylim(0, 100)
-            axes.set_xlabel("round")
-            axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-        held_out.legend(loc="best")
-        return theme.to_png(figure, dpi=100)

@@ -14,7 +14,6 @@ _SAID = names.patterns("phrases")
 _ENDS = " \t\r\n.,;:!?\"'"
 DENIAL = _SAID.DENIAL
 CONDITION = _SAID.CONDITION
-_GOES_BACK = re.compile(r"(?i)\b(?:but|however|wait|unless|if|yes|no|actually)\b")
 _CLAUSE = re.compile(r"[,:;.]\s|[,:;.]\Z")
 _SAYS = frozenset(("does", "do", "diverges", "converges", "is", "has", "cannot", "exists",
                    "increases", "decreases"))  # fmt: skip
@@ -67,9 +66,6 @@ def is_everything(text: str) -> bool:
     return text in names.EVERYTHING or normal(text) in names.EVERYTHING
 
 
-_OPENS_CLAUSE = re.compile(r"\A(?:so|thus|hence|therefore) (?=\S)")
-
-
 def yes_or_no(text: str) -> str | None:
     """ "yes" or "no" where the text says so first and does not go on to doubt it."""
     said = normal(text.replace(";", ", ").replace("\u2014", ", "))
@@ -85,7 +81,7 @@ def yes_or_no(text: str) -> str | None:
     if _SAID.LIMITED.search(said):
         return None
     first = _YES[words[0]]
-    later = [_OPENS_CLAUSE.sub("", part).split()[0] for part in clauses[1:]]
+    later = [_SAID.OPENS_CLAUSE.sub("", part).split()[0] for part in clauses[1:]]
     if any(_YES.get(word, first) != first for word in (*words[1:], *later)) or "or" in words[1:3]:
         return None
     return first
@@ -94,7 +90,9 @@ def yes_or_no(text: str) -> str | None:
 def opened(paragraph: str) -> str | None:
     """ "yes" of "So **yes**, the product is odd.", where nothing after it doubts that."""
     said = _SAID.OPENS_WITH.match(paragraph)
-    return None if said is None or _GOES_BACK.search(paragraph, said.end()) else said[1].lower()
+    return (
+        None if said is None or _SAID.GOES_BACK.search(paragraph, said.end()) else said[1].lower()
+    )
 
 
 def parts(text: str) -> frozenset[str]:
@@ -102,13 +100,10 @@ def parts(text: str) -> frozenset[str]:
     return frozenset(re.split(r"\s*,\s*(?:and\s+)?|\s+and\s+", text))
 
 
-_MULTIPLES = re.compile(r"(?:divisible by|multiples? of) (\d{1,6})\Z")
-
-
 def multiples(text: str) -> str | None:
     """6 of "all n divisible by 6" and of "n must be a multiple of 6"."""
     said = normal(text)
-    found = None if DENIAL.search(text) else _MULTIPLES.search(said)
+    found = None if DENIAL.search(text) else _SAID.MULTIPLES.search(said)
     return None if found is None else found[1]
 
 
@@ -203,7 +198,6 @@ def is_known(word: str) -> bool:
     return word in SYNONYMS or word.lower() in _ROWS
 
 
-_IT_IS = re.compile(r"\b(?:is|was|be|been) \**([A-Z][a-z]{1,14})\**(?: (?:who|that)\b.*)?\Z")
 _NAME = re.compile(r"[A-Z][a-z]{1,14}")
 
 
@@ -218,7 +212,7 @@ def is_said_of(name: str, sentence: str) -> bool:
         subject, _, rest = part.partition(" ")
         if subject.strip("*") == name and _SAID.NAMED.fullmatch(rest) is not None:
             return True
-    found = _IT_IS.search(sentence)
+    found = _SAID.IT_IS.search(sentence)
     return found is not None and found[1] == name and not SUPPOSED.search(sentence)
 
 
@@ -228,11 +222,6 @@ _SINGLE = re.compile(r"\(?\s*([A-Z])\s*\)?\.?")
 _ANOTHER_LETTER = re.compile(r"\([A-H]\)|\b[A-H][).]\s")
 SIGN = _CHOICES.SIGN
 _LONE_LETTER = re.compile(r"(?<![A-Za-z])([B-H]|A(?! [a-z])|(?<=nly )A)(?!['A-Za-z])")
-_SMALL = re.compile(r"\(?([a-h])\)\.?|\(([a-h])\) (?!.*\bnot\b)[A-Za-z][^()\d]{0,60}")
-_IS_OPTION = re.compile(
-    r"(?!If|When|Suppose|Maybe|Perhaps).*\b(?:is|must be) (?:the )?"
-    r"(?:option|choice|answer|statement) \(?([A-H])\)?\W*"
-)
 _NUMERAL = re.compile(r"I|II|III|IV|V|VI")
 
 
@@ -244,7 +233,7 @@ def choice(text: str) -> str | None:
         if (found := rule.search(text)) is not None:
             return found[1]
     match = _CHOICES.CHOICE.match(text)
-    if match is None and (small := _SMALL.fullmatch(text)):
+    if match is None and (small := _SAID.SMALL.fullmatch(text)):
         return (small[1] or small[2]).upper()
     match = (
         match or _CHOICES.WITH_TEXT.match(text) or _NAMED.match(text) or _CHOICES.CHOSEN.match(text)
@@ -260,7 +249,7 @@ def choice(text: str) -> str | None:
 def chosen(sentence: str) -> str | None:
     """B of "So I choose B", the sentence that ends a response."""
     found = _CHOICES.CHOSEN.match(sentence) or _CHOICES.CONCLUDED.search(sentence)
-    found = found or _IS_OPTION.fullmatch(sentence)
+    found = found or _SAID.IS_OPTION.fullmatch(sentence)
     return None if found is None else found[1]
 
 
@@ -337,9 +326,7 @@ _DAY_IN_WORDS = (
         r"(?P<day>\d{1,2})(?:st|nd|rd|th)?(?: of)? (?P<month>[a-z]+)\.?(?:,? (?P<year>\d{4}))?"
     ),
 )
-_IT_IS_ON = re.compile(r"^(?:(?:it|date|day|that|this|time) (?:is|was|falls) )?(?:on |at )?")
 _AROUND_COLON = re.compile(r"(?<=\d)\s*:\s*(?=\d)")
-_WEEKDAY = re.compile(r"^(?:mon|tues|wednes|thurs|fri|satur|sun)day,?\s+")
 _HOUR = re.compile(r"(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?\s*(?:([ap])\.?\s?m)?\.?")
 _HOURS = {"noon": (12, 0, 0), "midday": (12, 0, 0), "12 noon": (12, 0, 0), "midnight": (0, 0, 0),
           "12 midnight": (0, 0, 0)}  # fmt: skip
@@ -376,7 +363,7 @@ def clock(text: str) -> tuple[tuple[int, int, int], bool] | None:
     """((hour, minute, second) of the day, whether the half of the day is stated) of a time."""
     if (named := _HOURS.get(normal(text))) is not None:
         return named, True
-    match = _HOUR.fullmatch(_IT_IS_ON.sub("", _AROUND_COLON.sub(":", normal(text))))
+    match = _HOUR.fullmatch(_SAID.IT_IS_ON.sub("", _AROUND_COLON.sub(":", normal(text))))
     if match is None or (match[2] is None and match[4] is None):
         return None
     hour, minute, second = (int(part or 0) for part in match.groups()[:3])
@@ -389,7 +376,7 @@ def clock(text: str) -> tuple[tuple[int, int, int], bool] | None:
 
 def date(text: str) -> tuple[int | None, int, int] | None:
     """(year, month, day) of a date; 3/5/2020 is the fifth of March. The year may be missing."""
-    text = _WEEKDAY.sub("", _IT_IS_ON.sub("", normal(text)))
+    text = _SAID.WEEKDAY.sub("", _SAID.IT_IS_ON.sub("", normal(text)))
     if match := _ISO.fullmatch(text):
         year, month, day = (int(part) for part in match.groups())
     elif match := _SLASHED.fullmatch(text):

@@ -1,5 +1,6 @@
-"""`loong synth formal` end to end with the real model, at the smallest size."""
+"""`loong synth formal` end to end with the real model, at the smallest size, and its prover."""
 
+import collections
 import dataclasses
 import itertools
 import json
@@ -10,8 +11,8 @@ import pytest
 
 from loong_jax import cli
 from loong_jax.errors import ConfigError
-from loong_jax.run import formal
-from loong_jax.run.formal import StatementSettings
+from loong_jax.run import synth, tiny_prover
+from loong_jax.run.synth import StatementSettings
 from loong_jax.run.tiny_prover import ProverSettings
 from loong_jax.synth.formal import (
     backends,
@@ -20,7 +21,7 @@ from loong_jax.synth.formal import (
     proofs,
     statement,
 )
-from loong_jax.synth.formal.expert_iteration import LoopSettings
+from loong_jax.synth.formal.expert_iteration import LoopSettings, Solution
 from loong_jax.synth.formal.formulas import Implies
 from loong_jax.synth.formal.problems import Theorems
 from tests.synth.formal.test_proofs import variant
@@ -43,9 +44,9 @@ SMALLEST = dict(
 def test_smallest_run_and_its_files(tmp_path):
     statements = dataclasses.replace(SMALLEST["statements"], author=played.URL, model="scripted")
     settings = SMALLEST | {"statements": statements}
-    options = formal.FormalOptions(run_dir=tmp_path / "run", **settings)
+    options = synth.FormalOptions(run_dir=tmp_path / "run", **settings)
     with played.played():
-        assert formal.run(options) == 0
+        assert synth.run_formal(options) == 0
     record = read(tmp_path)
     [run] = record["runs"]
     assert sum(run["funnel"].values()) == 40
@@ -57,14 +58,16 @@ def test_smallest_run_and_its_files(tmp_path):
     assert (tmp_path / "run" / "formal.png").read_bytes().startswith(b"\x89PNG")
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("round*.json")}
     with played.played():
-        assert formal.run(dataclasses.replace(options, audit="metamath-exe", num_seeds=2)) == 0
+        assert (
+            synth.run_formal(dataclasses.replace(options, audit="metamath-exe", num_seeds=2)) == 0
+        )
     again = read(tmp_path)
     assert again["runs"][0]["iteration"] == run["iteration"], "it resumes"
     assert {p: p.stat().st_mtime_ns for p in before} == before, "and repeats nothing"
     assert [one["seed"] for one in again["runs"]] == [0, 1]
     assert kin(tmp_path / "run" / "seed-0") != kin(tmp_path / "run" / "seed-1")
     with pytest.raises(ConfigError, match="other"):
-        formal.run(dataclasses.replace(options, seed=1))
+        synth.run_formal(dataclasses.replace(options, seed=1))
 
 
 def read(directory):
@@ -78,17 +81,17 @@ def kin(directory):
 def test_statements_of_all_kinds_are_of_different_kin(tmp_path):
     settings = dataclasses.replace(SMALLEST["statements"], num_problems=60)
     backend = backends.get_backend("metamath")
-    made = formal.statements(settings, tmp_path, backend, 0)
+    made = synth.statements(settings, tmp_path, backend, 0)
     kin = [goal.kin for goal in [*(s.goal for s in made.cold_start), *made.pool, *made.held_out]]
     assert len(set(kin)) == len(kin) == 68
     sizes = [proofs.read(s.proof, proofs.read_sequent(s.goal.text)).size for s in made.cold_start]
     assert max(sizes) <= settings.cold_start_nodes < min(goal.level for goal in made.pool)
     assert all(v.is_correct for v in backends.ProofChecker(backend)(made.cold_start))
-    assert formal.statements(settings, tmp_path, backend, 0) == made
-    assert formal.statements(settings, tmp_path, backend, 1) != made
+    assert synth.statements(settings, tmp_path, backend, 0) == made
+    assert synth.statements(settings, tmp_path, backend, 1) != made
     few = dataclasses.replace(settings, theorems=Theorems(max_size=2, max_idle=0))
     with pytest.raises(ConfigError, match="too few"):
-        formal.statements(few, tmp_path, backend, 0)
+        synth.statements(few, tmp_path, backend, 0)
 
 
 def test_kin_that_an_author_makes_by_other_words_is_left_out(tmp_path, monkeypatch):
@@ -116,7 +119,7 @@ def test_kin_that_an_author_makes_by_other_words_is_left_out(tmp_path, monkeypat
         num_problems=120,
         num_held_out=40,
     )
-    made = formal.statements(settings, tmp_path, backends.get_backend("metamath"), 0)
+    made = synth.statements(settings, tmp_path, backends.get_backend("metamath"), 0)
     kin = [goal.kin for goal in [*(s.goal for s in made.cold_start), *made.pool, *made.held_out]]
     assert len(set(kin)) == len(kin)
     assert made.funnel["kin of another"] > 0
@@ -127,7 +130,7 @@ def test_kin_that_an_author_makes_by_other_words_is_left_out(tmp_path, monkeypat
 def test_no_renaming_makes_a_held_out_statement_one_that_trains(tmp_path):
     """By trying all renamings, without the fingerprint that the loop goes by."""
     settings = dataclasses.replace(SMALLEST["statements"], num_problems=60)
-    made = formal.statements(settings, tmp_path, backends.get_backend("metamath"), 0)
+    made = synth.statements(settings, tmp_path, backends.get_backend("metamath"), 0)
     trainable = [proofs.read_sequent(g.text) for g in [*(s.goal for s in made.cold_start),
                                                             *made.pool]]  # fmt: skip
     for goal in made.held_out:
@@ -153,7 +156,7 @@ def are_alike(left, right):
 @pytest.mark.bubblewrap
 def test_the_audit_finds_a_proof_that_does_not_hold():
     backend = backends.get_backend("metamath")
-    made = formal.statements(SMALLEST["statements"], None, backend, 0)
+    made = synth.statements(SMALLEST["statements"], None, backend, 0)
     [first, second, *_] = made.cold_start
     good = attempt(first.goal.uid, first.proof)
     bad = attempt(second.goal.uid, first.proof)
@@ -161,7 +164,7 @@ def test_the_audit_finds_a_proof_that_does_not_hold():
         number=0, num_examples=1, held_out=(good,), pool=(bad,), num_solved=1
     )
     statements = made._replace(pool=[second.goal], held_out=[first.goal])
-    audited = formal.audit("metamath-exe", statements, {"iteration": [done]})
+    audited = synth.audit("metamath-exe", statements, {"iteration": [done]})
     assert [text for text, *_ in audited["refused"]] == [second.goal.text]
 
 
@@ -175,3 +178,43 @@ def test_the_command_says_what_there_is(capsys):
     assert cli.main(["synth", "--help"]) == 0
     assert "formal" in capsys.readouterr().out
     assert cli.main(["synth", "nothing"]) == 1
+
+
+def solved(*texts, proof):
+    posed = statement.of_parts(texts[:-1], texts[-1])
+    return Solution(proofs.goal_of(posed), proof)
+
+
+def test_what_it_is_shown_proves_what_it_is_asked():
+    examples = [
+        solved("p", "p -> q", "p -> q -> r", "r", proof="CABA"),
+        solved("(p -> q) -> r", "s", "s -> p -> q", "t -> r", "r", proof="ACBE"),
+    ]
+    shown = list(itertools.islice(tiny_prover.pairs(examples, seed=0), 40))
+    counts = collections.Counter(prompt.count(".") for prompt, _ in shown)
+    assert counts == {3: 20, 4: 20}, "each equally often"
+    assert len(set(shown)) == 40, "under names of its own each time"
+    for prompt, response in shown:
+        letters = "".join(c for c in response if c.isupper())
+        assert len(letters) == 4
+        assert set(letters) <= set(prompt)
+    assert list(itertools.islice(tiny_prover.pairs(examples, seed=0), 40)) == shown
+    assert list(itertools.islice(tiny_prover.pairs(examples, seed=1), 40)) != shown
+
+
+def test_theorems_and_their_proofs_fit_the_model():
+    rng = np.random.default_rng(0)
+    settings, theorems = ProverSettings(), StatementSettings().theorems
+    for _ in range(300):
+        posed, size = theorems.draw(rng)
+        node = proofs.search(posed, size)
+        assert node is not None
+        seen = proofs.draw(posed, rng)
+        assert len(seen.prompt) < settings.prompt_length
+        assert len(seen.answer(node.letters)) < settings.max_new_tokens
+
+
+@pytest.mark.parametrize("wrong", [{"num_steps": 0}, {"temperature": 0.0}, {"pair_rows": -1}])
+def test_settings_that_cannot_be_are_refused(wrong):
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        ProverSettings(**wrong)

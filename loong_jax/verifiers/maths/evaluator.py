@@ -57,57 +57,6 @@ def _integer_root(value: int, degree: int) -> int | None:
 MAX_EXPONENT_BITS = 40_000  # of the binary exponent of an inexact value, for functions of it
 
 
-def power(self: Evaluator, base: Value, exponent: Value) -> Value:
-    if isinstance(exponent, int):
-        if isinstance(base, (int, Fraction)):
-            if base == 0 and exponent <= 0:
-                raise Undefined("0 to no positive power")
-            size = bits_of(base) * abs(exponent)
-            if base not in (1, -1) and size > MAX_EXACT_BITS:
-                raise CostError("a power of too many digits")
-            self.pay((size / 2000) ** 2)
-            if base in (1, -1):
-                return base if exponent % 2 else 1
-            return self.exact(Fraction(base) ** exponent)
-        self.small(base)
-        if abs(exponent).bit_length() > 64:
-            raise CostError("an exponent above 2^64")
-        return base**exponent
-    if isinstance(exponent, Fraction) and isinstance(base, (int, Fraction)):
-        root = exact_root(base, exponent.denominator)
-        if root is not None:
-            return self.power(root, exponent.numerator)
-    base, exponent = self.real(base), self.real(exponent)
-    self.small(base)
-    if base == 0:
-        if self.context.re(exponent) > 0:
-            return 0
-        raise Undefined("0 to no positive power")
-    growth = abs(exponent) * (1 + abs(self.context.mag(base)))
-    if growth > MAX_EXPONENT_BITS:
-        raise CostError("a power of too many digits")
-    self.pay(self.digits * 4)
-    return self.context.power(base, exponent)
-
-
-def small(self: Evaluator, value: Value) -> None:
-    """Refuses what a function would have to reduce at great cost."""
-    context = self.context
-    if isinstance(value, (int, Fraction)):
-        return
-    if context.isnan(value) or context.isinf(value):
-        raise Undefined("an infinite value")
-    if value != 0 and abs(context.mag(value)) > MAX_EXPONENT_BITS:
-        raise CostError("a value of too many digits")
-
-
-def moderate(self: Evaluator, value: Value) -> Any:
-    value = self.real(value)
-    if value != 0 and self.context.mag(value) > 20:
-        raise CostError("a gamma function of a huge argument")
-    return value
-
-
 def _of(name: str) -> Callable[..., Value]:
     def function(self: Evaluator, value: Value) -> Value:
         value = self.real(value)
@@ -309,10 +258,6 @@ class Evaluator:
         self.common_log = common_log  # log without a base is the decadic one
         self.max_bits = 0  # of any exact value met
 
-    power = power
-    small = small
-    moderate = moderate
-
     def pay(self, steps: float) -> None:
         self.budget -= int(steps) + 1
         if self.budget < 0:
@@ -327,6 +272,54 @@ class Evaluator:
         self.pay(4)
         return method(self, node.args)
 
+    def power(self, base: Value, exponent: Value) -> Value:
+        if isinstance(exponent, int):
+            if isinstance(base, (int, Fraction)):
+                if base == 0 and exponent <= 0:
+                    raise Undefined("0 to no positive power")
+                size = bits_of(base) * abs(exponent)
+                if base not in (1, -1) and size > MAX_EXACT_BITS:
+                    raise CostError("a power of too many digits")
+                self.pay((size / 2000) ** 2)
+                if base in (1, -1):
+                    return base if exponent % 2 else 1
+                return self.exact(Fraction(base) ** exponent)
+            self.small(base)
+            if abs(exponent).bit_length() > 64:
+                raise CostError("an exponent above 2^64")
+            return base**exponent
+        if isinstance(exponent, Fraction) and isinstance(base, (int, Fraction)):
+            root = exact_root(base, exponent.denominator)
+            if root is not None:
+                return self.power(root, exponent.numerator)
+        base, exponent = self.real(base), self.real(exponent)
+        self.small(base)
+        if base == 0:
+            if self.context.re(exponent) > 0:
+                return 0
+            raise Undefined("0 to no positive power")
+        growth = abs(exponent) * (1 + abs(self.context.mag(base)))
+        if growth > MAX_EXPONENT_BITS:
+            raise CostError("a power of too many digits")
+        self.pay(self.digits * 4)
+        return self.context.power(base, exponent)
+
+    def small(self, value: Value) -> None:
+        """Refuses what a function would have to reduce at great cost."""
+        context = self.context
+        if isinstance(value, (int, Fraction)):
+            return
+        if context.isnan(value) or context.isinf(value):
+            raise Undefined("an infinite value")
+        if value != 0 and abs(context.mag(value)) > MAX_EXPONENT_BITS:
+            raise CostError("a value of too many digits")
+
+    def moderate(self, value: Value) -> Any:
+        value = self.real(value)
+        if value != 0 and self.context.mag(value) > 20:
+            raise CostError("a gamma function of a huge argument")
+        return value
+
     def real(self, value: Value) -> Any:
         """As a number of the context."""
         if isinstance(value, int):
@@ -337,15 +330,10 @@ class Evaluator:
 
     def exact(self, value: Value) -> Value:
         """Checks the size of an exact value; a whole Fraction becomes an int."""
-        if isinstance(value, Fraction):
-            if value.denominator == 1:
-                value = value.numerator
-            else:
-                bits = max(value.numerator.bit_length(), value.denominator.bit_length())
-                self._bits(bits)
-                return value
-        if isinstance(value, int):
-            self._bits(value.bit_length())
+        if isinstance(value, Fraction) and value.denominator == 1:
+            value = value.numerator
+        if isinstance(value, (int, Fraction)):
+            self._bits(bits_of(value))
         return value
 
     def _bits(self, bits: int) -> None:
@@ -402,12 +390,6 @@ class Evaluator:
             return self.exact(Fraction(above) / below)
         return self.real(above) / self.real(below)
 
-    def _neg(self, args):
-        return -self.value(args[0])
-
-    def _pow(self, args):
-        return self.power(self.value(args[0]), self.value(args[1]))
-
     def _call(self, args):
         name, *nodes = args
         function = FUNCTIONS.get(name)
@@ -431,15 +413,6 @@ class Evaluator:
     def _percent(self, args):
         return self._div((args[0], *(args[1:] or (_HUNDRED,))))
 
-    def _degree(self, args):
-        return self.real(self.value(args[0])) * self.context.pi / 180
-
-    def _based(self, args):
-        return args[0]
-
-    def _labelled(self, args):
-        return self.value(args[0])
-
     def _quantity(self, args):
         return self._mul((args[0], Node("number", (args[1].factor, 0))))
 
@@ -447,9 +420,6 @@ class Evaluator:
         if len(args) != 2:
             raise Undefined("a ratio of three")
         return self._div(args)
-
-    def _product(self, args):
-        return self._sum(args, is_sum=False)
 
     def _sum(self, args, is_sum: bool = True):
         variable, low, high, body = args
@@ -476,9 +446,14 @@ class Evaluator:
 
 _HUNDRED = Node("number", (100, 0))
 _HEADS: dict[str, Callable[[Evaluator, Any], Value]] = {
-    head: getattr(Evaluator, f"_{head}")
-    for head in str.split(
-        "symbol constant add mul div neg pow call apply percent degree based labelled quantity "
-        "ratio sum product"
-    )
+    **{
+        head: getattr(Evaluator, f"_{head}")
+        for head in str.split("symbol constant add mul div call apply percent quantity ratio sum")
+    },
+    "product": lambda self, args: self._sum(args, is_sum=False),
+    "pow": lambda self, args: self.power(self.value(args[0]), self.value(args[1])),
+    "degree": lambda self, args: self.real(self.value(args[0])) * self.context.pi / 180,
+    "neg": lambda self, args: -self.value(args[0]),
+    "labelled": lambda self, args: self.value(args[0]),
+    "based": lambda self, args: args[0],
 }
