@@ -75,7 +75,7 @@ def test_a_signal_in_the_last_step_is_not_lost():
 
 
 COMMAND = """
-import atexit, dataclasses, os, signal, sys, threading, time
+import atexit, dataclasses, os, signal, sys, threading, time, types
 from pathlib import Path
 from loong_jax import cli
 
@@ -86,7 +86,8 @@ def run(arguments):
 {body}
     raise AssertionError
 
-cli.COMMANDS["train"] = dataclasses.replace(cli.COMMANDS["train"], run=run)
+sys.modules["loong_jax.made"] = types.SimpleNamespace(run=run)
+cli.COMMANDS["train"] = dataclasses.replace(cli.COMMANDS["train"], run="made:run")
 sys.argv = ["loong", "train", *sys.argv[1:]]
 cli.command()
 """

@@ -3,6 +3,7 @@
 import io
 import logging
 import sys
+import types
 
 import pytest
 from rich.console import Console
@@ -33,7 +34,9 @@ def says(monkeypatch):
         logging.getLogger("orbax").info("chatter of a library")
         return len(arguments)
 
-    monkeypatch.setitem(cli.COMMANDS, "say", cli.Command(usage="say", summary="", run=run))
+    monkeypatch.setitem(sys.modules, "loong_jax.said", types.SimpleNamespace(run=run))
+    command = cli.Command(usage="say", summary="", run="said:run")
+    monkeypatch.setitem(cli.COMMANDS, "say", command)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ APART = {
     "report/": "metrics, and what a run shows",
     "rl/collapse.py": "metrics",
     "rl/objectives/loss.py:summarise": "metrics",
-    "rl/policy_model.py:load_metrics": "metrics",
+    "rl/policy_model.py:longcat_policy.<locals>.load_metrics": "metrics",
     "rollout/publishing.py": "weights",
     "rollout/records.py:completion_metrics": "metrics",
     "rollout/versions.py": "weights",
@@ -66,7 +66,14 @@ APART = {
     "sharding.py": "where arrays lie, for every room",
     "verifiers/child.py": "frames of bytes, whatever they hold",
 }
-MESSAGES = ("orchestrator.changes", "events", "records.BlockDecoded", "records.Replica", "Mailbox")
+MESSAGES = (
+    "orchestrator.changes",
+    "GroupVerified",
+    "events",
+    "records.BlockDecoded",
+    "records.Replica",
+    "Mailbox",
+)
 MESSAGES += ("records.GroupGenerated", "records.GroupsMigrated")
 """Modules whose types are notes about a problem by its number, or carry one of the forms below."""
 
@@ -98,7 +105,7 @@ class Watch:
             if here == ("orchestrator/tickets.py", "open") and self._num_steps == WARM_STEPS:
                 self._is_on = True
             if self._is_on:
-                self.passed.setdefault(file, {})[code.co_name] = None
+                self.passed.setdefault(file, {})[code.co_qualname] = None
             elif self._is_rl and file not in self.traced and _is_tracing(frame):
                 self.traced[file] = None
         elif event == "return" and here == ("rl/trainer.py", "train_step"):
@@ -207,7 +214,7 @@ def show(watch: Watch, *, names_functions: bool) -> None:
     said(f"\n{len(forms)} types made on the way: {', '.join(forms)}")
     said(f"messages: {', '.join(name for name in watch.made if name not in forms)}")
     for file, functions in passed.items() if names_functions else ():
-        said(f"\n{file}: {', '.join(functions)}")
+        said(f"\n{file}: {', '.join(name for name in functions if '<' not in name)}")
 
 
 def main() -> None:

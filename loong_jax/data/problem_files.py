@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from loong_jax.data import json_files, response
 from loong_jax.data.json_files import BadLine
 from loong_jax.environments.environment import Domain, Problem
+from loong_jax.errors import ConfigError
 from loong_jax.verifiers import VERIFIERS, own_table
 
 DOMAIN_OF_VERIFIER: dict[str, Domain] = {"code": "code", "logic": "logic"}  # of others: stem
@@ -84,7 +85,14 @@ def read(path: Path, own: Sequence[str] = ()) -> ProblemFile:
             )
         found.setdefault(digest, posed)
 
-    num_lines = len(json_files.read_lines(path, read_line, noun="problem"))
+    try:
+        num_lines = len(json_files.read_lines(path, read_line, noun="problem"))
+    except _ProgramNamed as error:  # said once: all lines may name it
+        raise ConfigError(
+            f"{path} names the verifier {error.args[0]!r}, a program, which no file of data may "
+            "start. If you know what it does, name it to the command too: "
+            f"--verifier {error.args[0]}"
+        ) from None
     return ProblemFile(tuple(found.values()), num_lines - len(found))
 
 
@@ -113,7 +121,7 @@ def from_record(record: Mapping[str, Any]) -> dict[str, Any] | None:
     found = {key: record[key] for key, kind in kinds.items() if isinstance(record.get(key), kind)}
     try:
         _posed(found, 0)
-    except BadLine:
+    except (BadLine, _ProgramNamed):
         return None
     return found
 
@@ -176,6 +184,10 @@ def _posed(record: Mapping[str, Any], line: int, own: Sequence[str] = ()) -> tup
     return digest, Posed(problem, line, messages, _solution(_worked(record), gold))
 
 
+class _ProgramNamed(Exception):
+    """A line names a verifier of somebody's own that the reader does not."""
+
+
 def _verifier(record: Mapping[str, Any], own: Sequence[str]) -> str:
     """The name of the verifier that a line asks for."""
     usual = "code" if "tests" in record else next(iter(own_table(own)), "math")
@@ -191,10 +203,7 @@ def _verifier(record: Mapping[str, Any], own: Sequence[str]) -> str:
         place, _, known = whole.rpartition(":")
         if known == kind and list(Path(place).parts[-len(parts) :]) == parts:
             return name
-    raise BadLine(
-        f"has verifier={written!r}, a program, which no file of data may start. If you know what "
-        f"it does, name it to the command too: --verifier {written}"
-    )
+    raise _ProgramNamed(written)
 
 
 def _worked(record: Mapping[str, Any]) -> str | None:

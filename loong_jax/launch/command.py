@@ -3,7 +3,7 @@
 import dataclasses
 import sys
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated
 
 import tyro
 
@@ -11,6 +11,15 @@ from loong_jax import cli_help, options, recipes
 from loong_jax.errors import ConfigError
 from loong_jax.launch import tpu_vm
 from loong_jax.run import distributed
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """Runs a recipe on a TPU slice. Overrides of the recipe follow after `--`."""
+
+    action: tyro.conf.Positional[tpu_vm.Action] = "all"  # what to do
+    dry_run: bool = False  # print the commands and run none of them
+    machines: Annotated[tpu_vm.TpuVm, tyro.conf.arg(name="")]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -24,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         words = [*cli_help.LAUNCH_EXAMPLE.split()]
         print(f"note: as an example, loong launch tpu-vm {' '.join(words)}", file=sys.stderr)
     recipe = _recipe_for_hosts(words, flags_of(tpu_vm.TpuVm) | {"--dry-run"})
-    chosen = parse_launch(tpu_vm.TpuVm, tpu_vm.ACTIONS, words)
+    chosen = options.parse(LaunchOptions, "loong launch tpu-vm RECIPE", words)
     vm, job = chosen.machines, tpu_vm.Job(recipe=recipe, arguments=overrides)
     if chosen.action in tpu_vm.STARTING:
         config, processes = recipes.get_recipe(recipe)(), distributed.Processes()
@@ -56,24 +65,6 @@ def _recipe_for_hosts(words: list[str], flags: set[str]) -> str:
         f"{' '.join(words[:1])!r} stands where a recipe for several hosts belongs. Choose one of: "
         f"{', '.join(recipes.ON_ALL_PROCESSES)}."
     )
-
-
-def parse_launch(machines: type, actions: Sequence[str], arguments: Sequence[str]) -> Any:
-    """Returns an object with `action, dry_run` and `machines`, of the type given."""
-    kind = dataclasses.make_dataclass(
-        "LaunchOptions",
-        [
-            options.option(
-                "action", tyro.conf.Positional[Literal[tuple(actions)]], "all", "what to do"
-            ),
-            options.option("dry_run", bool, False, "print the commands and run none of them"),
-            options.option("machines", machines, dataclasses.MISSING, None, name=""),
-        ],
-        frozen=True,
-        kw_only=True,
-    )
-    text = "Runs a recipe on a TPU slice. Overrides of the recipe follow after `--`."
-    return options.parse(kind, "loong launch tpu-vm RECIPE", arguments, description=text)
 
 
 def flags_of(config_type: type) -> set[str]:

@@ -70,7 +70,6 @@ def quickstart() -> Recipe:
             prefill_prompts=2,  # more hardly come at a time
             narrow_slots=(16, 64),
             groups_per_replica=2,
-            single_threaded=True,
         ),
         verifiers=RayVerifiers(),
         evaluation=EvaluationSettings(

@@ -195,7 +195,8 @@ def rl() -> Recipe:
     of 2e-6 (2e-5 with --lora) unless an option gives another. Machine: 2 CPU cores, 3 GB for a
     model of a million parameters.
     """
-    stage = dataclasses.replace(quickstart.rl_stage(START, (), num_steps=50), row_length=0)
+    stage = quickstart.rl_stage(START, (), num_steps=50)
+    stage = dataclasses.replace(stage, rows=16, row_length=0)
     return _of_quickstart("rl", {"before": EvaluationStage(), "rl": stage})
 
 

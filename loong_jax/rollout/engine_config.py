@@ -99,9 +99,6 @@ class EngineSettings:
     max_stop_ids: int = 0  # tokens beside those of the tokenizer that may end a sample
     raw_log_probs: bool = False  # log-probabilities under softmax(logits) are recorded as well
     routing: bool = False  # the targets chosen for every token are recorded, for replay
-    # on a CPU without a mesh a program runs in the thread that calls it: where as many of these
-    # decode as there are cores, sharing out its small pieces only takes time
-    single_threaded: bool = False
 
     def __post_init__(self):
         for name in (

@@ -342,7 +342,8 @@ class LocalReplicaGroup:
     def mend(self, replica: int) -> None:
         """A new, empty replica in the place of one that failed; nothing where none did."""
         if self._mailboxes[replica].is_over and not self._closing.is_set():
-            self._past_counts.update(self._counts[replica])
+            counts, self._counts[replica] = self._counts[replica], {}
+            self._past_counts.update({k: n for k, n in counts.items() if "held" not in k})
             self._mailboxes[replica] = Mailbox()
             if replica in self._reclaimed:
                 self._mailboxes[replica].put(lambda host: host.rest())
@@ -406,7 +407,15 @@ class LocalReplicaGroup:
                     if was_busy:
                         self._say(ReplicaIdle(number))
                 elif not replica.is_paused:
-                    self._decode_block(number, replica)
+                    groups, block = replica.step()
+                    if block.num_tokens or block.active_slots:  # and not only tools were waited for
+                        self._say(block)
+                    for group in groups:
+                        self._forget([group.ticket.number])
+                        self._say(GroupGenerated(group))
+                    if replica.is_empty:
+                        self._say(ReplicaIdle(number))
+                    self._after_block(replica)
                 self._counts[number] = replica.statistics()
                 self._pressures[number] = replica.cache_pressure
         except Exception as error:
@@ -416,21 +425,11 @@ class LocalReplicaGroup:
             self._versions.release(replica.version, f"replica-{number}")
         if failure and replica is not None:
             self._partials.keep(replica.partials())
+        replica = None  # its cache is free when a new one takes its place
         self._pressures.pop(number, None)
         mailbox.end()
         if failure:
             self._say(ReplicaFailed(number, failure))
-
-    def _decode_block(self, number: int, replica: Replica) -> None:
-        groups, block = replica.step()
-        if block.num_tokens or block.active_slots:  # and not only tools were waited for
-            self._say(block)
-        for group in groups:
-            self._forget([group.ticket.number])
-            self._say(GroupGenerated(group))
-        if replica.is_empty:
-            self._say(ReplicaIdle(number))
-        self._after_block(replica)
 
     def _compile(self, engine: Engine, params: Any) -> None:
         """The first replica of an engine compiles for all."""

@@ -34,18 +34,9 @@ class OneDevice:
     caches: Any = WHOLE  # how caches are cut
     one_cache: Any = WHOLE  # as `caches`, of a single sequence
 
-    def __init__(
-        self,
-        model_of: Callable[[Params], Any],
-        make_cache: Callable[[int, int], Cache],
-        *,
-        single_threaded: bool = False,
-    ):
-        """`single_threaded` is that of `EngineSettings`."""
+    def __init__(self, model_of: Callable[[Params], Any], make_cache: Callable[[int, int], Cache]):
         self.model_of = model_of
         self.make_cache = make_cache
-        on_cpu = single_threaded and jax.default_backend() == "cpu"
-        self._options = {"xla_cpu_multi_thread_eigen": False} if on_cpu else None
 
     def refuse_uneven(self, config: EngineSettings) -> None:
         """One device takes any number of sequences."""
@@ -76,7 +67,7 @@ class OneDevice:
     ) -> Callable[..., Any]:
         """`program` compiled; `outs` says how its results, or all leaves below one, are cut."""
         del outs
-        return jax.jit(program, donate_argnums=donate, compiler_options=self._options)
+        return jax.jit(program, donate_argnums=donate)
 
     def eval_shape(self, program: Callable[..., Any], *args: Any) -> Any:
         """The result of `program` as `jax.ShapeDtypeStruct`."""

@@ -114,7 +114,6 @@ class SlotEngine:
             devices = OneDevice(
                 lambda weights: nnx.merge(graphdef, nnx.State(weights)),
                 functools.partial(make_cache, model_config),
-                single_threaded=config.single_threaded,
             )
         return cls(
             devices,

@@ -84,13 +84,11 @@ def main(arguments: Sequence[str]) -> int:
             print(train_help.settings_that_matter(name or found.name, config, found.text))
             return 0
     rest = ["--help" if word == "--help-all" else word for word in rest]
-    if getattr(found.config, "pod", None) is not None:
-        processes = distributed.Processes()
-        chosen = options.parse_train(
-            found.name, found.text, found.config, rest, processes=processes
-        )
+    has_pod = getattr(found.config, "pod", None) is not None
+    processes = distributed.Processes() if has_pod else None
+    chosen = options.parse_train(found.name, found.text, found.config, rest, processes=processes)
+    if has_pod:
         return pod_sft.train(chosen.config, chosen.run_dir, chosen.processes)
-    chosen = options.parse_train(found.name, found.text, found.config, rest)
     config = chosen.config
     if found.is_new:
         config = choosing.finished(config, found.config, rest)

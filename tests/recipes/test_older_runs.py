@@ -15,6 +15,8 @@ from loong_jax.recipes import FileProblems, PackagedProblems, Recipe
 
 OLDER = Path(__file__).with_name("older_runs")
 EVALUATES = {"evaluation.num_problems", "evaluation.pass_at"}
+FASTER = {"engine.prefill_prompts", "engine.single_threaded", "model.chunk_tokens",
+          "model.unroll_layers"}  # fmt: skip
 CHANGED_SINCE = {  # what their recipes say otherwise today
     "problems": {"engine.cache_length", "engine.prefill_lengths", "stages.sft.row_length",
                  "stages.sft.is_cold_start", "stages.rl.row_length", "stages.before"},
@@ -25,6 +27,10 @@ CHANGED_SINCE = {  # what their recipes say otherwise today
     "distill": {"engine.cache_length", "engine.prefill_lengths", "stages.sft.row_length",
                 *EVALUATES},
     "agentic-mini": {"stages.sft.is_cold_start"},
+    "quickstart": FASTER
+    | {f"stages.{name}.rows" for name in ("rl_stem", "rl_logic", "rl_code", "general")},
+    "quickstart-controls": FASTER
+    | {f"stages.noise_{d}_{i}.rows" for d in ("stem", "logic", "code") for i in range(6)},
     "environments": {"stages.sft.is_cold_start", "stages.before"},
 }  # fmt: skip
 

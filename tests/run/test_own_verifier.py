@@ -67,9 +67,12 @@ def test_lines_name_it_by_the_end_of_its_path_where_the_command_does_too(place):
     found = problem_files.read(file, [f"{place}/{NAME}"]).problems
     assert [problem.verifier for problem in found] == [NAME] * 5 + ["math"]
     for name in (NAME, f"elsewhere/{NAME}", "json_value.py:Other", f"/{NAME}"):
-        json_files.write_jsonl(file, [{**line, "verifier": name}])
-        with pytest.raises(ConfigError, match=r"no file of data may start.*--verifier"):
+        json_files.write_jsonl(file, [line, {**line, "verifier": name}, {"verifier": name}])
+        with pytest.raises(
+            ConfigError, match=r"^\S+ names .*no file of data may start.*--verifier \S+$"
+        ):
             problem_files.read(file, () if name == NAME else [f"{place}/{NAME}"])
+    assert problem_files.from_record({**line, "verifier": NAME}) is None
     with pytest.raises(ConfigError, match="another of the name"):
         problems(place, verifiers=(NAME, f"other/{NAME}"))
 

@@ -10,11 +10,13 @@ import math
 import re
 import shlex
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 from loong_jax.errors import ConfigError
 from loong_jax.launch.tpu_vm.topology import Slice, parse_topology
 
-ACTIONS = ("create", "push", "run", "status", "logs", "stop", "delete", "all")
+Action = Literal["create", "push", "run", "status", "logs", "stop", "delete", "all"]
+ACTIONS = get_args(Action)
 STARTING = ("create", "run", "all")  # those after which a recipe runs, so that it must fit
 CHECKOUT_HAS = "launch/tpu_vm/worker.sh"
 WORKER = f"loong/{CHECKOUT_HAS}"  # on every host, once pushed

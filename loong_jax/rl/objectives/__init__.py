@@ -1,6 +1,6 @@
 """Policy objectives as data, and the one loss that reads them.
 
-An `Objective` has four parts: signal (`rl.rewards`), ratio, clip and reduction. `published` has
+An `Objective` has four parts: signal (`rl.rewards`), ratio, clip and reduction. `objective` holds
 those of the field by name and corrections of the engine's gap, `policy_loss` is loss and metrics.
 docs/reference/objectives.md says which to choose.
 """
@@ -18,21 +18,16 @@ from loong_jax.rl.objectives.clips import (
     clipped_gain,
     pos_high_at,
 )
-from loong_jax.rl.objectives.loss import (
+from loong_jax.rl.objectives.loss import LossSums, empty_sums, policy_loss, summarise
+from loong_jax.rl.objectives.objective import (
     K2KL,
     K3KL,
-    LossSums,
+    OBJECTIVES,
     MeanOfSequenceMeans,
     Objective,
     Reduction,
     TokenMean,
     TokenSumOverConstant,
-    empty_sums,
-    policy_loss,
-    summarise,
-)
-from loong_jax.rl.objectives.published import (
-    OBJECTIVES,
     cispo_objective,
     dapo_objective,
     decoupled_ppo_objective,

@@ -1,134 +1,24 @@
-"""An objective, and the one loss that reads it.
+"""The one loss: reads an `Objective` and works through its parts.
 
-An `Objective` is data: signal (`rl.rewards`), ratio (`ratios`), clip (`clips`) and reduction;
-besides, a penalty and trust in the engine. `policy_loss` works through its parts. Every denominator
-is known before a step's first micro-batch, so the losses and gradients of its micro-batches add up
-to those of the step, however rollouts are packed into them. Equations without a paper are of
-arXiv:2509.18883.
+Every denominator is known before a step's first micro-batch, so the losses and gradients of its
+micro-batches add up to those of the step, however rollouts are packed into them.
 """
 
-import dataclasses
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from loong_jax import own
-from loong_jax.errors import ConfigError
-from loong_jax.rl import rewards
 from loong_jax.rl.objectives import clips, ratios
-from loong_jax.rl.objectives.clips import Clip
-from loong_jax.rl.objectives.ratios import DecoupledRatio, EngineTrust, Ratio
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TokenSumOverConstant:
-    """Sum over tokens, over num_groups * group_size * max_response_tokens (eq. 4: G * T_max).
-
-    Constant: neither masked rollouts nor micro-batches nor packing change it.
-    """
-
-    group_size: int  # G, masked rollouts included
-    max_response_tokens: int  # T_max
-
-    def __post_init__(self):
-        if self.group_size < 1 or self.max_response_tokens < 1:
-            raise ConfigError(
-                f"group_size={self.group_size} and max_response_tokens={self.max_response_tokens} "
-                "must be >= 1. Correct the recipe."
-            )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MeanOfSequenceMeans:
-    """Mean over a response's tokens, then over num_groups * group_size responses (eq. 3)."""
-
-    group_size: int  # G, masked rollouts included
-
-    def __post_init__(self):
-        if self.group_size < 1:
-            raise ConfigError(f"group_size={self.group_size} must be >= 1. Correct the recipe.")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TokenMean:
-    """Sum over tokens, over the number of tokens of the whole step that have a loss mask.
-
-    arXiv:2503.14476 (eq. 8) and 2506.13585 (eq. 4) divide within each group and then average over
-    groups; their released code and this divide by all tokens at once.
-    """
-
-
-Reduction = TokenSumOverConstant | MeanOfSequenceMeans | TokenMean
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class K3KL:
-    """beta * (exp(d) - d - 1) with d = reference - policy log-probability, for each token."""
-
-    beta: float
-
-    def __post_init__(self):
-        _check_beta(self.beta)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class K2KL:
-    """beta * d^2 / 2 with d = reference - policy log-probability, for each token.
-
-    On the policy's own samples its gradient is that of the reverse KL, and it grows with d where
-    that of k3 grows with exp(d): the one to follow a distant reference, such as a teacher, by.
-    """
-
-    beta: float
-
-    def __post_init__(self):
-        _check_beta(self.beta)
-
-
-def _check_beta(beta: float) -> None:
-    if not 0 <= beta < float("inf"):
-        raise ConfigError(f"beta={beta} must be finite and >= 0. Use kl=None for no penalty.")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Objective:
-    """What a rollout teaches (signal), how far the policy has moved (ratio), where that stops
-    (clip), how tokens become one number (reduction); besides, a penalty and trust in the engine.
-    """
-
-    signal: rewards.AdvantageEstimator
-    ratio: Ratio
-    clip: Clip
-    reduction: Reduction
-    kl: K3KL | K2KL | None = None
-    engine: EngineTrust = EngineTrust()
-
-    def __post_init__(self):
-        for name, kinds, method in (
-            ("signal", rewards.AdvantageEstimator, "advantages"),
-            ("clip", Clip, "gain"),
-        ):
-            contract = own.Contract(kinds, [method], "docs/tutorials/own_objective.md")
-            object.__setattr__(self, name, own.as_own(getattr(self, name), name, contract))
-        for name, kinds in (("ratio", Ratio), ("reduction", Reduction)):
-            if not isinstance(part := getattr(self, name), kinds):
-                known = ", ".join(kind.__name__ for kind in get_args(kinds))
-                raise ConfigError(
-                    f"{name}={part!r:.80} is not one that the loss reads. Choose one of {known}; "
-                    "of your own may be signal and clip."
-                )
-        if self.engine.sequence_cap is not None and self.ratio.engine_cap is not None:
-            raise ConfigError(
-                f"engine.sequence_cap={self.engine.sequence_cap} and ratio.engine_cap="
-                f"{self.ratio.engine_cap} would both correct the engine's gap. Set one to None."
-            )
-
-    @property
-    def needs_proximal(self) -> bool:
-        """True where `proximal_logprob` enters the loss."""
-        return isinstance(self.ratio, DecoupledRatio)
+from loong_jax.rl.objectives.objective import (
+    K2KL,
+    MeanOfSequenceMeans,
+    Objective,
+    Reduction,
+    TokenMean,
+    TokenSumOverConstant,
+)
 
 
 class LossSums(NamedTuple):

@@ -330,7 +330,6 @@ class Scheduler:
 
     def _begin_replica(self) -> None:
         """Its weights, for a replica that has none; `_is_up` hears when it has them."""
-        self._replica = None
         self.group.assign(0, self.version)
         if self._is_paused:
             self.group.pause(0)
@@ -363,6 +362,7 @@ class Scheduler:
                     self._fail(entry.request.request_id, "engine", message)
                 else:
                     waiting.append(entry)
+            self._replica = None  # or its cache would live beside that of the new one
             self.group.mend(0)
             self._begin_replica()
             for entry in waiting:

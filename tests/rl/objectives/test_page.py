@@ -10,7 +10,7 @@ import pytest
 from loong_jax import options
 from loong_jax.recipes import get_recipe
 from loong_jax.rl import objectives
-from loong_jax.rl.objectives import published
+from loong_jax.rl.objectives import objective
 
 PAGE = (Path(__file__).parents[3] / "docs/reference/objectives.md").read_text()
 COMMANDS = re.findall(r"^loong train (.*)$", PAGE, re.MULTILINE)
@@ -46,11 +46,11 @@ def test_the_snippet_makes_a_recipe():
 def test_the_tables_name_every_objective_and_correction():
     named = [
         name
-        for name, value in vars(published).items()
+        for name, value in vars(objective).items()
         if inspect.isfunction(value)
-        and value.__module__ == published.__name__
+        and value.__module__ == objective.__name__
         and not name.startswith("_")
-        and value is not published.objective_of
+        and value is not objective.objective_of
     ]
     assert len(named) > 10
     for name in named:

@@ -163,6 +163,7 @@ def test_an_engine_error_fails_those_that_ran_and_the_server_lives_on(broken):
     assert server.post(CHAT, ask())[0] == 200
     assert server.scheduler.metrics.engine_errors._value.get() == 1
     server.check_no_leak()
+    assert b"loong_pages 0.0" in server.scheduler.metrics.text()  # nor those of the one that failed
 
 
 def test_what_had_not_begun_is_done_once_more(broken):
