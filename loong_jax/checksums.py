@@ -49,14 +49,17 @@ def of_array(array: Any) -> int:
     """
     parts = [array]
     if isinstance(array, jax.Array):
-        sharding = array.sharding
-        (platform,) = {device.platform for device in sharding.device_set}
-        if platform != "cpu" or not array.is_fully_addressable:
-            mesh: Any = getattr(sharding, "mesh", None)  # none of one device
+        if not is_on_host(array):
+            mesh: Any = getattr(array.sharding, "mesh", None)  # none of one device
             return int(np.asarray(launch(mesh, sum_of_bits, array)))
-        # Parts on CPU devices lie in the host's memory, and XLA's program there would copy them.
         parts = [shard.data for shard in array.addressable_shards if shard.replica_id == 0]
     return sum(map(_of_host, map(np.asarray, parts))) & 0xFFFFFFFF
+
+
+def is_on_host(array: jax.Array) -> bool:
+    """Whether its parts lie in this host's memory, where XLA's program would copy them."""
+    (platform,) = {device.platform for device in array.sharding.device_set}
+    return platform == "cpu" and array.is_fully_addressable
 
 
 def _of_host(array: np.ndarray) -> int:

@@ -4,12 +4,10 @@ The settings must stand before JAX is imported.
 """
 
 import gc
-import inspect
 import itertools
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import hypothesis
@@ -75,13 +73,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Garbage is not looked for among modules and tests, which takes a sixteenth of the time.
 
-    Nor is it rarer to look among all the rest: compiled programs would pile up. And an objective
-    takes parts of a user's own, which no annotation names.
+    Nor is it rarer to look among all the rest: compiled programs would pile up.
     """
     gc.freeze()
     gc.set_threshold(10_000, 10, 5)
-    if (loss := sys.modules.get("loong_jax.rl.objectives.loss")) is not None:
-        loss.Objective.__init__ = inspect.unwrap(loss.Objective.__init__)
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -205,12 +205,13 @@ class Replica:
             self.engine.config.prefill_length(len(prompt))
             self.engine.config.check_length(len(prompt), max(limits or (drawn.max_new_tokens,)))
             self._jobs[ticket.number] = job
-            partial = (partials or {}).get(ticket.number, PartialGroup(self.version, {}, {}))
-            job.rollouts |= partial.ended
-            for number in sorted(set(range(job.size)) - set(partial.ended)):
+            partial = (partials or {}).get(ticket.number)
+            ended, unfinished = (partial.ended, partial.unfinished) if partial else ({}, {})
+            job.rollouts |= ended
+            for number in sorted(set(range(job.size)) - set(ended)):
                 attempt = Attempt(job, number, 0)
-                if number in partial.unfinished:
-                    tokens, log_probs, attempt.started_s = partial.unfinished[number]
+                if number in unfinished:
+                    tokens, log_probs, attempt.started_s = unfinished[number]
                     attempt.extend(tokens, log_probs)
                     self._read_again(attempt)
                 else:

@@ -271,7 +271,7 @@ def test_layers_that_are_cut_apart_keep_no_more_than_stacked_ones():
         str(jax.make_jaxpr(lambda tokens, one=one: one(tokens).logits)(tokens)).count("prevent_cse")
         for one in (model, model.layers_cut())
     )
-    assert (whole, cut) == (1, config.num_layers)
+    assert cut - whole == config.num_layers - 1  # those inside of a layer are the same programs
 
 
 def test_padding_meets_no_expert():
