@@ -30,7 +30,7 @@ def own_function(name: str) -> Callable[..., Any]:
     found = _within(file, runpy.run_path, place, run_name=place).get(function)
     if not callable(found):
         raise ConfigError(
-            f"{file} has no function {function!r}, and no class. Write `def {function}(...):` or "
+            f"{file} has no function {function!r}, nor a class. Write `def {function}(...):` or "
             f"`class {function}:` there."
         )
     if isinstance(found, type):
@@ -97,7 +97,10 @@ class OwnPart:
         """A setting, or else what the part has of that name."""
         if name.startswith("__") or name in ("kind", "settings"):  # of a copy in the making
             raise AttributeError(name)
-        return self.settings[name] if name in self.settings else getattr(self.part, name)
+        if name in self.settings:
+            return self.settings[name]
+        found = getattr(self.part, name)
+        return functools.partial(_within, self.kind, found) if inspect.ismethod(found) else found
 
 
 class Contract(NamedTuple):

@@ -72,6 +72,10 @@ class PackagedProblems:
     # packages with longer questions at these levels are left out
     max_prompt_chars: Annotated[int, tyro.conf.arg(prefix_name=False)] = 64
 
+    def __post_init__(self):
+        if self.directory:  # found again from wherever a run goes on
+            object.__setattr__(self, "directory", str(Path(self.directory).resolve()))
+
     def by_domain(self) -> dict[str, DomainProblems]:
         """By name of the package; ConfigError where there is none to pose."""
         from loong_jax.recipes import packaged

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +28,8 @@ from loong_jax.models.parameters import Weights
 from loong_jax.orchestrator.experience_maker import Scorers, TrainerWithGenerators
 from loong_jax.orchestrator.journal import Journal
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
+from loong_jax.orchestrator.protocols import Policy
 from loong_jax.orchestrator.tickets import MixedStream, TicketSource
-from loong_jax.own import part_of
 from loong_jax.recipes import EvaluationStage, FusionStage, RlStage, SftStage, Stage
 from loong_jax.report.metrics_log import MetricsLog, read_metrics
 from loong_jax.report.progress import Progress
@@ -343,7 +343,7 @@ def _tickets(work: Work[RlStage]) -> TicketSource:
 def _loop_settings(settings: RlStage, seed: int) -> LoopSettings:
     return LoopSettings(
         total_steps=settings.num_steps,
-        scheduler=part_of(settings.scheduler),
+        scheduler=cast(Policy, settings.scheduler),  # one of a user's own stands for its part
         checkpoint_every=settings.checkpoint_every,
         verdict_deadline_s=settings.verdict_deadline_s,
         stall_timeout_s=settings.stall_timeout_s,

@@ -128,7 +128,10 @@ def _judge(verifier: Any, line: bytes) -> tuple[Any, Verdict | Score]:
         return None, verdict.ungradable("record", "no JSON object")
     try:
         read = getattr(verifier, "verify_record", None)
-        return record, read(record) if read else _verify_problem(verifier, record)
+        found = read(record) if read else _verify_problem(verifier, record)
+        if not isinstance(found, Verdict | Score):
+            raise TypeError(f"it returned {found!r:.80}, which is no verdict")
+        return record, found
     except Exception as error:
         return record, verdict.ungradable(
             "verifier raised", f"{type(error).__name__}: {error}"[:200]

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loong_jax import interrupts
+from loong_jax.errors import ConfigError
 from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.faults import RunStalled
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
@@ -213,4 +214,17 @@ def test_silence_stops_the_run_and_names_what_blocks():
     world = FakeWorld(seed=1, times=FakeTimes(generate_s=1e9))
     run = make_run(world, policy=DoraPolicy(groups_per_step=2))
     with pytest.raises(RunStalled, match="decoding"):
+        run.run()
+
+
+def test_what_is_no_action_ends_the_run():
+    """A policy of a user's own that decides something else is asked no second time."""
+
+    class Odd(DoraPolicy):
+        def decide(self, view, now_s):
+            return ["junk"]
+
+    world = FakeWorld(seed=0, outcome_of=outcomes)
+    run = make_run(world, policy=Odd(groups_per_step=2, max_staleness=0))
+    with pytest.raises(ConfigError, match="decided 'junk', which is no action"):
         run.run()

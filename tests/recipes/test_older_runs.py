@@ -73,7 +73,10 @@ def test_they_read_back_as_what_they_were(run, name):
     assert type(config) is Recipe
     written = configs.to_json(config)
     if "-started" not in name:  # those leave a cold start out
-        assert set(map(str, values_of(before))) <= set(map(str, values_of(written)))
+        said = set(map(str, values_of(written)))  # paths are whole
+        assert {
+            value for value in map(str, values_of(before)) if str(Path(value).resolve()) not in said
+        } <= said
     assert not any("." in kind for kind in kinds_of(written))
     assert configs.from_json(json.loads(json.dumps(written))) == config
 

@@ -291,3 +291,20 @@ def test_own_parts_are_one_key_of_programs_and_refuse_their_settings_before_anyt
         else:
             with pytest.raises(ConfigError, match=r"own\.py:Halved, line 9, raised Asse"):
                 named.try_own_parts(changed)
+
+
+RAISES = """
+import dataclasses
+
+@dataclasses.dataclass(frozen=True)
+class Mine:
+    def decide(self, view, now_s):
+        raise RuntimeError("boom")
+"""
+
+
+def test_what_a_part_of_your_own_raises_is_one_line_with_its_place(tmp_path):
+    (tmp_path / "own.py").write_text(RAISES)
+    part = own.OwnPart(kind=f"{tmp_path}/own.py:Mine", settings={})
+    with pytest.raises(ConfigError, match=r"own\.py:Mine, line 7, raised RuntimeError: boom"):
+        part.decide(None, 0.0)

@@ -85,6 +85,11 @@ class Method:
     drops_out: ClassVar[bool] = False  # takes masks, draws them at `keep_rate` by `seed`
     ranks_rows: ClassVar[bool] = False  # keep rates follow the ranks of entries in their rows
 
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        if cls.weights_are not in (known := ("any", "shares", "none")):
+            raise ConfigError(f"weights_are={cls.weights_are!r} is none of {', '.join(known)}.")
+
     def __post_init__(self):
         for name, value in self.settings().items():
             if name in self.bounds and not self.bounds[name].holds(value):
