@@ -126,8 +126,9 @@ def test_gradients_of_a_dense_decoder_are_scattered_on_tpu():
     of_layers, of_words = (2 * size * 3 / 4 / 1e6 for size in (layers, 4736 * 512))
     smallest = 2 * 512 * 512 * 3 / 4 / 1e6  # a matrix of the attention
     assert moved["all-reduce"] < smallest / 2
-    assert moved["reduce-scatter"] == pytest.approx(of_layers + of_words, rel=0.1)
-    assert moved["all-gather"] == pytest.approx(2 * of_layers + of_words, rel=0.1)
+    # logits are made in two chunks, and again going back
+    assert moved["reduce-scatter"] == pytest.approx(of_layers + 2 * of_words, rel=0.1)
+    assert moved["all-gather"] == pytest.approx(2 * of_layers + 3 * of_words, rel=0.1)
 
 
 @pytest.mark.slow
