@@ -87,10 +87,10 @@ PEAKS = {
 class Options:
     """Trains and decodes a LongCat of 2 billion parameters in bfloat16 on the device that is here.
 
-    The default batch needs 105 GB of device memory. --batch 8 needs 66, for which a GPU of 80 must
-    have XLA_PYTHON_CLIENT_MEM_FRACTION=0.9 in its environment. `train`: seconds of a step and its
-    share of the peak. `decode`: bytes that a step must read, over
-    its time, as a share of the memory's bandwidth.
+    The default batch needs more than 105 GB of device memory. --batch 8 needs more than 66, for
+    which a GPU of 80 must have XLA_PYTHON_CLIENT_MEM_FRACTION=0.9 in its environment. `train`:
+    seconds of a step and its share of the peak. `decode`: bytes that a step must read, over its
+    time, as a share of the memory's bandwidth.
     Example: loong bench device --json device.json
     """
 

@@ -111,7 +111,7 @@ def rl_stage(after: str, domains: tuple[str, ...], *, num_steps: int) -> RlStage
         optimizer=AdamW(schedule=RL_SCHEDULE),
         group_size=GROUP_SIZE,
         sampling=SamplingSettings(max_new_tokens=MAX_NEW_TOKENS),
-        rows=4,  # what a program makes of so few stays near a core
+        rows=4,  # of so few a CPU keeps the temporaries in its caches
         row_length=152,
         # No right response comes near the limit here: what reaches it runs on in circles. Masked
         # instead, such responses would go unpunished and take over.
