@@ -30,7 +30,7 @@ def like(saved: str | int, array: Any) -> str | int:
 
 
 def is_of_whole(saved: str | int) -> bool:
-    """Whether the array was in one place, on a host or a device, when it was saved."""
+    """True if the array was in one place, on a host or a device, when it was saved."""
     return isinstance(saved, str) and not saved.startswith(_BITS)
 
 
@@ -57,7 +57,7 @@ def of_array(array: Any) -> int:
 
 
 def is_on_host(array: jax.Array) -> bool:
-    """Whether its parts lie in this host's memory, where XLA's program would copy them."""
+    """True if the array lies in this host's memory, where XLA's program would copy it."""
     (platform,) = {device.platform for device in array.sharding.device_set}
     return platform == "cpu" and array.is_fully_addressable
 

@@ -56,7 +56,7 @@ _KEPT = ("residual", "router", "ffn_0", "ffn_1", "experts", "attention", "expand
 
 
 class Peak(NamedTuple):
-    """What a data sheet says of a device."""
+    """Peak rates of a device, from its data sheet."""
 
     bf16_flops: float  # per second, dense
     memory_bandwidth: float  # bytes per second

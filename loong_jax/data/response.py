@@ -17,7 +17,7 @@ NUM_MARKS = 5  # tokens of a tagged response besides thinking and answer: four t
 
 
 class Reading(NamedTuple):
-    """What a response says; `answer` is "" where there is none, as in thinking that never ends."""
+    """A parsed response; `answer` is "" where there is none, as in thinking that never ends."""
 
     thinking: str
     answer: str
@@ -57,7 +57,7 @@ class ResponseForm:
             )
 
     def prompt_of(self, prompt: str) -> str:
-        """What the policy is asked: a problem's prompt in the template."""
+        """The text given to the policy: a problem's prompt in the template."""
         return self.template.replace("{prompt}", prompt)
 
 
@@ -155,13 +155,13 @@ def without_end(text: str) -> str:
 
 
 def _is_struck_out(text: str, close: int) -> bool:
-    """Whether the tag at `close` is HTML's, which ends what `<s>` strikes out."""
+    """True if the tag at `close` is HTML's and ends a struck-out passage `<s> ... </s>`."""
     start = max(0, close - 600)
     return text.rfind("<s>", start, close) > max(0, text.rfind("</s>", start, close))
 
 
 def after_thinking(text: str) -> str | None:
-    """What is said after the thinking of any family; None for thinking that does not end."""
+    """The text after the thinking, of any family; None for thinking that does not end."""
     return _thought(text)[1]
 
 
@@ -224,7 +224,7 @@ def _by_form(text: str, form: ResponseForm) -> Reading:
 
 @functools.cache
 def _inner_tags(form: ResponseForm) -> re.Pattern[str]:
-    """What neither thinking nor answer of a form may hold."""
+    """The tags that neither thinking nor answer of a form may contain."""
     tags = (form.think_open, form.think_close, form.answer_open, form.answer_close)
     patterns = [re.escape(tag) for tag in tags if tag]
     if THINK_OPEN in tags:
@@ -306,7 +306,7 @@ def _is_quoted(text: str, tag: re.Match[str]) -> bool:
 
 
 def _is_mentioned(text: str, tag: re.Match[str]) -> bool:
-    """Whether a sentence speaks of an opening tag, as in "the tag <think> opens it"."""
+    """True if a sentence speaks of an opening tag, as in "the tag <think> opens it"."""
     if tag[0].startswith(("<longcat", "<|")):  # tokens of their own, which nobody writes by chance
         return False
     return _IN_SENTENCE.search(text[max(0, tag.start() - 40) : tag.start()]) is not None

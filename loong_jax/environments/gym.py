@@ -195,7 +195,7 @@ class Gym:
         return self._flaw(answer, self.solve(problem).answer, known) or verdict.correct()
 
     def _flaw(self, answer: str, gold: str, known: Mapping[str, Any]) -> Verdict | None:
-        """What is wrong with an answer; of a gold: why the problem cannot be judged."""
+        """The fault of an answer; of a gold answer, the reason why the problem cannot be judged."""
         if not 0 < len(answer) <= MAX_ANSWER_CHARS:
             return verdict.wrong("format", f"not a text of 1 to {MAX_ANSWER_CHARS} characters")
         try:

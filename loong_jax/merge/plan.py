@@ -1,4 +1,4 @@
-"""What a merge decides before it touches a leaf: names, weights, checks; and the leaf's task."""
+"""The plan of a merge, made before it touches a leaf: names, weights, checks, tasks of leaves."""
 
 import dataclasses
 import math

@@ -172,7 +172,7 @@ def write(
 
 
 def _copy_beside(file: AnyPath, target: Path, base: PublishedWeights) -> None:
-    """What lies beside the base's weights; what says that they are quantised no longer does."""
+    """Copies a file beside the base's weights; its marks of quantisation are left out."""
     if file.name == "config.json":
         target.write_text(base.config_text, encoding="utf-8", newline="")
     elif file.name == files.INDEX and base.is_dequantised:

@@ -1,4 +1,4 @@
-"""What a fusion did to the deltas: sizes, agreement, losses and gain, per tensor and overall.
+"""Statistics of a fusion's deltas: sizes, agreement, losses and gain, per tensor and overall.
 
 All values are JSON: numbers, lists and dicts; None where a quotient has no meaning (a delta of
 zero). Products are summed in float32 over a matrix and in float64 over matrices and leaves.
@@ -39,7 +39,7 @@ class Sums(NamedTuple):
 def fuse_with_report(
     base: Weights | None, experts: Experts, **settings: Any
 ) -> tuple[Weights, dict[str, Any]]:
-    """What `fuse` returns, with the same settings, and a report on it as JSON values.
+    """Fuses as `fuse` does, with the same settings, and adds a report on it as JSON values.
 
     {"method", "weights", "experts": [names], "global": RECORD, "tensors": {path: RECORD}}, where a
     RECORD holds num_entries, base_norm, fused_norm (of the fused delta), and by expert: norm of the

@@ -216,7 +216,7 @@ class Matrix:
         ranked: bool = False,
         of_models: bool = False,
     ) -> np.ndarray:
-        """What `program` gives for every piece, summed in float64 over pieces and lanes.
+        """The result of `program` summed in float64 over all pieces and lanes.
 
         With `of_models` the pieces have no base, so their deltas are the models.
         """
@@ -241,7 +241,7 @@ class Matrix:
         return self.sums(program, ranked=True)
 
     def gather(self, program: Callable[[Piece], Any], only: int | None = None) -> np.ndarray:
-        """What `program` gives for every piece, as one float32 matrix."""
+        """The results of `program` for all pieces, as one float32 matrix."""
         found = np.empty(self.size, np.float32)
 
         def one(start: int, stop: int) -> None:

@@ -43,7 +43,7 @@ class PathRules:
                 ) from error
 
     def role(self, path: str, dtype: Any) -> LeafRole:
-        """What a merge does with the leaf; integer and boolean leaves must agree exactly."""
+        """The role of a leaf in a merge; integer and boolean leaves must agree exactly."""
         if not jnp.issubdtype(dtype, jnp.floating):
             if jnp.issubdtype(dtype, jnp.complexfloating):
                 raise ConfigError(f"{path} is {dtype}, and only real weights can be merged.")

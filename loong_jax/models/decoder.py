@@ -1,4 +1,4 @@
-"""What decoders of all families share: how they are made, their two ends, layers in a stack."""
+"""Parts that decoders of all families share: construction, their two ends, stacked layers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar

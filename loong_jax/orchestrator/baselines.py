@@ -1,4 +1,4 @@
-"""What others do, as policies of the same scheduler: the bench compares DORA with these.
+"""Baseline policies of the same scheduler, with which the bench compares DORA.
 
 Where the trainer's devices are elastic (see `view.ReplicaState`), a policy generates on all of
 them and trains on all of them in turns; where the trainer has devices of its own, both go on at

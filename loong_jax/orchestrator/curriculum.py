@@ -120,7 +120,7 @@ class Curriculum:
 
 @dataclasses.dataclass(frozen=True)
 class Standing:
-    """What is known of a problem or a level."""
+    """The record of a problem or a level."""
 
     rate: float  # running mean
     num_groups: int
@@ -141,7 +141,7 @@ class CurriculumState:
 
 
 def key_of(settings: PassRates, problem: Problem) -> str:
-    """What a pass rate is kept of."""
+    """The key under which a problem's pass rate is kept: the problem itself, or its level."""
     if settings.of == "problem":
         return problem.uid
     return f"{problem.environment}/{problem.level}"
@@ -150,7 +150,7 @@ def key_of(settings: PassRates, problem: Problem) -> str:
 def is_posed(
     settings: PassRates, state: CurriculumState, problem: Problem, *, step: int, ticket: int
 ) -> bool:
-    """Whether a problem is posed as ticket `ticket`, after `step` steps."""
+    """True if a problem is posed as ticket `ticket`, after `step` steps."""
     standing = state.standings.get(key_of(settings, problem))
     if standing is None or standing.num_groups < settings.after_groups:
         return True

@@ -36,7 +36,7 @@ from loong_jax.orchestrator.tickets import UNFINISHED, UNLEASED
 
 
 def decide(view: Ledger, policy: Policy, now: float = 0.0) -> list[Action]:
-    """What to do now. The caller carries the actions out in order and asks again."""
+    """The next actions. The caller carries them out in order and asks again."""
     if view.step >= view.total_steps or not view.sets.working:
         return []
     return policy.decide(view, now)
@@ -68,7 +68,7 @@ class ElasticGate:
             )
 
     def decide(self, missing: float, threshold: float) -> tuple[bool, float]:
-        """Whether to lend, and the next threshold. `missing` is a share of a batch, in [0, 1]."""
+        """(lend, next threshold); `missing` is a share of a batch, in [0, 1]."""
         if missing > threshold:
             return True, min(self.highest, threshold + self.raised_by)
         return False, max(self.lowest, threshold - self.lowered_by)

@@ -1,4 +1,4 @@
-"""What may fail, how often, and what ends a run: too many faults, nothing to learn, a standstill.
+"""Budgets of faults, and the ends of a run: too many faults, nothing to learn, a standstill.
 
 Infrastructure fails apart from data: a lost replica or verifier is tried again after a pause that
 doubles, and says nothing about the group; an answer that cannot be graded is a property of the
@@ -51,7 +51,7 @@ class FaultBudget:
 
 
 def what_blocks(ledger: Ledger) -> str:
-    """What the run waits for, in words, when nothing happens any more."""
+    """A sentence on the cause of a standstill, where nothing happens any more."""
     if ledger.trainer != "idle":
         return f"the trainer is still {ledger.trainer}"
     busy = [n for n in range(len(ledger.replicas)) if ledger.tickets.num_decoding(n)]

@@ -59,7 +59,7 @@ class Journal:
 
     @property
     def next_segment(self) -> int:
-        """What `rotate` begins: the number for the snapshot taken just before."""
+        """The number of the segment that `rotate` begins, for the snapshot taken just before."""
         return self._segment + 1
 
     def reopen(self, first: int) -> list[Change]:
@@ -157,7 +157,7 @@ class Journal:
         return codec.group_from_plain(codec.decode(blob))
 
     def rotate(self) -> None:
-        """What follows goes on from the snapshot just taken."""
+        """Begins a new segment, which goes on from the snapshot just taken."""
         self.sync()
         self._begin(self.next_segment)
 
@@ -228,7 +228,7 @@ class LostStep(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    """What a journal held since the checkpoint."""
+    """The content of a journal since the checkpoint."""
 
     num_changes: int
     steps: tuple[LostStep, ...]

@@ -44,7 +44,7 @@ class Policy(Protocol):
         ...
 
     def decide(self, view: Ledger, now: float) -> list[Action]:
-        """What to do at `now` (seconds of the run's clock). Called again until it is nothing."""
+        """The actions at `now` (seconds of the run's clock). Called again until there is none."""
         ...
 
 

@@ -73,7 +73,7 @@ class _Step:
 
     @property
     def own_sequences(self) -> bool:
-        """Whether devices along `tensor` have sequences, caches and experts of their own."""
+        """True if devices along `tensor` have sequences, caches and experts of their own."""
         return self.tensor_cuts == "sequences"
 
     @property

@@ -209,7 +209,7 @@ def make_exchange(chosen: PlanOptions) -> exchange.Exchange:
 def make_request(
     chosen: PlanOptions, config: ModelConfig, topology: Topology, mesh: Mapping[str, int]
 ) -> Request:
-    """What the options ask for on this mesh, defaults filled in."""
+    """The request of the options on this mesh, defaults filled in."""
     axes = request.batch_axes(_tensor_cuts(chosen))
     shards = math.prod(mesh[axis] for axis in axes) * chosen.num_microbatches
     return Request(

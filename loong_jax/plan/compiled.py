@@ -92,7 +92,7 @@ def compile_ahead(
 
 
 def load(directory: Path) -> list[Compiled]:
-    """What the child left in its directory."""
+    """Reads the files that the child wrote to its directory."""
     result = json.loads((directory / "compiled.json").read_text(encoding="utf-8"))
     return [
         Compiled(

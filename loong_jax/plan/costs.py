@@ -1,4 +1,4 @@
-"""What an instruction costs: floating-point operations of its products and bytes of HBM traffic.
+"""The cost of an instruction: floating-point operations of its products, bytes of HBM traffic.
 
 Only matrix products and convolutions count as operations; element-wise work is bound by memory
 traffic in what we plan. A product in float32 at high precision takes several bf16 passes of the
@@ -169,7 +169,7 @@ def cost(module: Module, computation: Computation, instruction: Instruction) -> 
 
 
 def hbm_bytes(module: Module, computation: Computation, instruction: Instruction) -> float:
-    """What the instruction reads and writes, see the head of this module."""
+    """The bytes that an instruction reads and writes, see the head of this module."""
     if instruction.opcode == "custom-call" and not _moves_data(instruction):
         return 0.0
     stated = _STATED.search(instruction.attributes)
@@ -199,7 +199,7 @@ def hbm_bytes(module: Module, computation: Computation, instruction: Instruction
 
 
 def _passing(fused: Computation) -> frozenset[str]:
-    """What a fusion hands on of a collective that it carries beside its own work."""
+    """The instructions of a fusion that only pass on a collective beside its own work."""
 
     def is_passed(instruction: Instruction) -> bool:
         if instruction.opcode == "parameter":

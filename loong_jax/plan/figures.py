@@ -233,7 +233,7 @@ def decode_figures(plan: Plan, timing: Timing) -> dict[str, float]:
 
 
 def is_flash(config: ModelConfig) -> bool:
-    """Whether this is LongCat-Flash, all its layers."""
+    """True if this is LongCat-Flash with all its layers."""
     sizes = (field.name for field in dataclasses.fields(MoEConfig) if field.type is int)
     compared = (*(name for name in sizes if name not in _NOT_OF_THE_MODEL), "ngram")
     flash = MoEConfig.flash()
@@ -241,7 +241,7 @@ def is_flash(config: ModelConfig) -> bool:
 
 
 def _compiler_estimate(plan: Plan, timing: Timing) -> float | None:
-    """What the compiler expects all fusions of a step to take; kernels are not among them."""
+    """The compiler's estimate for all fusions of a step, in seconds; kernels are not among them."""
     clock = plan.request.topology.chip.clock_hz
     cycles = timing.step.estimated_cycles / plan.request.num_steps
     return None if clock is None else cycles / clock

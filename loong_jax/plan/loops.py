@@ -24,7 +24,7 @@ def trip_count(module: Module, computation: Computation, loop: Instruction) -> f
 def _first_value(
     module: Module, computation: Computation, loop: Instruction, name: str
 ) -> int | None:
-    """What an operand of a loop's test is when the loop begins, if it only counts or stays."""
+    """The initial value of an operand of a loop's test, if it only counts or stays."""
     condition = module.computations[loop.computation("condition") or ""]
     value = _source(condition, name)
     if value.opcode != "get-tuple-element":

@@ -63,7 +63,7 @@ class Timing:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What was asked and what came out; `timings` is empty where a program does not fit."""
+    """A request and its results; `timings` is empty where a program does not fit."""
 
     request: Request
     programs: tuple[Compiled, ...]

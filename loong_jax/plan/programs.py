@@ -144,8 +144,8 @@ def train_programs(
     *,
     num_microbatches: int = 1,
 ) -> dict[str, Program]:
-    """What a trainer calls for micro-batches of `shape[0]` rows of `shape[1]` tokens: scoring, the
-    gradients of each, and an update.
+    """The programs of a trainer for micro-batches of `shape[0]` rows of `shape[1]` tokens: scoring,
+    the gradients of each, and an update.
     """
     policy, made = trainer_of(config, rules, graphdef, shape[1])
     with rules.scope():

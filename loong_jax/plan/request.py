@@ -1,4 +1,4 @@
-"""What a plan is asked for: model, topology, mesh, mode and sizes."""
+"""The request for a plan: model, topology, mesh, mode and sizes."""
 
 import dataclasses
 import json

@@ -52,7 +52,7 @@ class RayVerifiers:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ToolSettings:
-    """What samples may call; which of it a problem offers is for the problem to say."""
+    """The tools of samples; a problem names those that it offers."""
 
     names: tuple[str, ...]  # of loong_jax.run.texts.TOOLS
     limits: TurnLimits = TurnLimits()
@@ -142,7 +142,7 @@ class Recipe:
 
     @property
     def learns_from_teacher(self) -> bool:
-        """Whether a stage samples the teacher's weights, or has nothing else to learn from."""
+        """True if a stage samples the teacher's weights, or has nothing else to learn from."""
         return any(
             isinstance(stage, SampleStage)
             or (

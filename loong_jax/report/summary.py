@@ -107,7 +107,7 @@ def find_control(config: Any) -> str | None:
 
 
 def machine() -> dict[str, Any]:
-    """What the run had to work with; no names of hosts, people or directories."""
+    """The machine of a run; no names of hosts, people or directories."""
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux

@@ -90,7 +90,7 @@ def _refuse_window(window: int) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CollapseRules:
-    """What stops a run. Thresholds that are left alone never do.
+    """Rules that stop a run. Thresholds that are left alone never do.
 
     `entropy` is in nats, the mean over trained tokens: near 0 nothing is explored any more, and far
     above its start the text falls apart. `length` is the mean response in tokens, `length_drift`

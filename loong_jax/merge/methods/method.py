@@ -1,4 +1,4 @@
-"""What a method of fusion is, and the steps that several take.
+"""The interface of a method of fusion, and the steps that several methods share.
 
 b is the base, e_i an expert, d_i = e_i - b its delta, w_i its weight; everything is float32. An
 equation works entry by entry: what depends on a whole matrix or on the whole model (a threshold, a
@@ -31,7 +31,7 @@ Known = dict[str, Any]  # what was measured, by name
 
 
 class Inputs(NamedTuple):
-    """What an equation is given of a piece, and what it may know of masks."""
+    """Arguments of an equation for one piece of a leaf."""
 
     base: Float[Array, "*leaf"]
     models: Deltas
@@ -49,7 +49,7 @@ class FusedLeaf(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """What a setting must be."""
+    """A condition on a setting, and its words for an error."""
 
     holds: Callable[[Any], bool]
     said: str
@@ -103,11 +103,11 @@ class Method:
         return is_thinned or type(self).measure is not Method.measure
 
     def measure_model(self, model: "WholeModel") -> Known:
-        """What the method must know of the whole model before the first leaf."""
+        """Statistics of the whole model, which the method needs before the first leaf."""
         return {}
 
     def measure(self, matrix: "Matrix") -> Known:
-        """What the equation must know of one matrix."""
+        """Statistics of one matrix, which the equation needs."""
         return {}
 
     def keep_rates(self, num_experts: int, ranks: Any, row_length: int) -> tuple[Any, ...]:

@@ -120,7 +120,7 @@ class GroupedAttention(parameters.Gathering, nnx.Module):
         view: View,
         length: str | None = "act_length",
     ) -> Float[Array, "B T D"]:
-        """What the attention adds to the residual stream, which lies as its input `x`.
+        """The attention's contribution to the residual stream, sharded as its input `x`.
 
         `length` names the logical axis of T.
         """

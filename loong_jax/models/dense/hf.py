@@ -205,7 +205,7 @@ def _refuse_other_models(record: Mapping[str, Any]) -> None:
 
 
 def _sliding_window(record: Mapping[str, Any]) -> str | None:
-    """What says that a window is shorter than the sequences that some layer may meet."""
+    """The setting by which a window is shorter than a possible sequence in some layer, if any."""
     window, kinds = record.get("sliding_window"), record.get("layer_types")
     if odd := [kind for kind in kinds or () if kind != "full_attention"]:
         return f"{odd[0]!r} among its layer_types"

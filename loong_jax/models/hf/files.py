@@ -224,7 +224,7 @@ def write_file(
 
 
 def is_whole(file: Path, tensors: Sequence[Entry], metadata: Metadata | None = METADATA) -> bool:
-    """Whether `write_file` wrote a file of these tensors there."""
+    """True if the file is complete: `write_file` has written exactly these tensors there."""
     header, stored = lay_out(file, tensors, metadata)
     size = max((tensor.end for tensor in stored.values()), default=len(header))
     try:
@@ -242,7 +242,9 @@ def in_order(tensors: Iterable[Entry]) -> list[Entry]:
 def lay_out(
     file: Path, tensors: Sequence[Entry], metadata: Metadata | None = METADATA
 ) -> tuple[bytes, dict[str, StoredTensor]]:
-    """What `file` of these tensors, in this order, begins with, and where each will lie.
+    """The header of a `file` of these tensors, in this order, and the place of each tensor.
+
+    Equal to the byte to safetensors' own.
 
     To the byte what safetensors writes.
     """
@@ -263,7 +265,7 @@ def lay_out(
 
 
 def is_dangling(index: Path) -> bool:
-    """Whether it is an index and none of the files that it names is there."""
+    """True if the file is an index, and no file that it names exists."""
     try:
         weight_map = _read_index(index)
     except CheckpointError:

@@ -75,7 +75,7 @@ def table(
 
 
 def meet(a: Bounds, b: Bounds) -> Region | None:
-    """What two regions of one leaf have in common, None where that is nothing."""
+    """The intersection of two regions of one leaf; None where it is empty."""
     common = tuple((max(p[0], q[0]), min(p[1], q[1])) for p, q in zip(a, b, strict=True))
     return common if all(start < stop for start, stop in common) else None
 
@@ -112,7 +112,7 @@ def _nothing(*_: Any) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Publication:
-    """What tells the checkpoints of a family from others, and what their files mean.
+    """The published form of a family: how its checkpoints are recognised, and what files mean.
 
     `dtype` and `param_dtype` are fields of its configs. Leaves are by path, with shapes.
     """

@@ -85,7 +85,7 @@ def _fitted(layout: str, tensors: Mapping[str, Entry]) -> tuple[list[FilePlan], 
 
 
 def _is_plain(file: str) -> bool:
-    """Whether a loader takes a file of that name for weights, and it lies in no other directory."""
+    """True if the file lies in the directory itself and a loader takes its name for weights."""
     return file.endswith(".safetensors") and not file.startswith(".") and "/" not in file
 
 

@@ -29,7 +29,7 @@ LATENTS = "latents"  # the name under which a checkpoint policy finds what the r
 
 
 class Latent(NamedTuple):
-    """What one attention keeps of each token."""
+    """The entries that one attention caches for each token."""
 
     latent: Float[Array, "B S C"]  # after its norm and alpha_kv
     rope_key: Float[Array, "B S R"]  # rotated; first components of all pairs, then the second

@@ -231,7 +231,7 @@ class MoEConfig:
 
     @property
     def attention_scale(self) -> float:
-        """What scores are multiplied by before the softmax."""
+        """The factor of attention scores before the softmax."""
         plain = (self.qk_nope_head_dim + self.qk_rope_head_dim) ** -0.5
         return plain if self.yarn is None else plain * self.yarn.score_scale
 

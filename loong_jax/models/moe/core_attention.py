@@ -44,7 +44,7 @@ _CAUSAL_QUERIES = 72  # at most so many at a time: fewer leave out more keys and
 
 
 def choose(num_queries: int, num_keys: int, platform: str, *, fused: bool = False) -> AttentionKind:
-    """What suits the lengths on one device and its platform; `fused` where `cudnn.fits`."""
+    """The kind of attention for these lengths on one device; `fused` where `cudnn.fits`."""
     if num_queries * num_keys <= _MOST_PAIRS:
         return WholeScores()
     if platform == "tpu" and splash.fits(num_queries, num_keys):

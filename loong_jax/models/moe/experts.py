@@ -164,7 +164,7 @@ class Experts(nnx.Module):
         i: int,
         weights: tuple[Array, Array],
     ) -> Chunk:
-        """What this device's experts make of chunk i, and of what waits for a later round."""
+        """The outputs of this device's experts for chunk i, and those of later rounds."""
         rules, places = self.rules, _Places.of(self.rules, x)
         placement, dtype = self._placement(x), x.dtype
         own = self._own_tokens(x, i)

@@ -419,7 +419,7 @@ def _select(found: Tensors, opened: Opened, _: Json) -> tuple[Json, Tensors]:
 
 
 def _explain(missing: set[str], extra: set[str], config: MoEConfig) -> str | None:
-    """What is wrong with names that are missing or too many, and the remedy."""
+    """The fault behind missing or superfluous names, and its remedy; None for no known one."""
     fused = [name for name in extra if re.search(r"experts\.(gate_up_proj|down_proj)$", name)]
     dummies = [name for name in extra if _expert_of(name) >= config.num_experts]
     if fused:

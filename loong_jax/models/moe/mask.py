@@ -1,4 +1,4 @@
-"""What attention mixes, and who may see whom: two numbers per token instead of all pairs."""
+"""The operands of attention, and its mask: two numbers per token in place of a matrix of pairs."""
 
 from typing import NamedTuple
 

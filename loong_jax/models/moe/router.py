@@ -28,7 +28,7 @@ class Routing(NamedTuple):
 
 
 class LayerStatistics(NamedTuple):
-    """What a layer tells of its routing, over all devices; unused parts cost nothing under jit.
+    """Statistics of one layer's routing over all devices; unused ones cost nothing under jit.
 
     A scan over the layers stacks each of them on L.
     """

@@ -173,12 +173,12 @@ def reaches(config: MoEConfig) -> dict[str, float]:
 
 
 def _plain(value: Any) -> Any:
-    """What must be alike of a setting: of an n-gram embedding its orders, not its rows."""
+    """The part of a setting that the proxy must share: of an n-gram embedding its orders alone."""
     return value.orders if isinstance(value, NgramEmbedding) else value
 
 
 def multiplier(config: MoEConfig, proxy: MoEConfig) -> Callable[[Sequence[object]], float]:
-    """What the rate of the weight at a path is multiplied by: reach in the proxy over reach here.
+    """The factor of the learning rate for the weight at a path: reach in the proxy over reach here.
 
     Paths hold the keys of nested dicts, outermost first, or the key entries of `jax.tree_util`. One
     that leads to no weight of the model raises ValueError. Raises ConfigError where the proxy

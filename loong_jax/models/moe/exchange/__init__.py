@@ -96,7 +96,7 @@ def _check_dtype(exchange: PaddedExchange | RaggedExchange) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """What an exchange knows of its device, all of it static."""
+    """Static sizes of an exchange, of one device."""
 
     axes: tuple[str, ...]  # of the mesh, over which an expert group extends
     num_devices: int  # P, in an expert group

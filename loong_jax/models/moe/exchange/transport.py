@@ -76,7 +76,7 @@ class DeviceExchange(RowPlacement[Plan, Round], Protocol[Plan, Round, Buffer, Gr
         ...
 
     def send_back(self, made: Float[Array, "rows D"], round: Round) -> Float[Array, "..."]:
-        """What the experts made of each row, on the sending device."""
+        """Sends the experts' outputs back to the devices that the rows came from."""
         ...
 
     def pack_gradient(

@@ -58,7 +58,7 @@ def choose(
     num_choices: int,
     on_hopper: bool = False,
 ) -> ExpertGemm:
-    """What `auto` means on a platform for so many rows that meet so many choices among experts.
+    """The kernel that `auto` stands for, by platform, rows, experts and choices.
 
     `on_hopper` says that `hopper.fits`.
     """
@@ -156,7 +156,7 @@ def _grouped_product(gemm: ExpertGemm) -> Callable[[Array, Array, Array], Array]
 
 
 def _halves(product: Callable[[Array], Array], gate_up: GateUp) -> tuple[Array, Array]:
-    """What `product` makes with the gates and with the up projections, at once if they allow."""
+    """The products with the gate and the up projections, in one call of `product` where joined."""
     if isinstance(gate_up, tuple):
         return product(gate_up[0]), product(gate_up[1])
     first, second = jnp.split(product(gate_up), 2, axis=-1)

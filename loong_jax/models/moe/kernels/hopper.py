@@ -16,7 +16,7 @@ _ROWS = 128  # of every block
 
 
 def fits(capability: tuple[int, int] | None, dtype: DTypeLike, *widths: int) -> bool:
-    """Whether a device of this compute capability has the kernels for such matrices."""
+    """True if a device of this compute capability has the kernels for matrices of these widths."""
     return (
         capability is not None
         and capability[0] == 9
@@ -98,7 +98,7 @@ def _filled(rows: Float[Array, "R width"]) -> Float[Array, "r width"]:
 
 
 def _varying_like(x: Array, made: Array) -> Array:
-    """What a kernel made, along whose axes it varies: kernels do not say so themselves."""
+    """Marks a kernel's result as varying along the mesh axes of x, which kernels do not do."""
     missing = jax.typeof(x).mat.varying - jax.typeof(made).mat.varying
     return jax.lax.pcast(made, tuple(sorted(missing)), to="varying") if missing else made
 

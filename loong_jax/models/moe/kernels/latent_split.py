@@ -37,7 +37,7 @@ def fits(
     kv_lora_rank: int,
     rope_width: int,
 ) -> bool:
-    """Whether a device of this compute capability runs the kernel for entries of these widths.
+    """True if a device of this compute capability runs the kernel for entries of these widths.
 
     Entries must come in multiples of 32, widths be powers of two, and blocks on their way fit into
     the memory that a processor has for itself.

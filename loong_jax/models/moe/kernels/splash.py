@@ -42,7 +42,7 @@ class Splash:
 
 
 def fits(num_queries: int, num_keys: int) -> bool:
-    """Whether these lengths on one device can be cut into blocks."""
+    """True if these lengths, of one device, divide into blocks."""
     return num_queries % _LANES == 0 and num_keys % _LANES == 0
 
 
