@@ -76,7 +76,7 @@ def _arrange(sizes: tuple[int, ...], devices: Sequence[Any]) -> np.ndarray:
 
 
 class CompilerOptions(NamedTuple):
-    """What the compiler is told, as (name, value), of programs that train and that decode."""
+    """Compiler options, as (name, value), for programs that train and that decode."""
 
     training: tuple[tuple[str, bool | float], ...] = ()
     decoding: tuple[tuple[str, bool | float], ...] = ()
@@ -241,7 +241,7 @@ class ShardingRules:
         return PartitionSpec(*map(kept, names, self.partition(*names)))
 
     def gathers(self, *names: str | None) -> bool:
-        """Whether `gather` moves anything of a parameter with these logical axes."""
+        """True if `gather` moves anything of a parameter with these logical axes."""
         before, after = (
             math.prod(self.size(axis) for axes in partition for axis in _as_tuple(axes))
             for partition in (self.partition(*names), self.gathered(*names))
@@ -344,7 +344,7 @@ class ShardingRules:
 
     @property
     def platform(self) -> str:
-        """What programs are compiled for: `cpu`, `gpu` or `tpu`, of a described machine too."""
+        """The platform of compiled programs, `cpu`, `gpu` or `tpu`, of a described machine too."""
         if self.mesh is None:
             return jax.default_backend()
         return self.mesh.devices.flat[0].platform

@@ -99,7 +99,7 @@ def read_lines(
     """Reads a JSON-lines file: applies `read` to the object and the number, from 1, of each line.
 
     Blank lines are skipped. Raises ConfigError, which names the first lines that `read` refuses
-    with BadLine and the fault of each; and where there is no line. `noun` is what a line should hold.
+    with BadLine and their faults; also where there is no line. `noun` is what a line should hold.
     """
     try:
         lines = path.read_text(encoding="utf-8").split("\n")

@@ -1,4 +1,4 @@
-"""What the trainer needs to know of a model, as functions over its weights."""
+"""The trainer's view of a model, as functions over its weights."""
 
 import dataclasses
 import functools

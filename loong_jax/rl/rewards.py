@@ -57,7 +57,7 @@ _WORTH_LESS = ("wrong", "malformed", "repetitive", "truncated")  # than a right 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RewardRule:
-    """What a verdict and scores are worth.
+    """The reward of a verdict and scores.
 
     `score_weights` names the scores that count; each adds weight * score to a graded rollout, and
     one that is ungradable (None) or missing masks the rollout.

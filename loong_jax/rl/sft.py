@@ -176,7 +176,7 @@ def make_routing_metrics(model: PolicyModel):
 
 
 class Fed(NamedTuple):
-    """What a step trains on."""
+    """The batch of a step."""
 
     batch: Batch  # on the devices
     num_tokens: int

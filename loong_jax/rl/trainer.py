@@ -321,7 +321,7 @@ def calls(
     published: Weights,
     frozen: Any = (),
 ) -> dict[str, Call]:
-    """What a step calls, over shapes that lie where the arrays will: `logprobs` of what it trains
+    """The calls of a step, over shapes that lie where the arrays will: `logprobs` of what it trains
     on, `accumulate` of a micro-batch, `update`.
     """
     rules = model.rules

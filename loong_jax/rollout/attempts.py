@@ -251,8 +251,8 @@ class PartialGroup(NamedTuple):
 
 
 class PartialReport(NamedTuple):
-    """What one attempt wrote since the last report: tokens from position `start` of the response
-    on, which replace what was reported of that position and later.
+    """The tokens that one attempt wrote since its last report: they begin at position `start` of
+    the response, and replace what was reported from there on.
     """
 
     ticket: int
@@ -350,7 +350,7 @@ class Held(NamedTuple):
 
 
 def prefill_of(attempts: Sequence[Attempt], seed: int) -> PrefillWork:
-    """What these begin with; those with one `prompt_key` share a row."""
+    """The prefill of attempts; those with one `prompt_key` share a row."""
     rows: dict[tuple[int, int], int] = {}
     prompts, requests = [], []
     for attempt in attempts:

@@ -32,7 +32,7 @@ from loong_jax.rollout.replica import EncodePrompt
 
 
 class HostSetup(NamedTuple):
-    """What a host needs to begin, in its process: so functions are importable by name."""
+    """The settings of a host; they go to its process, so functions are importable by name."""
 
     make_engine: Callable[[], Engine]  # called in the host
     group_size: int

@@ -163,8 +163,8 @@ class LocalReplicaGroup:
         self._take_up(replica, version, Replica.assign)
 
     def swap(self, replica: int, version: int, *, keep_cache: bool) -> None:
-        """What runs goes on under `version`, on its old cache or after a new prefill: partial
-        rollouts, for a buffer that `mixes_versions`. A replica that is empty is assigned instead.
+        """Continues attempts under `version`, on their old cache or after a new prefill: partial
+        rollouts, for a buffer that `mixes_versions`. An empty replica is assigned instead.
 
         Should the replica fail, a response of several versions begins again: a partial has one.
         """

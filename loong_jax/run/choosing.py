@@ -80,7 +80,7 @@ def to_run(name: str | None, arguments: Sequence[str]) -> Chosen:
 
 
 def _of_run(run_dir: Path) -> Recipe:
-    """What a run was started with; its problems are those it keeps."""
+    """The recipe that a run was started with; its problems are those it keeps."""
     return own_problems.as_kept(configs.load(run_dir), run_dir)
 
 

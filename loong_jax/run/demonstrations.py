@@ -99,7 +99,7 @@ def pairs_of(recipe: Recipe, stage: SftStage, texts: Texts) -> "Demonstrations |
 
 
 def sampled(directory: Path, seed: int) -> Pairs:
-    """What a stage kept, again and again: as it was sampled where the student has those tokens."""
+    """The samples that a stage kept, repeated: as tokens where the student has the same ones."""
     kept = json_files.read_jsonl(directory / SAMPLES)
     given = [
         Sampled(r["prompt"], tuple(r["tokens"])) if "tokens" in r else (r["prompt"], r["response"])

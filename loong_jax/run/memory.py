@@ -1,4 +1,4 @@
-"""What a recipe needs of every device, as a table, before anything is allocated.
+"""The memory that a recipe needs on every device, as a table, before anything is allocated.
 
 Weights, moments, versions and caches are counted over the shapes and shardings that the run makes.
 What programs need besides, activations and logits, is estimated.
@@ -63,7 +63,7 @@ def total(found: list[Need]) -> float:
 
 
 class _Trained(NamedTuple):
-    """What a stage trains and publishes, as shapes that know where they lie."""
+    """The trained and published state of a stage, as shapes with their shardings."""
 
     policy: PolicyModel
     weights: Any

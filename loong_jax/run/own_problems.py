@@ -61,7 +61,7 @@ def refuse_other(settings: FileProblems, run_dir: Path) -> None:
 
 
 def keep_copy(settings: FileProblems, run_dir: Path) -> None:
-    """What the run began with, in its directory; `refuse_other` compares with it."""
+    """Copies the problems into the run's directory; `refuse_other` compares with the copy."""
     if not (run_dir / COPY).exists():
         json_files.write_text(run_dir / COPY, _text(settings))
 
@@ -79,7 +79,7 @@ def _digest(text: str) -> str:
 
 
 def side(settings: FileProblems, domain: str, split: str) -> list[Posed]:
-    """What the file poses in a domain on one side of the split, in an order that says nothing."""
+    """The file's problems of a domain on one side of the split, in an order that says nothing."""
     found = [
         posed
         for posed in read(settings).posed

@@ -1,4 +1,4 @@
-"""What a directory of weights is, and what lies beside them: config, tokenizer, template.
+"""Directories of weights: their kind, and the files beside them: config, tokenizer, template.
 
 Such a directory is a run (its last finished stage), a stage of one, what `loong import-hf` or
 `loong merge` wrote, or a checkpoint in the layout of Hugging Face as it was published. A run keeps

@@ -107,8 +107,8 @@ def save_weights(directory: Path, step: int, weights: Weights, like: Weights | N
 
 
 def load_weights(directory: Path) -> Weights:
-    """What a finished stage made, as precise as there is, on device. CheckpointError where it is
-    damaged.
+    """Loads a finished stage's weights, as precise as there are, on device. CheckpointError where
+    they are damaged.
     """
     try:
         found = checkpoint.restore(directory / "weights")
@@ -184,7 +184,7 @@ def run_sft(work: Work[SftStage]) -> dict[str, Any]:
 
 
 def _pairs(work: Work[SftStage]) -> Iterable[tuple[str, str]]:
-    """What is learnt: worked solutions, or a teacher's samples."""
+    """The training pairs: worked solutions, or a teacher's samples."""
     session, samples_of = work.session, work.stage.samples_of
     if samples_of is None:
         return session.demonstrations(work.stage)
@@ -197,7 +197,7 @@ def _say_skipped(skipped: Sequence[str], step: int) -> None:
 
 
 class _Trained(NamedTuple):
-    """What a stage trains of some weights, and as which policy."""
+    """The trained part of some weights, and its policy."""
 
     policy: PolicyModel
     weights: Weights

@@ -314,7 +314,7 @@ def figures(
 
 
 def over_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What `figures` found, as means over runs of different seeds; pools as shares of themselves.
+    """Means of `figures` over runs of different seeds; pools are shares of themselves.
 
     The intervals are for other seeds and other statements (`metrics.over_runs`).
     """

@@ -198,5 +198,5 @@ def _agent(settings: ToolSettings | None, template: ToolTemplate | ChatTurns) ->
 
 
 def tools_are_described(recipe: Recipe) -> bool:
-    """Whether prompts say what the tools are."""
+    """True if prompts describe the tools."""
     return recipe.tools is not None and recipe.tools.describe

@@ -50,7 +50,7 @@ class VerifierRequest:
 
     @functools.cached_property
     def body(self) -> bytes:
-        """What a worker needs of it, as JSON."""
+        """The request as JSON, for a worker."""
         body = {"problem": vars(self.problem), "response_text": self.response_text}
         return json.dumps(body, default=dict).encode()
 

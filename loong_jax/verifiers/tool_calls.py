@@ -48,7 +48,7 @@ class ToolCalls(NamedTuple):
 
 
 def spoken(text: str) -> str | None:
-    """What follows the thinking, calls as they are written; None for thinking that does not end.
+    """The text after the thinking, calls as written; None for thinking that does not end.
 
     A sentence may speak of a tag that ends thinking, where none was opened.
     """

@@ -167,7 +167,7 @@ def engine_weight(
     segment_ids: Int[Array, "B T"],
     bound: float,
 ) -> tuple[Float[Array, "B T"] | float, Bool[Array, "B T"] | None]:
-    """What each token's objective is multiplied by, and which tokens are refused; None for none.
+    """The factor of each token's objective, and the refused tokens; None where none can be.
 
     `log_ratio` is log rho, `mask` is where it is known, `cap` that of the token, `bound` in nats.
     """

@@ -288,7 +288,7 @@ class Scheduler:
     def _listen(
         self, entry: OpenRequest, first: int, attempt: Attempt, reason: FinishReason | None
     ) -> None:
-        """What a block wrote of a sample; it is handed out when the block is over."""
+        """Takes a sample's tokens of one block; they are handed out when the block is over."""
         sample = entry.samples[first + attempt.number]
         if sample.has_ended:
             return

@@ -1,4 +1,4 @@
-"""What is asked of an author, and what came of it."""
+"""Records of requests to an author, and of their results."""
 
 import dataclasses
 from collections.abc import Mapping

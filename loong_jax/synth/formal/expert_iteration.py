@@ -41,7 +41,7 @@ class Solution(NamedTuple):
 
 
 class Prover(Protocol):
-    """What learns. Deterministic in its arguments, so that a resumed run repeats itself."""
+    """The learner. Deterministic in its arguments, so that a resumed run repeats itself."""
 
     def train(self, examples: Sequence[Solution], directory: Path, *, seed: int) -> None:
         """From scratch. `directory` is for its checkpoints; training that ended there is reused."""
@@ -70,7 +70,7 @@ class LoopSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """What came of the samples of one statement. Ungradable samples are in `num_ungradable`."""
+    """Verdicts on the samples of one statement. Ungradable ones are in `num_ungradable`."""
 
     uid: str
     num_samples: int

@@ -51,7 +51,7 @@ class WordProblem:
 
 @dataclasses.dataclass
 class Formalised:
-    """What became of one problem; `statement` where there is one, kept or not."""
+    """The result for one problem; `statement` where there is one, kept or not."""
 
     problem: WordProblem
     statement: Statement | None = None

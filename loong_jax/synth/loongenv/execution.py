@@ -163,7 +163,7 @@ def answer_of(output: str, domain: str) -> str:
 
 
 def _sandbox_reads(directory: Path) -> bool:
-    """Whether the user of the sandbox reaches a directory: our own, but nobody for root."""
+    """True if the user of the sandbox reaches a directory: our own, but nobody for root."""
     if os.geteuid() != 0:
         return os.access(directory, os.R_OK | os.X_OK)
     return all(place.stat().st_mode & 0o001 for place in (directory, *directory.parents))

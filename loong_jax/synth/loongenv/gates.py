@@ -1,4 +1,4 @@
-"""What can be said against a question or a program without asking or executing anything."""
+"""Gates of questions and programs that need no request and no execution."""
 
 import ast
 import functools
@@ -43,7 +43,7 @@ def malformed(question: str) -> str:
 
 
 def tells(question: str, answer: str) -> bool:
-    """Whether the executed answer stands in the question word for word."""
+    """True if the executed answer stands in the question word for word."""
     answer = answer.strip()
     if len(answer) < MIN_TELLING_CHARS or "\n" in answer:
         return False

@@ -1,4 +1,4 @@
-"""What a run leaves behind: candidates, items with their transcripts, problems to train on."""
+"""The files of a run: candidates, items with their transcripts, problems to train on."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -25,7 +25,7 @@ MIN_SEEDS = 3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoongEnvConfig:
-    """What is made, and how strictly. Costs: calls per candidate, see docs/how-to/synthesis.md."""
+    """Numbers of items, and gates. Costs: calls per candidate, see docs/how-to/synthesis.md."""
 
     strategies: tuple[str, ...] = STRATEGIES
     domains: tuple[str, ...] = ()  # all that have seeds, unless named

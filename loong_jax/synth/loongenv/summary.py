@@ -1,4 +1,4 @@
-"""What a run amounts to, per domain and strategy: funnel, difficulty, diversity, cost."""
+"""The summary of a run, per domain and strategy: funnel, difficulty, diversity, cost."""
 
 import dataclasses
 import itertools

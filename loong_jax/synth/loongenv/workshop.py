@@ -1,4 +1,4 @@
-"""What every strategy works with: one domain's seeds and packages, and the way to the author."""
+"""The resources of every strategy: one domain's seeds and packages, and the way to the author."""
 
 import dataclasses
 import hashlib

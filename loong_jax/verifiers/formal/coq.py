@@ -84,7 +84,7 @@ class CoqVerifier:
         )
 
     def check_statements(self, statements: Sequence[str], preamble: str = "") -> list[Verdict]:
-        """Whether each compiles as a proposition, proved or not."""
+        """A verdict per statement: correct if it compiles as a proposition, proved or not."""
         return [self._check_statement(str(text), preamble) for text in statements]
 
     def close(self) -> None:

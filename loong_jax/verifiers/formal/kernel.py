@@ -37,7 +37,7 @@ class Assertion(NamedTuple):
 
 
 class _Scope:
-    """What one `${ ... $}` adds."""
+    """The declarations of one `${ ... $}`."""
 
     def __init__(self) -> None:
         self.variables: set[str] = set()

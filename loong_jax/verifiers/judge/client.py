@@ -41,7 +41,7 @@ class JudgeUnavailable(Exception):
 
 
 class Completion(NamedTuple):
-    """What a model answered. Without counts from the server the tokens are an estimate."""
+    """The reply of a model. Without counts from the server the tokens are an estimate."""
 
     text: str | None  # None where the model refused
     refusal: str | None  # as the API's own field says it
@@ -96,7 +96,7 @@ class Endpoint:
 
 @dataclasses.dataclass(kw_only=True)
 class Budget:
-    """What may be spent on judging; counts every attempt. Prices are unknown here: use tokens."""
+    """Limits on judging; every attempt counts. Prices are unknown here: use tokens."""
 
     max_requests: int | None = None
     max_tokens: int | None = None  # of prompts and replies together
@@ -255,7 +255,7 @@ class Client:
 
 
 class _Again(JudgeUnavailable):
-    """What another attempt may mend."""
+    """A failure that another attempt may mend."""
 
     def __init__(self, reason: str, detail: str, after_s: float = 0.0, status: int | None = None):
         super().__init__(reason, detail, status)

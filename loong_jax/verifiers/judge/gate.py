@@ -113,7 +113,7 @@ def refuse(answer: str, gold: str | None, *, max_chars: int) -> Verdict | None:
 
 
 def _has_no_content(text: str, gold: str) -> bool:
-    """Whether all of a text only opens or praises an answer, in words that the gold has not."""
+    """True if all of a text only opens or praises an answer, in words that the gold has not."""
     text = _LAYOUT.sub(" ", text).strip("\"'`*#>-. \n")
     if _SIGN.search(text) or _LETTER.search(text):
         return False

@@ -57,7 +57,7 @@ class JudgeConfig:
 
 
 class Asked(Protocol):
-    """What a judge asks: `ask` gives a reply's text or raises JudgeUnavailable. Safe in threads."""
+    """A model behind a judge: `ask` gives its reply or raises JudgeUnavailable. Safe in threads."""
 
     @property
     def endpoint(self) -> Endpoint: ...
@@ -174,7 +174,7 @@ class Judge:
         return graded("judge" if said == "wrong" else "unsure", evidence, cost_s=cost_s)
 
     def ask(self, prompt: str, data: Mapping[str, object], read, *, is_cached: bool = True):
-        """What `read` makes of the reply, or an ungradable verdict. `read` may refuse its shape."""
+        """Applies `read`, which may refuse the shape, to the reply; else an ungradable verdict."""
         messages = prompts.messages(prompt, data)
         endpoint = self.client.endpoint
         key = client.content_hash(
@@ -206,7 +206,7 @@ _NO_REPLY = frozenset({"budget", "timeout", "endpoint", "malformed reply"})
 
 
 def _failure(canary: Canary, said: Verdict) -> str | None:
-    """What the judge said of a canary that is not so; None where it said right."""
+    """A sentence on the judge's mistake about a canary; None where it was right."""
     wanted = "correct" if canary.is_right else "wrong"
     if said.outcome == wanted:
         return None

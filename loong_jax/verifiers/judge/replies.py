@@ -1,4 +1,4 @@
-"""What a judge replied, read strictly: one JSON object of the agreed shape, or nothing."""
+"""Strict reading of a judge's reply: one JSON object of the agreed shape, or nothing."""
 
 import json
 from collections.abc import Sequence

@@ -46,7 +46,7 @@ _MAX_CHARS = 300_000  # some rationales hold their table of data
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Execution:
-    """What a rationale printed, or why it did not run to its end."""
+    """The output of a rationale, or the reason why it did not run to its end."""
 
     output: str = ""
     missing: str = ""  # a package that is not installed: no fault of the rationale

@@ -79,7 +79,7 @@ class Node:
 
     @property
     def is_constant(self) -> bool:
-        """Whether it stands for one number: no symbols, no collections, no relations."""
+        """True if the node stands for one number: no symbols, no collections, no relations."""
         return self.heads <= _NUMERIC
 
     @property

@@ -1,4 +1,4 @@
-"""What calls a function of an answer: a driver, and what of the answer's source it needs changed.
+"""Drivers, which call a function of an answer, and the changes of its source that they need.
 
 Drivers are files beside this one. Where a language is compiled, a driver is compiled with the
 answer for one function, whose name is put in here; types are the compiler's business.

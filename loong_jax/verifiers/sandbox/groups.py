@@ -48,7 +48,7 @@ class Group:
 
     @property
     def counts(self) -> tuple[str, ...]:
-        """What is limited by the kernel for the group as a whole."""
+        """The limits that the kernel enforces for the group as a whole."""
         found = {"memory_max": "memory", "pids_max": "processes", "cpu": "cpu"}
         return tuple(word for name, word in found.items() if name in self.fds)
 

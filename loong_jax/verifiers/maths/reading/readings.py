@@ -295,7 +295,7 @@ def _read(text: str) -> tuple[Node, ...]:
 
 
 def _is_formula(line: str) -> bool:
-    """Whether a line is a formula that neither goes on nor was begun before it."""
+    """True if a line is a formula that neither goes on nor was begun before it."""
     if _OPERATES.match(line) or _SAID.GOES_ON.search(line) or "\\begin" in line or "\\end" in line:
         return False
     return all(line.count(one) == line.count(other) for one, other in ("()", "[]", "{}"))

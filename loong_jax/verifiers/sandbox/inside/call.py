@@ -178,7 +178,7 @@ def describe(error):
 
 
 class Sink:
-    """What the program prints: the first `max_bytes` are kept, the rest is dropped."""
+    """A stream for a program's output: the first `max_bytes` are kept, the rest is dropped."""
 
     def __init__(self, max_bytes):
         self.max_bytes, self.parts, self.size = max_bytes, [], 0

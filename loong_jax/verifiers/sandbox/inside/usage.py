@@ -1,4 +1,4 @@
-"""What a run uses, by the control group's count or by samples, and why it must end."""
+"""Resource usage of a run, by the control group's count or by samples, and why it must end."""
 
 import contextlib
 import math
@@ -15,7 +15,7 @@ MAX_STRETCH = 4  # how far an overloaded machine may stretch a program's wall ti
 
 
 class State:
-    """What all runs share: our streams, the filter, and the control group's open files."""
+    """State that all runs share: our streams, the filter, and the control group's open files."""
 
     def __init__(self, setup):
         self.filter = bytes.fromhex(setup["filter"])
