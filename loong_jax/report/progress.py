@@ -29,7 +29,7 @@ SHOWN = (  # name of the metric, label, format
 class Progress:
     """Shows the stages of a pipeline; use as a context manager.
 
-        with Progress(["sft", "rl_stem"]) as progress:
+        with Progress(["sft", "rl"]) as progress:
             progress.start("sft", total_steps=300)
             progress.step(1, metrics)
             progress.finish("sft", "pass@1 stem 31 %")

@@ -220,7 +220,7 @@ def longcat_policy(
 
     `bias` controls the router biases; a number is the rate of the published law, 0 to hold them.
     `rates_of` is the config, narrower say, for which the learning rate was chosen: see
-    `width_transfer`. `watches_exchange` says in supervised training which share of the choices of
+    `scaling`. `watches_exchange` says in supervised training which share of the choices of
     experts found the buffers of the exchange full and waited for a later round. Raises ConfigError
     where losses or `rates_of` do not fit the model.
     """

@@ -59,7 +59,7 @@ class DenseDecoder(nnx.Module):
         self.cut: Any = None  # the weights of each layer, where `layers_cut` has been called
         self.imported_config: str | None = None  # the config.json that the weights came with
         self.imported_dtype: str | None = None  # of the embedding in the files beside it
-        self.imported_layout: str | None = None  # of these files
+        self.imported_layout: str | None = None  # of these files, see `hf.writing`
         with self.rules.scope():
             vocab, embed, dtype = config.vocab_size, config.hidden_size, config.param_dtype
             self.embedding = parameters.kernel(

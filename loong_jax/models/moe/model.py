@@ -64,7 +64,7 @@ class LongcatFlash(nnx.Module):
         self.cut: Any = None  # the weights of each layer, where `layers_cut` has been called
         self.imported_config: str | None = None  # the config.json that the weights came with
         self.imported_dtype: str | None = None  # of the embedding in the files beside it
-        self.imported_layout: str | None = None  # of these files, see `convert.layout`
+        self.imported_layout: str | None = None  # of these files, see `hf.writing`
         with self.rules.scope():
             self._make_weights(config, rngs)
 

@@ -1,7 +1,7 @@
 """Replicas, trainer, verifiers, clock and event queue of a simulated run, in one object.
 
-The real loop drives it (`loong_jax.orchestrator.loop`), with the real buffer and ledger. Each
-group travels as one record with one placeholder rollout; its lengths are those of the trace.
+The real loop drives it (`loong_jax.orchestrator.loop`), with the real ledger. Each group is one
+record with one placeholder rollout; its lengths are those of the trace.
 """
 
 import collections

@@ -38,7 +38,7 @@ def _may_announce(body: str) -> bool:
 def spans(body: str) -> Iterator[Span]:
     """The spans after "the answer is" and its like, from the last such phrase backwards.
 
-    Those before the last one count only for who finds no maths in words that doubt nothing.
+    An earlier phrase counts only where the last one is in words alone, without doubt.
     """
     has_options = "A:" in body and _OPTIONS.search(body) is not None
     matches = [
