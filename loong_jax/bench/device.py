@@ -51,7 +51,7 @@ TWO_BILLION = moe.MoEConfig.flash(
 )
 MODELS = {"2b": TWO_BILLION, "tiny": moe.MoEConfig.tiny(chunk_tokens=None)}
 _BURST_S = 0.05  # of calls without a look at what they made
-# What layers keep for the way back: all but norms and sums.
+# Kept by layers for the backward pass: all but norms and sums.
 _KEPT = ("residual", "router", "ffn_0", "ffn_1", "experts", "attention", "expanded", "latents")
 
 

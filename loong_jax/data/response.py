@@ -35,7 +35,7 @@ class ResponseForm:
     name: str
     think_open: str = ""
     think_close: str = ""
-    # whether the response writes the tag that opens the thinking, or the prompt ends with it
+    # The side that writes the tag that opens the thinking: the response, or the end of the prompt.
     opening: Literal["response", "prompt", "either"] = "either"
     needs_thinking: bool = True
     answer_open: str = ""
@@ -125,7 +125,7 @@ THINKING = (
     ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),
 )
 ANSWERS = ((ANSWER_OPEN, ANSWER_CLOSE), ("<answer>", "</answer>"))
-# What ends a turn, a text or a row of padding in the vocabularies of published models.
+# Tokens that end a turn, a text or a row of padding in the vocabularies of published models.
 END_TEXTS = (
     "<eos>", "<pad>", "</longcat_s>", "<longcat_pad>", "</s>", "<|im_end|>", "<|endoftext|>",
     "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|finetune_right_pad_id|>", "<|eot|>",

@@ -136,7 +136,7 @@ class ProblemStream:
     level_weights: Mapping[int, float]
     split: str  # "train", "validation" or "test"
     seed: int
-    preamble: Callable[[Problem], str] | None = None  # what stands before a problem's prompt
+    preamble: Callable[[Problem], str] | None = None  # the text before a problem's prompt
 
     def __post_init__(self):
         if self.split not in ("train", "validation", "test"):

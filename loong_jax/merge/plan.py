@@ -32,7 +32,7 @@ class LeafTask:
     importances: tuple[tree.Leaf, ...] | None
     method: Method
     weights: tuple[float, ...]
-    of_model: dict[str, Any]  # what the method measured of the whole model
+    of_model: dict[str, Any]  # the method's measurements of the whole model
     batch_axes: int
 
     @property

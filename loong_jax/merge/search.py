@@ -29,7 +29,7 @@ Score = float | Mapping[str, float]
 class GridPoint:
     scale: float | None  # None of a method without
     keep_rate: float | None
-    score: float  # what was compared; -inf where the callback gave NaN
+    score: float  # -inf where the callback gave NaN
     scores: dict[str, float]  # by domain; empty where the callback gave one number
 
 
@@ -175,7 +175,7 @@ class CoefficientSearch:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trial:
     coefficients: dict[str, float]  # by expert
-    score: float  # what was compared; NaN where the callback gave it
+    score: float  # NaN where the callback gave it
     scores: dict[str, float]  # by domain; empty where the callback gave one number
 
 

@@ -27,7 +27,7 @@ class PathRules:
 
     # Set by a controller and trained by no gradient: neither dropped out nor elected.
     controller: str = r"(^|/)router/bias$|e_score_correction_bias$"
-    # What becomes of it: the base's, or the experts' average.
+    # Its value: the base's, or the experts' average.
     controller_value: Literal["base", "average"] = "base"
     # Merged in full: a few large, coupled entries that a rescaled dropout would throw about.
     no_dropout: str = r"router|norm|embed|(^|/)(lm_)?head(/weight)?$"

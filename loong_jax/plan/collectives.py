@@ -40,7 +40,7 @@ class Collective:
     kind: str
     axes: tuple[str, ...]  # mesh axes along which the members of a group differ
     groups: Groups
-    sent_bytes: float  # what a device sends, and receives
+    sent_bytes: float  # sent, and received, by one device
     expert_share: float  # of the bytes: those that move because an expert lives elsewhere
     op_name: str
 

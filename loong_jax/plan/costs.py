@@ -19,7 +19,7 @@ from loong_jax.plan.hlo import HBM, Computation, Instruction, Module, Shape
 
 # Passes of the matrix unit over float32 operands.
 _PASSES = {"default": 1, "high": 3, "highest": 6}
-# What a fusion does to its operand first where it reads or writes it in other tiles, in its place.
+# The attribute of an operand that a fusion relabels in place, to read or write other tiles.
 _RELABELS = "output_to_operand_aliasing={{}: (0, {})}"
 _VIEWS = ("bitcast", "get-tuple-element", "tuple", "parameter", "constant", "after-all", "iota")
 _RENAMES = ("bitcast", "reshape", "copy", "convert")
@@ -133,7 +133,7 @@ def kernel_flops(computation: Computation, instruction: Instruction) -> float | 
     return 2 * visited * (over_keys * key_width + over_values * value_width)
 
 
-# What a kernel states of itself: operations, and bytes if not 0.
+# A kernel's own statement: operations, and bytes if not 0.
 _STATED = re.compile(
     r'"cost_estimate":\{"flops":"(\d+)","transcendentals":"\d+","bytes_accessed":"(\d+)"'
 )

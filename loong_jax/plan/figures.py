@@ -16,7 +16,7 @@ from loong_jax.plan.times import Row
 from loong_jax.plan.topology import Topology
 from loong_jax.plan.torus import HOP_S, LINK_EFFICIENCY
 
-# What LongCat-Flash is reported to decode on an H800 at 5K context (arXiv:2509.01322, section 6),
+# LongCat-Flash's reported decoding rate on an H800 at 5K context (arXiv:2509.01322, section 6),
 # and that chip's memory bandwidth.
 H800_TOKENS_PER_S = 3785
 H800_HBM_BANDWIDTH = 3.35e12

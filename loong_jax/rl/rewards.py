@@ -68,7 +68,7 @@ class RewardRule:
     malformed: float = 0.0  # wrong because the form is broken: the verdict's reason is "format"
     repetitive: float = 0.0  # cut off at the length limit while repeating itself
     truncated: float | None = None  # cut off at the length limit otherwise; None masks it
-    judges_truncated: bool = False  # what was cut off has the worth of its verdict instead of these
+    judges_truncated: bool = False  # a cut-off rollout gets its verdict's reward instead of these
     score_weights: tuple[tuple[str, float], ...] = ()
     repetition: RepetitionDetector = RepetitionDetector()
 

@@ -20,7 +20,7 @@ from loong_jax.rollout.engine_config import EngineSettings
 from loong_jax.rollout.records import SamplingSettings, Ticket
 
 Params = Any  # weights of one policy version
-Prefix = Any  # what prefill hands to `bulk_insert`
+Prefix = Any  # from `prefill` to `bulk_insert`
 DecodeState = Any  # everything that `generate` changes
 Reading = Any  # prompts on their way through prefill; `num_left` tokens are to be read
 
@@ -55,7 +55,7 @@ class PrefillWork(NamedTuple):
     prompts: Sequence[np.ndarray]
     rows: Sequence[int]
     requests: Sequence[SampleRequest]
-    existing_prefix: Any = None  # what `Engine.find` returned for the same prompts
+    existing_prefix: Any = None  # from `Engine.find` for the same prompts
     version: int | None = None  # of the policy: prompts of that version alone find what is written
 
 

@@ -104,7 +104,7 @@ class Rollout:
     sampling: SamplingSettings
     versions: tuple[tuple[int, int], ...]  # ((first token, policy version), ...); DORA: exactly one
     finish_reason: FinishReason
-    text: str = ""  # what the policy wrote, in its last turn where there are several
+    text: str = ""  # of the policy, its last turn where there are several
     behavior_logprob: np.ndarray | None = (
         None  # float32, trainer's program under the rollout's own version
     )

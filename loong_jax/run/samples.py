@@ -21,7 +21,7 @@ from loong_jax.run.stages import Work
 from loong_jax.run.texts import Texts
 
 PIECE = 64  # problems that are posed, judged and noted together
-_NO_TEXT = "\ufffd"  # what decoding writes for a token, or a part of a character, without text
+_NO_TEXT = "\ufffd"  # decoded from a token, or a part of a character, without text
 
 
 def run_samples(work: Work[SampleStage]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ _CODE = ("*.py",)  # that auto_map in config.json names
 class Source(NamedTuple):
     """Weights and what is known of them."""
 
-    weights: AnyPath  # what `starting.load` reads
+    weights: AnyPath  # read by `starting.load`
     config: ModelConfig
     hf_config: str | None  # the config.json that the weights came with
     files: AnyPath | None  # the directory of its tokenizer.json

@@ -201,7 +201,7 @@ class _Trained(NamedTuple):
 
     policy: PolicyModel
     weights: Weights
-    frozen: Any  # what it leaves as it is
+    frozen: Any  # the part it leaves as it is
 
 
 def _to_train(session: Session, config: LoraConfig | None, weights: Weights) -> _Trained:
@@ -219,7 +219,7 @@ class _RlStart(NamedTuple):
     versions: dict[int, Weights]  # those that rollouts may still be of
     control: dict[str, Any] | None  # of the orchestrator
     policy: PolicyModel
-    frozen: Any  # what training leaves as it is
+    frozen: Any  # the part that training leaves as it is
     reference: Weights | None  # where the objective has a penalty: what the stage started from
 
 

@@ -51,7 +51,7 @@ class Case:
     answer: str
     perturbed: tuple[str, ...] | None = None
     render: Callable[[str], str] = as_it_is  # how an answer becomes a response
-    has_others: bool = False  # whether an answer beside this one may be right
+    has_others: bool = False  # an answer beside this one may be right
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

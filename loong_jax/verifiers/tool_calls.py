@@ -27,7 +27,7 @@ _PAIR = re.compile(
 )
 _CLOSES = re.compile("|".join(re.escape(closing) for _, closing in response.THINKING))
 _MENTIONED = re.compile(rf"\w[ \t]+(?:{_CLOSES.pattern})(?:[ \t]*[.,;:!?)]|[ \t]+(?=[a-z]))")
-# What of a schema is checked; `pattern` and its like would run expressions that come with a tool.
+# Checked keywords of a schema; `pattern` and its like would run expressions that come with a tool.
 _CHECKED = (
     *("$ref", "type", "enum", "const", "not", "anyOf", "oneOf", "allOf", "required"),
     *("properties", "additionalProperties", "items", "prefixItems", "minItems", "maxItems"),

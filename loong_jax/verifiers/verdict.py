@@ -23,7 +23,7 @@ class Verdict:
 
     outcome: Outcome
     reason: str = ""  # why it is wrong ("format", "value", ...) or ungradable ("timeout", ...)
-    evidence: str = ""  # what the decision rests on, for people; truncated by the verifier
+    evidence: str = ""  # the reason for people, truncated by the verifier
     isolation: IsolationTier = "none"
     cost_s: float = 0.0
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
@@ -60,7 +60,7 @@ class Score:
 
     value: float | None
     reason: str = ""  # why there is no value
-    evidence: str = ""  # what it rests on, for people
+    evidence: str = ""  # the reason for people
     cost_s: float = 0.0
 
     def __post_init__(self):

@@ -16,7 +16,7 @@ from loong_jax.errors import ConfigError
 class Generation:
     """A generation of chips: its names at Google Cloud, and how they are counted there."""
 
-    accelerator: str  # what an accelerator type starts with
+    accelerator: str  # prefix of an accelerator type
     counted_per_chip: int  # its number counts cores where 2
     devices_per_chip: int  # as JAX sees them
     runtime_version: str

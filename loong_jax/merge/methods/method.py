@@ -27,7 +27,7 @@ Deltas = tuple[Float[Array, "*leaf"], ...]
 Marks = tuple[Bool[Array, "*leaf"], ...]
 Number = Array | float  # traced, so that a grid of settings is compiled once
 Numbers = tuple[Number, ...]  # one per expert
-Known = dict[str, Any]  # what was measured, by name
+Known = dict[str, Any]  # measurements by name
 
 
 class Inputs(NamedTuple):
@@ -44,8 +44,8 @@ class Inputs(NamedTuple):
 
 class FusedLeaf(NamedTuple):
     value: Float[Array, "*leaf"]
-    kept: Marks  # what dropout, trimming or selection left of each delta
-    agreed: Marks  # what the election left of it
+    kept: Marks  # entries that dropout, trimming or selection left of each delta
+    agreed: Marks  # entries that the election left of it
 
 
 class Bound(NamedTuple):

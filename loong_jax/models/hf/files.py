@@ -22,7 +22,7 @@ from loong_jax.errors import CheckpointError
 from loong_jax.remote import AnyPath, RemotePath
 
 Entry = tuple[str, np.dtype, tuple[int, ...]]  # name, dtype and shape of a tensor
-Metadata = Mapping[str, str]  # what a header says beside its tensors
+Metadata = Mapping[str, str]  # of a header, beside its tensors
 Opened = dict[AnyPath, np.memmap]  # local files that are open
 
 INDEX = "model.safetensors.index.json"
@@ -45,7 +45,7 @@ DTYPES: dict[str, np.dtype] = {  # in the order in which safetensors lays them o
 }
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 _RANKS = {dtype: rank for rank, dtype in enumerate(CODES)}
-METADATA: Metadata = {"format": "pt"}  # what transformers writes
+METADATA: Metadata = {"format": "pt"}  # as transformers writes it
 
 
 class StoredTensor(NamedTuple):

@@ -52,7 +52,7 @@ class NgramEmbedding:
         return tuple(self.base_rows + 2 * table + 1 for table in range(len(self.orders)))
 
 
-# What a layer can keep for its backward pass: rows that arrived, the residual stream between its
+# A layer may keep for its backward pass: rows that arrived, the residual stream between its
 # sub-layers, the logits of the router, the products of gate and up of either FFN and, where they
 # are grouped products, of the experts, what splash attention or cuDNN needs to go back, the
 # queries, keys and values of cuDNN, and what the ranks of an attention hold before their norms.

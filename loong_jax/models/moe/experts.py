@@ -52,7 +52,7 @@ class Chunk(NamedTuple):
     round: Tree
     num_rounds: Int[Array, ""]  # until all have been sent; 1 unless a buffer is too small
     num_overflowed: Int[Array, ""]  # choices that are not sent now, over all devices
-    rest: Float[Array, "tokens D"] | None = None  # what became of those
+    rest: Float[Array, "tokens D"] | None = None  # outputs of those
 
 
 class Experts(nnx.Module):

@@ -49,7 +49,7 @@ class _Rows(NamedTuple):
     """
 
     tokens: Int[Array, "B T"]
-    recent: Int[Array, "B T order"] | None  # what an n-gram embedding sees of each token
+    recent: Int[Array, "B T order"] | None  # the last ones up to each token, for n-gram embeddings
     positions: Int[Array, "B T"]
     mask: Bool[Array, "B T"]
     attention_mask: AttentionMask

@@ -37,7 +37,7 @@ class LayerStatistics(NamedTuple):
     score_sum: Float[Array, "A"]  # float32, sum over unmasked tokens of the softmax; has a gradient
     target: Int[Array, "B T K"]  # the choices, those of masked tokens too
     num_overflowed: Int[Array, ""]  # choices that waited for a later round of the exchange
-    own_target: Int[Array, "B T K"] | None = None  # what it would have chosen, where some is forced
+    own_target: Int[Array, "B T K"] | None = None  # the router's choices, where others are forced
 
 
 class Router(nnx.Module):

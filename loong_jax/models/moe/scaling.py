@@ -136,7 +136,7 @@ def _check(times: int):
         )
 
 
-# What routes tokens and scales what they meet; the rule says nothing about a change of it.
+# Settings of routing and scale; the rule does not cover a change of them.
 _ALIKE = (
     "num_experts",
     "num_zero_experts",

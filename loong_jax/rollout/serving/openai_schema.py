@@ -77,7 +77,7 @@ ONLY: dict[str, tuple[Any, ...]] = {
     "tool_choice": ("none",),
     "modalities": (["text"],),
 }
-# What the server itself says to a chat template.
+# Variables that the server itself gives to a chat template.
 RESERVED = {"add_generation_prompt", "continue_final_message", "documents", "messages", "tools"}
 READ = {
     *("max_tokens", "max_completion_tokens", "n", "best_of", "temperature", "top_p", "top_k"),

@@ -51,8 +51,8 @@ class Candidate:
     detail: str = ""
     question: str = ""
     code: str = ""
-    stated: str = ""  # what the author says the answer is; never used
-    answer: str = ""  # what the program printed
+    stated: str = ""  # the answer by the author's own word; never used
+    answer: str = ""  # printed by the program
     seeds: tuple[str, ...] = ()  # ids of those that were shown
     attempts: tuple[Attempt, ...] = ()
     calls: tuple[str, ...] = ()  # keys of all calls made for it, in order

@@ -119,7 +119,7 @@ ZERO, ONE = number(0), number(1)
 INFINITY = constant("inf")
 REALS = Node("interval", (Node("neg", (INFINITY,)), INFINITY, True, True))
 EMPTY = Node("set", ())
-UNNAMED = symbol("?")  # what "at least 5" is said of
+UNNAMED = symbol("?")  # the subject of "at least 5"
 
 
 def depth(node: Node) -> int:

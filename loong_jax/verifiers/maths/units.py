@@ -60,7 +60,7 @@ def _table() -> dict[str, Unit]:
 
 
 UNITS = _table()
-# what starts a unit without its context; single letters are variables unless written as text
+# words that start a unit without its context; single letters are variables unless written as text
 AMBIGUOUS = frozenset(name for name in UNITS if len(name) == 1) | {"in", "as", "at", "pm", "psi"}
 POWER_WORDS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
 CURRENCIES = {"$": UNITS["USD"], "\\$": UNITS["USD"], "€": UNITS["EUR"], "£": UNITS["GBP"],

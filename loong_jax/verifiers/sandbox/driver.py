@@ -11,7 +11,7 @@ import os
 import re
 import sys
 
-# What sites import for a method of their starter code, and the nodes that it takes for granted.
+# Imports of sites for a method of their starter code, and the nodes that it takes for granted.
 _MODULES = (
     "collections", "heapq", "bisect", "math", "itertools", "functools", "typing", "string", "copy",
     "re", "operator", "random", "json", "datetime", "sys",

@@ -16,7 +16,7 @@ _ROOT = Path("/sys/fs/cgroup")
 _PREFIX = "loong-"
 _COUNTER = itertools.count()
 
-# what the zygote calls a file: its name, by version of the hierarchy
+# the zygote's name of a file -> its name, by version of the hierarchy
 _FILES_V1 = {
     "memory": {
         "memory_tasks": "cgroup.procs",

@@ -40,7 +40,7 @@ for name, text in files:
 del sys.modules[room]
 module.main()
 """
-# What of /etc a toolchain reads; nothing else of it is there.
+# Files of /etc that toolchains read; nothing else of it is there.
 _ETC = (
     "alternatives", "ocamlfind.conf", "fonts", "mono", "php", "perl", "R", "racket",
     "swi-prolog", "erlang", "guile", "ghc", "nim", "sbclrc", "emacs", "scala", "crystal",

@@ -26,7 +26,7 @@ from loong_jax.models.moe.kernels.cudnn_kernels import (
 )
 from loong_jax.models.moe.mask import AttentionMask, Operands
 
-# What `MoEConfig.remat` calls what goes into the kernels, and what comes out.
+# Names in `MoEConfig.remat` of the kernels' operands and results.
 EXPANDED, KEPT_AS = "expanded", "attention"
 
 

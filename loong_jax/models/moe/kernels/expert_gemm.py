@@ -133,7 +133,7 @@ def expert_ffn(
 
         first, second = _halves(project, gate_up)
         hidden = jax.nn.silu(first) * second * gate_r1
-        used = jnp.arange(room) < last_E[-1]  # what stands past the last group is not defined
+        used = jnp.arange(room) < last_E[-1]  # values past the last group are undefined
         hidden = jnp.where(used[:, None], hidden, 0).astype(x.dtype)
         return sum_rows(product(hidden, down, size_E), place_RK, choice_r // expert.shape[1])
 

@@ -27,7 +27,7 @@ class Class(NamedTuple):
 
 
 class Classes(NamedTuple):
-    name: str | None  # what is in them
+    name: str | None  # of their members
     classes: tuple[Class, ...]
 
 

@@ -80,7 +80,7 @@ def two_stated(sentence: str) -> str | None:
 
 _FORMAL = re.compile(
     r"\bbetween\b|[=<>^{}|±√∞≤≥≠-]|(?<!\\)\$|\\(?!\$)|\A\W*\d"
-)  # what is left to the grammar
+)  # left to the grammar
 _AMOUNTS = re.compile(r"(?<![\w.,^])(?:\\?[$€£])?\d[\d,]*(?:\.\d+)?(?![\d.]*\d|\s?[-+*/^=])")
 
 
