@@ -1,4 +1,4 @@
-"""How tools are offered to the policy, and how what they answer comes back as tokens.
+"""Templates of tools: their description in a prompt, and their answers as tokens.
 
 Descriptions and calls are in the form that LongCat-Flash's model card publishes: name, description
 and schema of every tool, and calls as JSON objects in `<longcat_tool_call>` tags. The card does not

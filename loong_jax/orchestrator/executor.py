@@ -118,7 +118,7 @@ class Executor:
                 self.cancel(decoding)
 
     def may_do(self, actions: Iterable[Action]) -> bool:
-        """False for moves while others are under way: what travels cannot be asked of its target,
+        """False for moves while others are under way: a sample that moves is not yet at its target,
         which the ledger names as its place already. They wait for `on_moved`.
         """
         return not self._moves or not any(isinstance(action, changes.Migrate) for action in actions)

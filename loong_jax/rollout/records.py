@@ -1,4 +1,4 @@
-"""Tickets, groups and rollouts: the records that travel from engine to trainer.
+"""Tickets, groups and rollouts: the records that go from engine to trainer.
 
 A ticket is one issue of one problem; its group of G rollouts is dispatched, versioned, filtered and
 trained together. Records hold token arrays by reference and never JAX arrays.

@@ -124,7 +124,7 @@ class MoEConfig:
     dtype: DTypeLike = jnp.float32  # of activations
     param_dtype: DTypeLike = jnp.float32  # of weights; router and norms stay float32
     exchange: Exchange = GatherExchange()
-    token_chunks: int = 1  # of a device's tokens: one travels while another meets its experts
+    token_chunks: int = 1  # of a device's tokens: one is exchanged while experts compute another
     expert_gemm: ExpertGemm = "auto"
     remat: RematWord | tuple[str, ...] = "off"
 

@@ -1,10 +1,10 @@
 """The experts of a layer: those with weights over the rows that chose them, and the identity.
 
-A mixture is made in five steps, so that a layer can do other work while rows travel (`overlap`):
-`pack` puts tokens into rows, `send` brings them to the devices that hold their experts, `run`
-computes there, `send_back` returns what those made, `mix` adds it up. Choices of zero-computation
+A mixture is made in five steps, so that a layer can do other work during the exchange (`overlap`):
+`pack` puts tokens into rows, `send` dispatches these to the devices of their experts, `run`
+computes there, `send_back` returns the outputs, `mix` combines them. Choices of zero-computation
 experts never become rows: they only add their gates to the weight of the identity. A device may
-send its tokens in chunks. Source: arXiv:2509.01322, section 2.1.
+dispatch its tokens in chunks. Source: arXiv:2509.01322, section 2.1.
 """
 
 import dataclasses

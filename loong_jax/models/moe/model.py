@@ -2,7 +2,7 @@
 
 Ways in: a call over whole sequences, `prefill`, which also fills a cache, and over that cache
 `decode`, one token per sequence, or `extend`, a few at once. Beside these `draft` and
-`draft_extend` run the head that drafts one more token, where the config has one. Weights travel as
+`draft_extend` run the head that drafts one more token, where the config has one. Weights are
 plain nested dicts; see `init_weights`. Source: arXiv:2509.01322.
 """
 

@@ -2,7 +2,7 @@
 
 A compiler is free to do what it can do early or late. Barriers pin the start of an exchange before
 the dense work that hides it, and its end after; gradients are pinned the same way round. Weights of
-that work, where they rest in parts, are gathered while no rows travel: those of FFN_0 beside
+that work, where they are sharded, are gathered outside of exchanges: those of FFN_0 beside
 Attention_0, those of Attention_1 and FFN_1 while experts compute.
 
     chunk 1   dispatch  compute   combine
@@ -62,7 +62,7 @@ class Overlap:
     ) -> tuple[Float[Array, "B T D"], DenseFFN]:
         """Sends the tokens in `mask` to their experts, those of the first chunk.
 
-        What is made of the results runs while the rows travel, not before they leave.
+        Work on the results runs during the exchange, not before it.
         """
         self.x, self.routing, experts = u, routing, self.experts
         self.chunks = [experts.pack(u, routing, mask, i) for i in range(experts.num_chunks(u))]

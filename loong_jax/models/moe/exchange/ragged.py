@@ -68,7 +68,7 @@ class Ragged:
         return -(-jnp.max(jnp.sum(plan[1], axis=0)) // self.num_rows)
 
     def num_waiting(self, plan: tuple[DispatchPlan, Int[Array, "P P"]]) -> Int[Array, ""]:
-        """Choices of this device that do not travel in round 0."""
+        """Choices of this device that are not sent in round 0."""
         now = self.take_round(plan, 0).count[jax.lax.axis_index(self.sizes.axes)]
         return jnp.sum(plan[0].count) - jnp.sum(now)
 

@@ -26,7 +26,7 @@ GradientBuffer = TypeVar("GradientBuffer")  # packed gradients, that go the othe
 
 @runtime_checkable
 class RowPlacement(Protocol[Plan, Round]):
-    """Which choices go into which rows on one device; methods in the order of use."""
+    """Assignment of choices to rows on one device; methods in the order of use."""
 
     @property
     def room(self) -> int | None:
