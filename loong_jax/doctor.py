@@ -193,7 +193,7 @@ def check_ray(version: str | None) -> Check:
 
 
 def check_isolation() -> Check:
-    """Which walls stand between us and the programs a policy writes."""
+    """The isolation of programs that a policy writes."""
     from loong_jax.verifiers import sandbox
 
     isolation = sandbox.isolation(None)

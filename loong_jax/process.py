@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def compile_cache_dir() -> Path:
-    """Where XLA's compiled programs are kept between runs: JAX's own variable decides if set."""
+    """The directory of XLA's compiled programs between runs: JAX's own variable decides if set."""
     named = os.environ.get("JAX_COMPILATION_CACHE_DIR")
     if named:
         return Path(named)

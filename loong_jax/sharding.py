@@ -1,4 +1,4 @@
-"""Where arrays live: mesh axes, logical axis names and the rules between them.
+"""Sharding of arrays: mesh axes, logical axis names and the rules between them.
 
 A mesh always has all six axes, unused ones of size 1, and all are explicit, so an array's sharding
 is part of its type. Parameters and activations name logical axes; `ShardingRules` says which mesh

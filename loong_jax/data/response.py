@@ -26,7 +26,7 @@ class Reading(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResponseForm:
-    """How a response is written, and what a prompt says about it.
+    """The form of a response, and of its prompt.
 
     Tags that are "" are not there. A prompt is a message of a `chat` template, the beginning of a
     text that is continued (`completion`), or tokens as they are (`raw`).

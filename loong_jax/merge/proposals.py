@@ -1,4 +1,4 @@
-"""Where to look next: searches over a box as generators that yield points and are sent scores.
+"""Proposals of a search over a box, as generators that yield points and are sent scores.
 
 They know nothing of merging and ask for no device. Same seed and scores, same points.
 """

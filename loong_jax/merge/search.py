@@ -154,7 +154,7 @@ Importances = Callable[[str, Weights], Weights]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CoefficientSearch:
-    """How coefficients are looked for: the Bayesian optimisation of DF-Merge, or greedily."""
+    """A search for coefficients: the Bayesian optimisation of DF-Merge, or a greedy one."""
 
     how: Literal["bayesian", "greedy"] = "bayesian"
     low: float = 0.0

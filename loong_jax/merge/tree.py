@@ -23,7 +23,7 @@ BatchAxes = int | Mapping[str, Any] | Callable[[str], int]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PathRules:
-    """Which leaves are treated apart: regular expressions searched for in `a/b/c` paths."""
+    """Leaves that are treated apart, as regular expressions searched for in `a/b/c` paths."""
 
     # Set by a controller and trained by no gradient: neither dropped out nor elected.
     controller: str = r"(^|/)router/bias$|e_score_correction_bias$"
@@ -104,7 +104,7 @@ def check_equal(path: str, base: Leaf, experts: Mapping[str, Leaf]) -> None:
 
 
 def num_batch_axes(batch_axes: BatchAxes, path: str, ndim: int) -> int:
-    """How many leading axes of the leaf are stacks of separate matrices.
+    """The number of leading axes of a leaf that are stacks of separate matrices.
 
     `batch_axes` is one number for all leaves, a function of the path, or a nested dict that
     follows the weights and may end early: a number there holds for everything below it.

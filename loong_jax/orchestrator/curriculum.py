@@ -1,4 +1,4 @@
-"""Which problems are posed, and how long answers may be, as training goes on.
+"""Curricula: the problems posed, and the limit of responses, as training goes on.
 
 Two curricula of arXiv:2509.18883, 3.4.1, as data and pure functions. STEM: problems are included by
 their pass rate, and thresholds that move make the data harder. Code: the limit of a response grows

@@ -28,7 +28,7 @@ class WorkerLost(LoongError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FaultBudget:
-    """How much may go wrong before the run ends."""
+    """Numbers of faults after which the run ends."""
 
     replica_losses: int = 5  # of one replica, without a group from it in between
     verifications: int = 3  # of one answer, while its verifier is lost
@@ -45,7 +45,7 @@ class FaultBudget:
             )
 
     def pause_s(self, failures: int) -> float:
-        """How long to wait after so many failures in a row, 1 or more."""
+        """The pause after so many failures in a row, 1 or more."""
         doublings = min(failures - 1, 1000)  # a float holds no 2 ** 1024
         return min(self.back_off_s * 2.0**doublings, self.max_back_off_s)
 

@@ -134,7 +134,7 @@ class Orchestrator:
         self.ledger.enter(change, groups)
 
     def _keep(self, group: Group) -> tuple[changes.Place, ...]:
-        """Where the journal has the group's arrays now; () without a journal."""
+        """Stores the group's arrays in the journal, and gives their place; () without a journal."""
         return () if self.journal is None else (self.journal.keep(group),)
 
     # ---- going on -------------------------------------------------------------------------------

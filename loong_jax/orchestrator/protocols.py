@@ -217,7 +217,7 @@ class RemembersWeights(Protocol):
 
 @runtime_checkable
 class RunLog(Protocol):
-    """Where a run writes what happened; see `loong_jax.report.metrics_log`."""
+    """The log of a run's events; see `loong_jax.report.metrics_log`."""
 
     def event(self, record: Mapping[str, Any]) -> None: ...
 

@@ -248,7 +248,7 @@ def _compiler_estimate(plan: Plan, timing: Timing) -> float | None:
 
 
 def breakdown(timing: Timing, num_steps: int) -> dict[str, float]:
-    """Where the seconds of one of a call's `num_steps` steps go; they add up to it."""
+    """The parts of one step's time, of a call's `num_steps`, in seconds; they add up to it."""
     step = timing.step
     _, experts = timing.traffic(of_experts=True)
     _, others = timing.traffic(of_experts=False)

@@ -227,7 +227,7 @@ def _shape(leaf: re.Match[str]) -> Shape:
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the bracket at `start` closes; brackets inside quotes do not count."""
+    """The index of the bracket that closes that at `start`; brackets inside quotes do not count."""
     pairs = {"(": ")", "{": "}", "[": "]"}
     opened, closing, depth, quoted = text[start], pairs[text[start]], 0, False
     for i in range(start, len(text)):

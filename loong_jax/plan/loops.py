@@ -1,4 +1,4 @@
-"""How often a loop of a compiled program runs."""
+"""Trip counts of loops in a compiled program."""
 
 import re
 
@@ -6,7 +6,7 @@ from loong_jax.plan.hlo import Computation, Instruction, Module
 
 
 def trip_count(module: Module, computation: Computation, loop: Instruction) -> float | None:
-    """How often a loop runs: as stated, or from a counter that steps by one up to a constant."""
+    """The trip count of a loop: as stated, or from a counter that steps by one up to a constant."""
     stated = re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.attributes)
     if stated:
         return float(stated[1])
@@ -44,7 +44,7 @@ def _first_value(
 
 
 def _source(computation: Computation, name: str) -> Instruction:
-    """Where a scalar comes from, through copies."""
+    """The instruction that makes a scalar, through copies."""
     value = computation.by_name[name]
     while value.opcode in ("copy", "bitcast", "convert") and value.operands:
         value = computation.by_name[value.operands[0]]

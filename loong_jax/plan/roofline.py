@@ -292,7 +292,7 @@ def _named(collective: Collective, outer: Instruction) -> Collective:
 
 
 def _ends(computation: Computation) -> dict[str, int]:
-    """Where in the schedule each transfer ends, by the name of what launches it."""
+    """The index in the schedule at which each transfer ends, by the name of what launches it."""
     found: dict[str, int] = {}
     for at, instruction in enumerate(computation.instructions):
         parts = instruction.operands[:1] if instruction.opcode.endswith("-done") else ()

@@ -78,7 +78,7 @@ def tickets_of(run: RunRecord) -> dict[str, int]:
 
 
 def isolation_of(run: RunRecord) -> dict[str, Any]:
-    """How foreign code was run: verdicts by isolation tier, and the weakest tier that ran any.
+    """The isolation of foreign code: verdicts by isolation tier, and the weakest tier that ran any.
 
     `none` means that no foreign code ran for those verdicts, so it is not a weakness.
     """

@@ -35,7 +35,7 @@ class CollapseLimits:
         _refuse_window(self.window)
 
     def reason(self, metric: str, values: Sequence[float]) -> str:
-        """Why the last values break the limits; empty where they do not."""
+        """A sentence on the limit that the last values break; empty where they break none."""
         last = values[-self.window :]
         if len(last) < self.window:
             return ""
@@ -65,7 +65,7 @@ class Drift:
         _refuse_window(self.window)
 
     def reason(self, metric: str, values: Sequence[float]) -> str:
-        """Why the last values have drifted too far; empty where they have not."""
+        """A sentence on the drift of the last values; empty where it is within limits."""
         first, last = values[: self.window], values[self.window :][-self.window :]
         if len(last) < self.window:
             return ""
@@ -114,7 +114,7 @@ class CollapseRules:
 
 @dataclasses.dataclass(frozen=True)
 class Collapse:
-    """Which rule fired, and why."""
+    """The rule that fired, and its reason."""
 
     rule: str  # field of CollapseRules
     reason: str  # names the value and the threshold

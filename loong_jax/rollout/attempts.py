@@ -103,7 +103,7 @@ class Attempt:
 
     @property
     def turn_start(self) -> int:
-        """Where the policy's last turn begins, counted in the response."""
+        """The start of the policy's last turn, counted in the response."""
         last = self.tool_turns[-1] if self.tool_turns else None
         return 0 if last is None else last.first + last.num_tokens
 
@@ -185,7 +185,7 @@ class Attempt:
         return self.job.ticket.number, self.number if self.length else -1
 
     def finish_reason(self, end_ids: Container[int]) -> FinishReason | None:
-        """Why no more tokens follow; stop texts apart."""
+        """The reason why no more tokens follow, stop texts apart; None while some do."""
         if self.tokens[-1][-1] in end_ids or self.tokens[-1][-1] in self.job.sampling.stop_ids:
             return "stop"
         return "length" if self.length >= self.most_tokens else None
@@ -197,7 +197,7 @@ class Attempt:
 
     @property
     def sampling_left(self) -> SamplingSettings:
-        """How the rest is drawn."""
+        """The sampling of the rest."""
         sampling, left = self.job.sampling, self.most_tokens - self.length
         if left == sampling.max_new_tokens:
             return sampling

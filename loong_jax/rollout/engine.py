@@ -27,7 +27,7 @@ Reading = Any  # prompts on their way through prefill; `num_left` tokens are to 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SampleRequest:
-    """How one sample is drawn. Equal requests draw equal tokens from equal weights."""
+    """The sampling of one sequence. Equal requests draw equal tokens from equal weights."""
 
     stream: tuple[int, int, int, int, int]  # uint32: run seed, hash of problem (2), issue, attempt
     sampling: SamplingSettings = dataclasses.field(default_factory=SamplingSettings)
@@ -201,7 +201,7 @@ class Engine(Protocol):
     def num_that_fit(
         self, prefix: Prefix, decode_state: DecodeState, members: Sequence[int]
     ) -> int:
-        """How many of `members`, in order, there is room for now."""
+        """The number of `members`, in order, that there is room for now."""
         ...
 
     def reserve(self, decode_state: DecodeState, slots: Sequence[int]) -> bool:

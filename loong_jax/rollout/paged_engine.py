@@ -255,7 +255,7 @@ class PagedEngine(SlotEngine):
     def num_that_fit(
         self, prefix: PagedPrefix, decode_state: PagedState, members: Sequence[int]
     ) -> int:
-        """How many of `members`, in order, find pages for their prompt and a block."""
+        """The number of `members`, in order, that find pages for their prompt and a block."""
         allocator, label = decode_state.allocator, prefix.label
         available, seen = allocator.num_available, set()
         for count, member in enumerate(members):
@@ -302,7 +302,7 @@ class PagedEngine(SlotEngine):
         }
 
     def _end_of_block(self, sample: _Sample) -> int:
-        """How many positions a sample may have filled after one more block."""
+        """The number of positions that a sample may have filled after one more block."""
         end = min(sample.position + self.programs.block_tokens, sample.last_position)
         return max(sample.position, end)
 

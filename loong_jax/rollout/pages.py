@@ -95,7 +95,7 @@ class PageAllocator:
         return tuple(found)
 
     def num_kept_among(self, pages: tuple[int, ...]) -> int:
-        """How many of these are held by no slot, so that holding them takes from what is free."""
+        """The number of these that no slot holds, so that holding them takes from the free ones."""
         return sum(not self._holders[page] for page in pages)
 
     def fill(self, slot: int, version: int | None, tokens: np.ndarray, length: int) -> SlotPages:

@@ -29,7 +29,7 @@ TICKET_ENDS: tuple[TicketEnd, ...] = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SamplingSettings:
-    """How tokens are drawn. All three log-probabilities are taken under this temperature."""
+    """The sampling of tokens. All three log-probabilities are taken under this temperature."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -213,7 +213,7 @@ def completion_metrics(
 
 
 def staleness_histogram(groups: Iterable[Group], trainer_version: int) -> dict[str, int]:
-    """How many rollouts were trained on at each staleness, in steps."""
+    """The number of rollouts that were trained on at each staleness, in steps."""
     counts = Counter(
         trainer_version - rollout.version for group in groups for rollout in group.rollouts
     )

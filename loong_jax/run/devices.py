@@ -1,4 +1,4 @@
-"""Which devices of this process the trainer and each replica of a recipe have."""
+"""The devices of this process, divided among the trainer and the replicas of a recipe."""
 
 import dataclasses
 import functools
@@ -73,7 +73,7 @@ def leave_to_replicas(recipe: Recipe) -> None:
 
 
 def exchange_of(model: ModelConfig) -> Exchange | None:
-    """How rows reach experts; None for a model without them."""
+    """The exchange of a model's experts; None for a model without them."""
     return model.exchange if isinstance(model, MoEConfig) else None
 
 

@@ -32,7 +32,7 @@ _MESSAGE_BYTES = 2048
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Processes:
-    """Which of how many processes this is. On TPU leave all of it out."""
+    """The processes of a run, and this one's index. On TPU leave all of it out."""
 
     coordinator: str | None = None  # host:port of process 0; else JAX_COORDINATOR_ADDRESS
     count: int | None = None  # of processes; else JAX_NUM_PROCESSES

@@ -222,7 +222,7 @@ def held_out(problems: Sequence[Problem], recipe: Recipe) -> tuple[Problem, ...]
 
 
 def sampling_of(chosen: EvalOptions, recipe: Recipe | None) -> SamplingSettings:
-    """How answers are drawn: at the temperature asked for, from the whole distribution."""
+    """The sampling of answers: at the temperature asked for, from the whole distribution."""
     usual = None if recipe is None else recipe.evaluation.sampling
     return SamplingSettings(
         temperature=chosen.temperature,

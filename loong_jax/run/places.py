@@ -35,7 +35,7 @@ def _flag(option: str) -> str:
 
 
 def _no_file(path: Path) -> str | None:
-    """Why nothing can be written to `path`; None where it can."""
+    """The reason why nothing can be written to `path`; None where it can."""
     if os.path.isdir(path):
         return "it is a directory"
     if os.path.exists(path) and not os.path.isfile(path):

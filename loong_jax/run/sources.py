@@ -109,7 +109,7 @@ def copy_files(source: AnyPath, destination: Path, *, also: tuple[str, ...] = ()
 
 
 def _places(path: AnyPath) -> list[AnyPath]:
-    """Where the files of the weights in `path` may be: there, or kept by the run they are of."""
+    """Candidates for the directory of a model's files: beside its weights, or kept by their run."""
     path = path.resolve()
     top = path.parent if path.name in ("weights", "checkpoints") else path
     runs = [above for above in top.parents[1:2] if (above / "stages").is_dir()]
@@ -117,7 +117,7 @@ def _places(path: AnyPath) -> list[AnyPath]:
 
 
 def files_beside(path: AnyPath) -> AnyPath | None:
-    """Where the files of the weights in `path` are."""
+    """The directory of the tokenizer's files for the weights in `path`; None without one."""
     return next(
         (place for place in _places(path) if any((place / n).is_file() for n in TOKENIZER_FILES)),
         None,

@@ -213,7 +213,7 @@ def _to_train(session: Session, config: LoraConfig | None, weights: Weights) -> 
 
 
 class _RlStart(NamedTuple):
-    """Where a stage of reinforcement learning begins or goes on."""
+    """The state from which a stage of reinforcement learning begins or goes on."""
 
     state: TrainState
     versions: dict[int, Weights]  # those that rollouts may still be of
@@ -422,7 +422,7 @@ def run_evaluation(work: Work[EvaluationStage]) -> dict[str, Any]:
 
 
 def _known_steps(settings: SftStage | RlStage) -> int | None:
-    """How many steps a stage takes; None where time ends it."""
+    """The number of steps of a stage; None where time ends it."""
     return None if settings.wall_time_of else settings.num_steps
 
 

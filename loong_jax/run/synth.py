@@ -36,7 +36,7 @@ LOOP, CONTROL = synthesis.LOOP, synthesis.CONTROL
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StatementSettings:
-    """How many statements of which kind, and who formalises them."""
+    """Numbers and kinds of statements, and their author."""
 
     theorems: Theorems = dataclasses.field(default_factory=Theorems)
     num_problems: int = 1500  # told in words: for the cold start and the pool

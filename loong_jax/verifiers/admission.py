@@ -107,7 +107,7 @@ def admit(
 
 
 def _slowness() -> float:
-    """How many processes share a core, at least 1: a loaded machine is not the verifier's fault."""
+    """Processes per core, at least 1: a loaded machine is not the verifier's fault."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 

@@ -318,7 +318,7 @@ def _texts(constraint: Mapping[str, Any]) -> list[str]:
 
 
 def _occurrences(text: str, wanted: str, *, exact: bool) -> Iterator[int]:
-    """Where a text stands as words of its own, or anywhere where that is `exact`."""
+    """The offsets at which a text stands as words of its own, or anywhere if `exact`."""
     for found in re.finditer(re.escape(wanted), text, 0 if exact else re.IGNORECASE):
         start, end = found.span()
         if exact or not (_goes_on(text, start, is_end=False) or _goes_on(text, end, is_end=True)):

@@ -171,7 +171,7 @@ def _require(target: Any, root: Any) -> None:
 
 
 def _misfit(validator: Any, value: Any) -> str:
-    """Why a value does not fit; "" where it does."""
+    """The fault of a value by its schema; "" where it fits."""
     try:
         error = next(validator.iter_errors(value), None)
     except RecursionError:

@@ -135,7 +135,7 @@ class CodeExecution:
 
 @dataclasses.dataclass(frozen=True)
 class Ran:
-    """How one program did in one test; `output` is None where it crashed or ran out of time."""
+    """The result of a program in one test; `output` is None where it crashed or ran out of time."""
 
     passed: bool
     output: str | None
@@ -150,7 +150,7 @@ class Faults:
 
 
 def faults_of(table: Sequence[Sequence[Ran]], min_agreeing: int) -> Faults:
-    """Which tests the programs (rows) speak against; see `CodeExecution`.
+    """The tests that the programs (rows) speak against; see `CodeExecution`.
 
     A program is heard about the tests it fails if it passes at least as many as it fails.
     """

@@ -41,7 +41,7 @@ class RecordFilter(Protocol):
     def name(self) -> str: ...
 
     def reason(self, record: Record) -> Said:
-        """Why the record is dropped, or what is noted of one that stays."""
+        """The reason to drop the record, or notes on one that stays."""
         ...
 
 

@@ -92,7 +92,7 @@ def _is_going_on(told: str) -> bool:
 
 
 def _says(told: str, pattern: str) -> re.Match[str] | None:
-    """Where a host says of its run what begins like that."""
+    """The first line in which a host reports something that begins with the pattern."""
     return re.search(rf"^\S+: {pattern}", told, re.MULTILINE)
 
 

@@ -287,7 +287,7 @@ def _where(vm: TpuVm) -> tuple[str, str]:
 
 
 def _run_root(vm: TpuVm) -> str:
-    """Where the run's small files are kept between machines; - for nowhere."""
+    """The bucket directory of the run's small files, which outlives machines; - for none."""
     return f"{vm.bucket}/{vm.name}/run" if vm.bucket else "-"
 
 

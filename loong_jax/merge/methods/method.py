@@ -132,7 +132,7 @@ class Method:
 
 
 def elect(terms: Deltas, zero_sum: str = "plus") -> Marks:
-    """Where each term has the sign of the sum of terms. A term of exactly zero never agrees."""
+    """True where a term has the sign of the sum of terms. A term of exactly zero never agrees."""
     total = add(terms)
     sign = jnp.sign(total) if zero_sum == "drop" else jnp.where(total >= 0, 1.0, -1.0)
     return tuple((jnp.sign(term) == sign) & (term != 0) for term in terms)

@@ -22,7 +22,7 @@ _MOST_SCORES = 1 << 26  # in memory at once: 256 MiB of float32
 
 
 class View(NamedTuple):
-    """Which keys a query may see: those of its own segment or of its parent, up to its own index.
+    """The mask of attention: a query sees keys of its segment or its parent, up to its own index.
 
     Segment 0 is padding and sees nothing.
     """

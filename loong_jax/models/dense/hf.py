@@ -1,4 +1,4 @@
-"""How Llama, Qwen2 and Qwen3 are published: their config.json and the names of their tensors.
+"""The published form of Llama, Qwen2 and Qwen3: their config.json and names of tensors.
 
 A missing key has the default that transformers gives it for the architecture. Keys that would
 change what the model computes in a way that is not built here are refused; all others are kept

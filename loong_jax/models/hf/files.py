@@ -49,7 +49,7 @@ METADATA: Metadata = {"format": "pt"}  # as transformers writes it
 
 
 class StoredTensor(NamedTuple):
-    """Where a tensor lies and what it is."""
+    """A tensor in a file: place, dtype and shape."""
 
     file: AnyPath
     dtype: np.dtype

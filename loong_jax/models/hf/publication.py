@@ -1,4 +1,4 @@
-"""How checkpoints of a model family are published: names of architectures, config, tensors.
+"""The published form of a model family's checkpoints: names of architectures, config, tensors.
 
 A tensor is one slice of a leaf, transposed: published matrices are stored (out, in), ours (in, out)
 with heads as axes of their own and layers and experts stacked.
@@ -153,7 +153,7 @@ def publications() -> tuple[Publication, ...]:
 
 
 def publication_of(record: Mapping[str, Any]) -> Publication:
-    """How the model that a config.json names is published.
+    """The publication of the model that a config.json names.
 
     `architectures` tells, and `model_type` where there is none. Raises ConfigError for a model that
     is not built here.
@@ -174,5 +174,5 @@ def publication_of(record: Mapping[str, Any]) -> Publication:
 
 
 def published_as(config: Any) -> Publication:
-    """How models of a config are published."""
+    """The publication of a config's family."""
     return next(one for one in publications() if isinstance(config, one.config_type))

@@ -236,7 +236,7 @@ class MoEConfig:
         return plain if self.yarn is None else plain * self.yarn.score_scale
 
     def chunk_rows(self, num_tokens: int) -> int | None:
-        """How many sequences of `num_tokens` make a chunk; None where there are no chunks."""
+        """The number of sequences of `num_tokens` in a chunk; None where there are no chunks."""
         return self.chunk_tokens and max(1, self.chunk_tokens // max(1, num_tokens))
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Which way attention is computed, and what a mesh has to do with it.
+"""The choice of an attention kernel, and its sharding.
 
 Queries stay where they are. Under context parallelism every device holds a part of the sequence
 and gathers what it needs of the rest as latents with their rotary keys: C + R values per token

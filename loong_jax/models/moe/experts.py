@@ -330,7 +330,7 @@ def _of_layer(
 
 
 class _Places(NamedTuple):
-    """Where tokens and rows lie on the mesh, as partitions; without a mesh nobody looks."""
+    """Partitions of tokens and rows on the mesh; unused without one."""
 
     tokens: PartitionSpec = PartitionSpec()
     rows: PartitionSpec = PartitionSpec()

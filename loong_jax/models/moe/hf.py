@@ -1,4 +1,4 @@
-"""How LongCat-Flash is published: its config.json, its tensors, and what only values tell.
+"""The published form of LongCat-Flash: its config.json, its tensors, facts that only values tell.
 
 A missing key of config.json has the default that transformers gives it, the published 560B model's.
 Keys that would change what the model computes in a way that is not built here are refused; all

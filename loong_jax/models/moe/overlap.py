@@ -1,4 +1,4 @@
-"""When the parts of a layer run beside one another: every barrier and gather of it, and no value.
+"""Overlap of a layer's parts: all its barriers and gathers, which change no value.
 
 A compiler is free to do what it can do early or late. Barriers pin the start of an exchange before
 the dense work that hides it, and its end after; gradients are pinned the same way round. Weights of

@@ -149,7 +149,7 @@ def layer_statistics(
 def count_load(
     target: Int[Array, "B T K"], mask: Bool[Array, "B T"], num_targets: int
 ) -> Int[Array, "A"]:
-    """How many unmasked tokens each target received, over all devices."""
+    """The load: unmasked tokens that each target received, over all devices."""
     chosen_BTKA = target[..., None] == jnp.arange(num_targets)[None, None, None]
     return jnp.sum(chosen_BTKA & mask[..., None, None], axis=(0, 1, 2), dtype=jnp.int32)
 

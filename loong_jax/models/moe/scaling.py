@@ -68,7 +68,7 @@ def num_active_params(
 
 
 def by_path(config: MoEConfig) -> dict[str, int]:
-    """How many numbers each array of the weights has; a path is as in `parameters.by_path`."""
+    """The size of each array of the weights; a path is as in `parameters.by_path`."""
     _, weights = abstract_weights(config)
     return {path: math.prod(leaf.shape) for path, leaf in parameters.by_path(weights).items()}
 

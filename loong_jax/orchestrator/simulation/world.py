@@ -25,7 +25,7 @@ from loong_jax.verifiers.verdict import Verdict, correct
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How the accelerators are used."""
+    """The division of the accelerators."""
 
     num_accelerators: int
     accelerators_per_replica: int = 4

@@ -284,7 +284,7 @@ class Choice:
 
 
 class TextOffsets:
-    """Where in a text its tokens begin, in characters; they come as UTF-8, one after the other."""
+    """Offsets of tokens in a text, in characters; tokens come as UTF-8, one after the other."""
 
     def __init__(self):
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")

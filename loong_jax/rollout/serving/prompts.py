@@ -163,6 +163,6 @@ class TextStream:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """How many characters at the end of `text` are the beginning of `stop`."""
+    """The number of characters at the end of `text` that are the beginning of `stop`."""
     most = min(len(text), len(stop) - 1)
     return next((n for n in range(most, 0, -1) if text.endswith(stop[:n])), 0)

@@ -82,7 +82,7 @@ class Candidate:
 
 
 def funnel(candidates: Iterable[Candidate]) -> dict[str, int]:
-    """How many ended in each state; every candidate is in exactly one."""
+    """The number of candidates that ended in each state; every candidate is in exactly one."""
     candidates = list(candidates)
     counts = Counter(candidate.state for candidate in candidates)
     assert set(counts) <= set(OUTCOME), "a candidate is still open"

@@ -23,7 +23,7 @@ NUM_RUNS = 2  # a program that prints two things is no gold
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExecutionConfig:
-    """How programs run: `packages` is a directory as `pip install --target` fills it."""
+    """Settings of programs: `packages` is a directory as `pip install --target` fills it."""
 
     packages: Path | None = None  # this interpreter's own unless given, where the sandbox reads it
     num_workers: int = 2
@@ -64,7 +64,7 @@ class Executions:
 
     @property
     def note(self) -> str:
-        """Why programs have no packages, where that is so; else ""."""
+        """The reason why programs have no packages, where that is so; else ""."""
         if self._empty is None:
             return ""
         return (

@@ -30,7 +30,7 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 def malformed(question: str) -> str:
-    """Why a question is none that can be posed, or ""."""
+    """The reason why a question cannot be posed, or ""."""
     if not MIN_QUESTION_CHARS <= len(question) <= MAX_QUESTION_CHARS:
         return f"{len(question)} characters"
     if found := _ORDERS.search(question):
@@ -81,7 +81,7 @@ def undeclared(code: str, packages: Collection[str], where: Path) -> str:
 
 
 def hard_coded(code: str, answer: str, question: str) -> str:
-    """How a program holds its answer instead of computing it, or "".
+    """The way in which a program holds its answer instead of computing it, or "".
 
     A constant equal to the whole answer that the question does not give, or a program in which
     nothing is computed at all.

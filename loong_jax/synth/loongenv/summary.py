@@ -89,7 +89,7 @@ def row(
 
 
 def diversity(kept: Sequence[Candidate], seeds: Sequence[Seed]) -> dict[str, float | int | None]:
-    """How far the kept questions are from the seeds and from each other.
+    """Distances of the kept questions from the seeds and from each other.
 
     `distance_to_seeds` and `distance_to_siblings`: mean over questions of one minus the Jaccard
     similarity (word 3-grams) to the nearest other. `distinct_shapes`: different texts once numbers

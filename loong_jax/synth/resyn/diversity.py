@@ -96,7 +96,7 @@ def measure(forms: Mapping[str, Form], keywords: Mapping[str, str]) -> dict[str,
 
 
 def _num_both(forms: Sequence[Form]) -> int:
-    """How many differ from all before them in verifier and in template."""
+    """The number of forms that differ from all before them in verifier and in template."""
     verifiers, templates, count = set(), set(), 0
     for form in forms:
         one, other = form.digests

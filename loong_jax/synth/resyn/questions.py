@@ -56,7 +56,7 @@ def answer_of(text: str) -> str | None:
 
 
 def module_refusal(view: dict[str, Any]) -> str:
-    """Why the first stage of the judge refuses, or "": ReSyn's either-or, and both others."""
+    """The first stage's reason to refuse, or "": ReSyn's either-or, and both others."""
     if not (view["reference_free"] or view["computational_advantage"]):
         return "neither reference-free nor a computational advantage"
     if not view["is_complete"]:
@@ -65,7 +65,7 @@ def module_refusal(view: dict[str, Any]) -> str:
 
 
 def question_refusal(view: dict[str, Any]) -> str:
-    """Why the second stage refuses, or ""."""
+    """The second stage's reason to refuse, or ""."""
     if not view["is_well_specified"]:
         return "not well specified"
     return "loophole seen" if view["has_loophole"] else ""

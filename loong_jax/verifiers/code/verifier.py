@@ -35,7 +35,7 @@ _OUT_OF_MEMORY = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TestResult:
-    """How one test went. Sizes in bytes; `stdout` and `stderr` are cut to what people read."""
+    """The result of one test. Sizes in bytes; `stdout` and `stderr` are cut to what people read."""
 
     status: Status
     detail: str = ""

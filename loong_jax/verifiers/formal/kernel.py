@@ -66,7 +66,7 @@ class Database:
 
     @property
     def depth(self) -> int:
-        """How many scopes are open beside the outermost."""
+        """The number of open scopes beside the outermost."""
         return len(self._scopes) - 1
 
     def read(

@@ -53,7 +53,7 @@ class Completion(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """Where the judge is, and how long and how often it is asked."""
+    """A judge's address, and limits and settings of its requests."""
 
     base_url: str  # such as http://127.0.0.1:8000/v1, our own `loong serve` included
     model: str

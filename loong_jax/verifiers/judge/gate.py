@@ -136,6 +136,6 @@ def _plain(text: str) -> str:
 
 
 def _alternatives(text: str) -> int:
-    """How many different short parts a text lists; sentences with commas are no list."""
+    """The number of different short parts that a text lists; sentences with commas are no list."""
     parts = {part.strip() for part in _SEPARATOR.split(text)}
     return sum(1 for part in parts if part and len(part.split()) <= 3)

@@ -35,7 +35,7 @@ class Item(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JudgeConfig:
-    """How a judge is asked. `batch_size` answers share a set of canaries."""
+    """Settings of a judge. `batch_size` answers share a set of canaries."""
 
     prompt: Literal["direct", "reasoning"] = "reasoning"
     max_answer_chars: int = 2000
@@ -214,7 +214,7 @@ def _failure(canary: Canary, said: Verdict) -> str | None:
 
 
 def _distrusted(pairs: Sequence[tuple[Canary, Verdict]], failed: Sequence[str]) -> Verdict:
-    """Why a batch is ungradable: the endpoint's own failure where that is all there was."""
+    """The ungradable verdict of a batch: the endpoint's own failure where that is all there was."""
     reasons = {said.reason for canary, said in pairs if _failure(canary, said) is not None}
     if reasons <= _NO_REPLY:
         return verdict.ungradable(sorted(reasons)[0], f"canaries: {failed[0]}"[:300])

@@ -42,7 +42,7 @@ def compare(row: Row, answer: str, maths: MathVerifier) -> Verdict:
 
 
 def allowed(row: Row, gold: Quantity | None) -> float:
-    """How far from the gold a number may be, in the gold's own unit."""
+    """The permitted distance of a number from the gold, in the gold's own unit."""
     if gold is None:
         return row.tolerance
     domain = row.domain

@@ -105,7 +105,7 @@ class RationaleRunner:
 
 
 def directory(packages: Path | str | None) -> Path:
-    """Where packages are looked for: as given, or where this interpreter keeps its own."""
+    """The directory of packages: as given, or this interpreter's own."""
     return Path(packages or sysconfig.get_path("purelib")).resolve()
 
 

@@ -261,7 +261,7 @@ class Compound(NamedTuple):
     charge: int
 
     def composition(self) -> tuple:
-        """How often each element stands in it, and the charge."""
+        """The number of atoms of each element, and the charge."""
         stack: list[Counter] = [Counter()]
         factor = 1  # of what follows a dot
         for name, count in self.atoms:

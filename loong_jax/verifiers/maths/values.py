@@ -41,7 +41,7 @@ def none(size: int | Fraction, gap: int | Fraction) -> int | Fraction:
 def between(
     gold: Node, answer: Node, least: int = LONG_DIGITS
 ) -> Callable[[int | Fraction, int | Fraction], int | Fraction]:
-    """How far apart the two may be because one of them is a rounded decimal."""
+    """The permitted difference of two values of which one is a rounded decimal."""
     digits = max(num_digits(gold), num_digits(answer))
     if digits >= FLOAT_DIGITS:
         return lambda size, gap: size * FLOAT_TOLERANCE

@@ -86,7 +86,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a run ended. `status` is the exit code, or minus the signal that ended it.
+    """The end of a run. `status` is the exit code, or minus the signal that ended it.
 
     `lost` is no fault of the program: the sandbox failed. A call that ended without a report has
     `crashed`, or `forged` where it wrote something else.

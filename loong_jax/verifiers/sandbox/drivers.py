@@ -110,7 +110,7 @@ def _defines(text: str, owner: str) -> bool:
 
 
 def _rust_owner(text: str, owner: str) -> str:
-    """How a method gets the value it is called on."""
+    """Rust code that makes the value on which a method is called."""
     if re.search(rf"\b(?:mod|trait)\s+{owner}\b", text):
         return ""
     kind = f"crate::{owner}"

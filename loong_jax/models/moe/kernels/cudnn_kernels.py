@@ -142,7 +142,7 @@ def _at_tokens(a_BTNw: Float[Array, "B T N w"], sequences: Sequences) -> Float[A
 
 
 def _rows_and_heads(num_rows: int, num_heads: int, at_once: int) -> tuple[int, int]:
-    """How many rows, and heads of each, to take at once; heads are parted only of a single row."""
+    """Numbers of rows, and of heads of each, to take at once; a single row's heads may be split."""
 
     def most(number, limit):
         return max(size for size in range(1, number + 1) if number % size == 0 and size <= limit)

@@ -26,7 +26,7 @@ from loong_jax.models.moe.exchange.dispatch import zeros_alike
 
 
 class Plan(NamedTuple):
-    """Where choices lie. Choice n = t * K + k of N = T * K; N stands for none.
+    """The places of choices. Choice n = t * K + k of N = T * K; N stands for none.
 
     Expert e has the sorted choices from first[e] to first[e + 1]; those of them that have no cell
     of the table are cut into blocks.

@@ -89,7 +89,7 @@ def make_kernel(
 
 
 def specs(kernel: Any, rules: ShardingRules) -> Any:
-    """How a kernel lies on the mesh: its lists of blocks follow the queries."""
+    """Partitions of a kernel on the mesh: its lists of blocks follow the queries."""
     if kernel is None:
         return None
     spec = rules.spec(None, "act_length")

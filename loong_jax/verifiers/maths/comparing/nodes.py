@@ -110,7 +110,7 @@ def label(node: Node) -> tuple[str, ...]:
 
 
 def domains(node: Node) -> tuple[str, ...]:
-    """Where its parameters live, as labels: "in Z"."""
+    """The domains of a node's parameters, as labels: "in Z"."""
     if node.head != "labelled" or not node.args[1][0].startswith("in "):
         return ()
     return node.args[1]

@@ -115,7 +115,7 @@ def _agree(a: Node, b: Node, name: str, at: Sequence[Node]) -> bool | None:
 
 
 def _breaks(value: Node, name: str) -> Iterator[Node]:
-    """Where an absolute value, a maximum or a minimum of affine arguments has its kink."""
+    """The kinks of absolute values, maxima and minima of affine arguments."""
     for node in value.walk():
         if node.head != "call" or node.args[0] not in ("abs", "max", "min"):
             continue

@@ -155,7 +155,7 @@ def _affine(left: Node, operator: str, right: Node, name: str) -> RealSet | None
 
 
 def affine_root(gap: Node, name: str) -> Node | None:
-    """Where an affine function of one unknown is 0; None if it is none, or constant."""
+    """The root of an affine function of one unknown; None if it is none, or constant."""
     found = _root_and_slope(gap, name)
     return None if found is None else found[0]
 

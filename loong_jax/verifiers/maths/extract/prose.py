@@ -290,7 +290,7 @@ def _states_nothing(sentence: str) -> bool:
 
 
 def _cut(sentence: str) -> int | None:
-    """Where the remark begins that ends a sentence; None where none does."""
+    """The start of the remark that ends a sentence; None where none does."""
     for tail in SAID.TAIL.finditer(sentence, 1):
         head, rest = sentence[: tail.start()], sentence[tail.end() :]
         kind = tail.lastgroup

@@ -37,7 +37,7 @@ HIDDEN = (
 
 
 def run(head, blob, state):
-    """How the call ended, and where its report is."""
+    """Runs a call in a fork; returns how it ended, and where its report is."""
     limits = head["limits"]
     token = os.urandom(16)
     read_end, write_end = os.pipe()

@@ -36,7 +36,7 @@ class State:
         return int(text) / 1e9
 
     def kills(self):
-        """How many processes the kernel has killed for want of memory in the control group."""
+        """Processes of the control group that the kernel killed for want of memory, a count."""
         words = self.read("kills").split()
         return int(words[words.index(b"oom_kill") + 1]) if b"oom_kill" in words else 0
 
