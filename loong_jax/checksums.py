@@ -15,8 +15,9 @@ _BITS = "bits "
 
 
 def labelled(array: Any) -> str:
-    """With dtype and shape. Of arrays over several devices the sum of bits, which no host has to
-    see whole; else CRC-32, which also tells apart what changed places.
+    """The checksum of an array with dtype and shape. Of arrays over several devices it is the sum
+    of bits, which no host has to see whole; else CRC-32, which also tells apart what changed
+    places.
     """
     is_cut = isinstance(array, jax.Array) and len(array.sharding.device_set) > 1
     return _labelled(array, of_bits=is_cut)
@@ -69,15 +70,15 @@ def _of_host(array: np.ndarray) -> int:
 
 
 def of_all(arrays: Iterable[Any]) -> tuple[int, ...]:
-    """Of each array, one after the other: sums over processes that run at once may meet in another
-    order in each.
+    """The checksums of arrays, one after the other: sums over processes that run at once may meet
+    in another order in each.
     """
     return tuple(map(of_array, arrays))
 
 
 @jax.jit
 def sum_of_bits(array: Shaped[Array, "..."]) -> UInt32[Array, ""]:
-    """As `of_array`, on the devices that hold the parts."""
+    """The checksum `of_array`, computed on the devices that hold the parts."""
     if array.dtype == bool:
         return jnp.sum(array, dtype=jnp.uint32)
     words = jax.lax.bitcast_convert_type(array, f"uint{8 * array.dtype.itemsize}")

@@ -183,7 +183,7 @@ class ShardingRules:
         return None if self.mesh is None else NamedSharding(self.mesh, partition)
 
     def spec_of(self, shape: Sequence[int], *names: str | None) -> NamedSharding | None:
-        """As `spec`, for an array of this shape.
+        """The sharding of an array of this shape, as `spec`.
 
         Raises ConfigError where a dimension is no multiple of the devices that it is cut over.
         """
@@ -232,7 +232,7 @@ class ShardingRules:
         return x if sharding is None else jax.sharding.reshard(x, sharding)
 
     def gathered(self, *names: str | None) -> PartitionSpec:
-        """As `partition`, without the axes that are gathered at use."""
+        """The `partition` without the axes that are gathered at use."""
 
         def kept(name: str | None, axes: MeshAxes) -> MeshAxes:
             gone = () if name == "expert" else self.gathered_at_use
@@ -351,7 +351,7 @@ class ShardingRules:
 
     @property
     def compute_capability(self) -> tuple[int, int] | None:
-        """Of the NVIDIA GPUs that programs are compiled for; None where there are none."""
+        """The compute capability of the NVIDIA GPUs that programs are compiled for; else None."""
         if self.platform != "gpu":
             return None
         device = jax.local_devices()[0] if self.mesh is None else self.mesh.devices.flat[0]

@@ -340,7 +340,7 @@ def _compiled(function: Any, arguments: Any, donated: tuple[int, ...]) -> tuple[
 
 
 def _shares(found: Mapping[str, Any]) -> str:
-    """As a clause of a line: what was reached, of the data sheet and of what was measured."""
+    """A clause for a line: rates, as shares of the data sheet and of the measured best."""
     parts = []
     if "flops" in found:
         parts.append(f"{found['flops'] / 1e12:.3g} TFLOP/s")

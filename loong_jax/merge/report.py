@@ -146,7 +146,7 @@ def describe(sums: Sums, plan: Plan) -> dict[str, Any]:
 def _sums(
     base: Array, experts: tuple[Array, ...], fused: Array
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """Of a piece: d_i . d_j, both moved and moved alike by pair; m . d_i; m . m and b . b."""
+    """Sums of a piece: d_i . d_j, both moved and moved alike by pair; m . d_i; m . m and b . b."""
     start = base.astype(jnp.float32)
     deltas = [expert.astype(jnp.float32) - start for expert in experts]
     signs = [jnp.sign(delta) for delta in deltas]

@@ -59,7 +59,7 @@ def mean_score(scores: Mapping[str, float]) -> float:
 
 
 def worst_score(scores: Mapping[str, float]) -> float:
-    """For a fusion that may fail no domain; score differences from the expert, say."""
+    """The least score, for a fusion that may fail no domain; differences from the expert, say."""
     return min(scores.values())
 
 

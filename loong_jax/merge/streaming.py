@@ -53,7 +53,7 @@ def matrices(task: LeafTask) -> Iterator["Matrix"]:
 
 
 def num_threads() -> int:
-    """As many as there are cores that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -147,7 +147,7 @@ class Matrix:
         self.ranges = pieces.ranges(self.size, max(run, 1))
 
     def merge(self, write: Write, *, count: bool) -> Iterator[tuple[bool, np.ndarray]]:
-        """Of every piece whether it is finite, and its counts."""
+        """Merges piece by piece: yields whether each piece is finite, and its counts."""
         task = self.task
         with np.errstate(invalid="ignore"):  # inf / inf, of a leaf that will be refused
             known = {**task.of_model, **task.method.measure(self)}

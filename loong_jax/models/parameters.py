@@ -87,7 +87,7 @@ class Gathering:
         return {name: getattr(self, name)[...] for name in self.AXES} if gathers else None
 
     def gathered(self, weights: Matrices, x: Float[Array, "B T D"]) -> Matrices:
-        """Those matrices, gathered for inputs that lie on the mesh as `x` does."""
+        """The matrices, gathered for inputs that lie on the mesh as `x` does."""
         return weights and {name: self._gather(name, a, x) for name, a in weights.items()}
 
     def _gather(self, name: str, weight: Array, x: Float[Array, "B T D"] | None) -> Array:

@@ -204,5 +204,5 @@ def rotate_halves(
     theta: float,
     yarn: YarnScaling | None = None,
 ) -> Float[Array, "B T *heads R"]:
-    """As `rotate`, of what `halves` makes."""
+    """Rotates as `rotate` does, in the order of components that `halves` makes."""
     return turned(x, turn(position, x.shape[-1], theta, yarn))

@@ -18,7 +18,7 @@ MAX_PASSED_OVER = 256  # problems in a row that may be set aside; the next one i
 
 
 def bound_at(bounds: Sequence[tuple[int, float]], step: int) -> float:
-    """That of the last step that has come."""
+    """The bound of the last step that has come."""
     return [rate for first, rate in bounds if first <= step][-1]
 
 
@@ -113,7 +113,7 @@ class Curriculum:
         return self.used() != (None, None)
 
     def used(self) -> tuple[PassRates | None, GrowingContext | None]:
-        """Those of the two that do anything."""
+        """The two curricula, None for one that does nothing."""
         rates, context = self.pass_rates, self.context
         return rates if rates.is_on else None, context if context.is_on else None
 
@@ -168,7 +168,7 @@ def after_verdicts(
     *,
     ticket: int,
 ) -> CurriculumState:
-    """With the outcomes of a group's verdicts; what could not be graded says nothing."""
+    """The state after the verdicts on a group; ungradable ones change nothing."""
     graded = [outcome for outcome in outcomes if outcome in ("correct", "wrong")]
     if not graded:
         return state
@@ -195,8 +195,8 @@ def limit_of(settings: GrowingContext, state: CurriculumState) -> int:
 def after_lengths(
     settings: GrowingContext, state: CurriculumState, lengths: Sequence[int], *, limit: int | None
 ) -> CurriculumState:
-    """With the lengths of a group that was issued under `limit`; those of another limit are left
-    out. The next limit is in force where they say so.
+    """The state after the lengths of a group that was issued under `limit`; those of another limit
+    are left out. The next limit is in force where they say so.
     """
     if limit != limit_of(settings, state):
         return state

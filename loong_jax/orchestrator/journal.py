@@ -286,8 +286,8 @@ def _places(change: Change) -> tuple[Place, ...]:
 
 
 def _write(descriptor: int, content: bytes, path: Path) -> None:
-    """All of it: one system call takes at most 2 GiB. DiskFullError where there is no room: what
-    was written in part is cut off when the journal is opened again.
+    """Writes everything: one system call takes at most 2 GiB. DiskFullError where there is no room:
+    a part that was written is cut off when the journal is opened again.
     """
     view = memoryview(content)
     with disk.writing(path):

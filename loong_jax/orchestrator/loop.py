@@ -237,7 +237,7 @@ class Orchestrator:
                 self._advance(event)
 
     def _checksum(self, version: int) -> str:
-        """Of the weights; empty where the version store has none."""
+        """The checksum of a version's weights; empty where the version store has none."""
         if isinstance(self.versions, RemembersWeights):
             return self.versions.checksum(version)
         return ""

@@ -88,7 +88,7 @@ class OpenTickets(Mapping[int, Entry]):
             self._by_replica[entry.replica].remove(entry.number)
 
     def in_phase(self, *phases: Phase) -> list[Entry]:
-        """Those in any of `phases`, in the order of issue."""
+        """The tickets in any of `phases`, in the order of issue."""
         numbers = [number for phase in phases for number in self._by_phase[phase]]
         return [self._entries[number] for number in sorted(numbers)]
 

@@ -73,7 +73,7 @@ def carried(module: Module, instruction: Instruction) -> Carried | None:
 
 
 def carried_in(fused: Computation) -> Carried | None:
-    """As `carried`, of what a fusion calls."""
+    """The collective that a fusion's computation carries, as `carried`."""
     parts = (i for i in fused.instructions if kind_of(i.opcode) and _CARRIED in i.attributes)
     found = next(parts, None)
     if found is None:

@@ -139,7 +139,7 @@ def paired_libtpu() -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """Of what decides a plan."""
+    """The versions of packages that decide a plan."""
     known = configs.versions()
     kept = {name: known[name] for name in ("loong_jax", "jax", "jaxlib") if name in known}
     return kept | {"libtpu": metadata.version("libtpu")}

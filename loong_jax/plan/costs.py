@@ -27,7 +27,7 @@ _READS_PART = ("dynamic-slice", "slice", "gather")
 
 
 class Cost(NamedTuple):
-    """Of one run of an instruction on one device."""
+    """The cost of one run of an instruction on one device."""
 
     flops: float = 0.0  # multiplications and additions of products
     unit_flops: float = 0.0  # the same weighted with passes; fp8 counts as bf16
@@ -145,7 +145,7 @@ _SPLASH_BLOCK = 512
 
 
 def cost(module: Module, computation: Computation, instruction: Instruction) -> Cost:
-    """Of one instruction that is neither a loop nor a branch; of a launch, what it launches."""
+    """The cost of an instruction that is neither loop nor branch; of a launch, what it launches."""
     if instruction.opcode in _VIEWS or instruction.opcode.endswith("-done"):
         return Cost()
     if instruction.opcode.endswith(("-start", "-update")):

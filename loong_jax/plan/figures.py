@@ -91,7 +91,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
 
 
 def torus_gb_per_s(plan: Plan) -> float | None:
-    """Of the expert all-to-all by the torus model; None where it uses no link, or is not there."""
+    """The torus model's rate of the expert all-to-all; None where it uses no link, or is absent."""
     reached = plan.torus_all_to_all
     return reached / GB if reached and math.isfinite(reached) else None
 

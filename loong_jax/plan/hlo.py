@@ -56,7 +56,7 @@ class Shape:
 
     @property
     def padded_bytes(self) -> int:
-        """As stored: the most minor dimensions are rounded up to whole tiles."""
+        """The bytes as stored: the most minor dimensions are rounded up to whole tiles."""
         order = self.minor_to_major or tuple(range(len(self.dims)))[::-1]
         physical = [self.dims[axis] for axis in reversed(order)]
         for i, size in enumerate(reversed(self.tile), start=1):

@@ -61,7 +61,7 @@ class Row:
 
 
 class Event(NamedTuple):
-    """For the timeline: what a lane did from start to end, in seconds of one run."""
+    """An event of the timeline: a lane's work from start to end, in seconds of one run."""
 
     lane: str  # "compute", "link", "exposed"
     label: str

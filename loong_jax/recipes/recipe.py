@@ -135,7 +135,7 @@ class Recipe:
         )
 
     def engine_on(self, rules: ShardingRules) -> EngineSettings:
-        """As engines under `rules` compile it; they record routing if a stage replays it."""
+        """The settings of engines under `rules`; they record routing if a stage replays it."""
         replays = any(isinstance(s, RlStage) and s.replays_routing for s in self.stages.values())
         recorded = dataclasses.replace(self.engine, routing=self.engine.routing or replays)
         return recorded.shared_by(rules.parts("act_batch"))

@@ -212,7 +212,7 @@ class Stored:
         )
 
     def _bytes_to_read(self, name: str, place: jax.sharding.Sharding | None) -> list[int]:
-        """For the part of an array on each device here. Chunks in the file are read whole."""
+        """Bytes read for an array's part on each device here. Chunks in the file are read whole."""
         shape, chunk = self.shapes[name].shape, self.shapes[name].storage.chunk_shape
         itemsize = np.dtype(self.shapes[name].dtype).itemsize
         if place is None:
@@ -328,7 +328,7 @@ def by_path(tree: Any) -> dict[str, Any]:
 
 
 def to_plain(tree: Any) -> dict[str, np.ndarray]:
-    """As `by_path`, in host memory."""
+    """The arrays of `by_path`, in host memory."""
     return {name: np.asarray(leaf) for name, leaf in by_path(tree).items()}
 
 

@@ -100,7 +100,7 @@ def replayed_logprobs(
     parent_ids: Int[Array, "B T"] | None = None,
     predicted: Predicted | None = None,
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Int[Array, "L A"], ReplayCounts | None]:
-    """As `token_logprobs` with the experts that `routing` names, and what came of that.
+    """The `token_logprobs` under the experts that `routing` names, load and counts of the replay.
 
     Without routing it is the same computation, and the counts are None. With a list of what is
     `predicted` all other tokens have 0, and no logits are made for them.

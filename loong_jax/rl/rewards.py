@@ -204,7 +204,7 @@ class GroupNormalised:
             raise ConfigError(f"eps={self.eps} must be positive. Use a value such as 1e-4.")
 
     def advantages(self, rewards: np.ndarray) -> np.ndarray:
-        """Of the valid rewards of one group: at least two, not all equal."""
+        """The advantages from the valid rewards of one group: at least two, not all equal."""
         return (rewards - rewards.mean()) / (rewards.std() + self.eps)
 
 

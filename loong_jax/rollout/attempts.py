@@ -119,7 +119,7 @@ class Attempt:
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """Of policy and tools in turn; () where no tool was called."""
+        """The turns of policy and tools; () where no tool was called."""
         found, first = [], 0
         for turn in self.tool_turns:
             found += [Turn(role="policy", first=first, num_tokens=turn.first - first), turn]
@@ -246,7 +246,7 @@ class PartialGroup(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        """Of unfinished responses, prompts apart."""
+        """The number of tokens in unfinished responses, prompts apart."""
         return sum(len(unfinished.tokens) for unfinished in self.unfinished.values())
 
 
@@ -296,7 +296,7 @@ class PartialGroups:
                 unfinished[report.attempt] = report.new
 
     def take(self, numbers: Iterable[int], version: int) -> dict[int, PartialGroup]:
-        """Those of these tickets under `version`, by number; all of them are forgotten."""
+        """Takes these tickets' partial groups under `version`, by number; all are forgotten."""
         with self._lock:
             taken = {number: self._partials.pop(number, None) for number in numbers}
         return {
@@ -304,7 +304,7 @@ class PartialGroups:
         }
 
     def known(self, numbers: Iterable[int], version: int) -> dict[int, PartialGroup]:
-        """As `take`, and nothing is forgotten."""
+        """The partial groups that `take` would give; nothing is forgotten."""
         with self._lock:
             found = {number: self._partials.get(number) for number in numbers}
         return {

@@ -83,7 +83,7 @@ class ResultTokens(NamedTuple):
         raw_log_prob: jax.Array | None = None,
         target: jax.Array | None = None,
     ):
-        """From [batch, steps] tokens, valid and log-probabilities and [batch] length."""
+        """Packs [batch, steps] tokens, valid and log-probabilities, and [batch] length."""
         data = jax.numpy.concatenate(
             [tokens, valid.astype(tokens.dtype), length[:, None].astype(tokens.dtype)], axis=1
         )

@@ -176,7 +176,7 @@ class EngineSettings:
                 return max(1, number)
 
     def shared_by(self, parts: int) -> "EngineSettings":
-        """As an engine over `parts` devices compiles them: numbers of sequences, and of pages, are
+        """The settings of an engine over `parts` devices: numbers of sequences, and of pages, are
         rounded up to multiples of `parts`, and what exceeds the slots is cut to them.
         """
 

@@ -60,7 +60,7 @@ class Call(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """As `Call` of "give" or "score", or a message of `publishing` for the host's staging.
+    """A `Call` of "give" or "score", or a message of `publishing`, for the host's staging.
 
     Answered by `Answer` with the same number.
     """
@@ -245,7 +245,7 @@ class HostLink:
         self._host.send(message, data)
 
     def ask(self, message: publishing.Message, data: Any = None) -> Future[publishing.Reply]:
-        """As a `Member` of a publication."""
+        """Asks the host's staging, as a `Member` of a publication."""
         number, answer = self._question()
         if not answer.done():
             self.send(Ask(number, "publish", dict(message=message)), data)

@@ -147,7 +147,7 @@ class PagedEngine(SlotEngine):
         return CachedPrefixes(self._view(decode_state.arrays.cache, table), start)
 
     def _empty_table(self, num_rows: int, length: int) -> np.ndarray:
-        """For the pages of so many sequences of `length` positions, int32 [rows, pages]."""
+        """An empty table of the pages of sequences of `length` positions, int32 [rows, pages]."""
         return np.zeros((num_rows, length // self.pages.page_size), np.int32)
 
     def bulk_insert(
@@ -307,7 +307,7 @@ class PagedEngine(SlotEngine):
         return max(sample.position, end)
 
     def _warm_up_inserts(self, prefix: PagedPrefix, state: PagedState) -> PagedState:
-        """Also those of a sample that steps aside and comes back."""
+        """Compiles inserts, those of a sample that steps aside and comes back included."""
         state = self.bulk_insert(prefix, state, [0])
         aside = jax.device_get(self.extract(state, 0))
         state = self.release(self.cancel(state, [0]), 0)

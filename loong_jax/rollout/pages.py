@@ -301,7 +301,7 @@ def _write_drafts_back(
     start: Int[Array, "W"],
     most: int,
 ) -> Pool:
-    """As `write_back`: a step also writes the two rows before its token, in pages of the slot."""
+    """Writes drafts back: a step also writes the two rows before its token, in the slot's pages."""
     size = jax.tree.leaves(pool)[0].shape[3]
     own = part.slot.prompt_length // size * size
     first = jnp.maximum(start - 2, own)

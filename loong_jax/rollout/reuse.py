@@ -58,7 +58,7 @@ class GroupReuse:
 
 
 class TrainedGroups:
-    """Those that may be read again, in the order of their tickets."""
+    """Trained groups that may be trained on again, in the order of their tickets."""
 
     def __init__(self, reuse: GroupReuse, *, seed: int, max_staleness: int):
         reuse.refuse_without(max_staleness)

@@ -155,7 +155,7 @@ class SlotTable:
 
     @property
     def cache_pressure(self) -> float:
-        """As the engine says; 0 while the state is given up."""
+        """The engine's cache pressure; 0 while the state is given up."""
         return 0.0 if self._state is None else self._engine.cache_pressure(self._state)
 
     def statistics(self) -> dict[str, int]:

@@ -48,7 +48,7 @@ def problem_stream(
 
 
 def domains_of(problems: ProblemSource | None) -> tuple[str, ...]:
-    """Those there are problems of."""
+    """The domains that there are problems of."""
     if problems is None:
         return ()
     if isinstance(problems, FileProblems):

@@ -25,7 +25,7 @@ class Shares(NamedTuple):
 
 
 def shares_of(recipe: Recipe) -> Shares:
-    """As the recipe's meshes and placement say.
+    """Divides the devices as the recipe's meshes and placement say.
 
     The trainer has the first devices. Replicas of a placement with devices of their own follow, one
     mesh after the other, except for elastic ones, which work where the trainer does. Shared ones

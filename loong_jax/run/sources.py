@@ -65,7 +65,7 @@ def find_weights(path: AnyPath) -> AnyPath:
 def tokenizer_of(
     config: ModelConfig, hf_config: str | None, files: AnyPath | None, *, where: str
 ) -> Tokenizer:
-    """Of the files given; the ASCII one for models of its 128 tokens without any.
+    """The tokenizer of the files given; without any, the ASCII one for models of its 128 tokens.
 
     Raises CheckpointError where there is none that fits, which names `where` it was looked for.
     """

@@ -69,11 +69,11 @@ class Work(Generic[T]):
 
     @property
     def domains(self) -> tuple[str, ...]:
-        """Those whose problems it poses."""
+        """The domains whose problems the stage poses."""
         return getattr(self.stage, "domains", ()) or self.session.domains
 
     def weights_of(self, name: str) -> Weights:
-        """Those of an earlier stage, or from elsewhere as weights of the recipe's model."""
+        """The weights of an earlier stage, or from elsewhere as weights of the recipe's model."""
         session, given = self.session, self.directories.given
         if name in given:
             return starting.load_on(given[name], session.recipe.model, session.rules)
@@ -322,7 +322,7 @@ def _start_rl(work: Work[RlStage], trainer_settings: TrainerSettings) -> _RlStar
 
 
 def _grade(group: Group, settings: RlStage) -> tuple[Group, rewards.Disposition]:
-    """As `rewards.grade`, save that equal rewards may train: advantages are 0, a penalty is not."""
+    """`rewards.grade`, save that equal rewards may train: advantages are 0, a penalty is not."""
     graded, disposition = rewards.grade(group, settings.reward)
     if settings.learns_from_all and disposition == "filtered":
         return graded, "keep"

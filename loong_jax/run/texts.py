@@ -131,7 +131,7 @@ def texts_of(recipe: Recipe) -> Texts:
 
 
 def texts_with(recipe: Recipe, tokenizer: Tokenizer) -> Texts:
-    """As `texts_of`, of a tokenizer that is there already."""
+    """The texts of a recipe, as `texts_of`, with a tokenizer that is there already."""
     form = recipe.form or form_of(tokenizer)
     is_chat = form.prompt == "chat" and tokenizer.chat is not None
     return Texts(

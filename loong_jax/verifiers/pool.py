@@ -252,7 +252,7 @@ class FormedPool:
         return self.pool.cancel(keys)
 
     def counts(self) -> dict[str, int]:
-        """Of the pool: what is malformed is not among them."""
+        """The counts of the pool: malformed answers are not among them."""
         return self.pool.counts()
 
     def pids(self) -> list[int]:

@@ -237,7 +237,7 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def refuse(name: str) -> Any:
-    """For NaN and infinities, which Python would read."""
+    """Refuses NaN and infinities, which Python would read."""
     raise ValueError(f"{name} is no JSON")
 
 

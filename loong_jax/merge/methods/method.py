@@ -111,7 +111,7 @@ class Method:
         return {}
 
     def keep_rates(self, num_experts: int, ranks: Any, row_length: int) -> tuple[Any, ...]:
-        """Of every expert's entries, where masks are drawn."""
+        """The keep rate of every expert's entries, where masks are drawn."""
         return (None,) * num_experts
 
     def equation(self, given: Inputs, known: Known) -> "Array | FusedLeaf":
@@ -119,7 +119,7 @@ class Method:
         raise NotImplementedError
 
     def fuse(self, given: Inputs, known: Known) -> FusedLeaf:
-        """As `equation`, but NaN where a delta is not finite: a mask, a threshold or an election
+        """The `equation`, but NaN where a delta is not finite: a mask, a threshold or an election
         would leave such an entry out and the merge look sound.
         """
         if self.leaves_entries_out:

@@ -35,7 +35,7 @@ class View(NamedTuple):
 
     @classmethod
     def of_cache(cls, position: Int[Array, "B T"], capacity: int) -> "View":
-        """Of queries at these positions over the entries of a cache."""
+        """The mask of queries at these positions over the entries of a cache."""
         key_index_BS = jnp.zeros_like(position[:, :1]) + jnp.arange(capacity)[None]
         one_BT, one_BS = jnp.ones_like(position), jnp.ones_like(key_index_BS)
         return cls(one_BT, one_BT, position, one_BS, key_index_BS)

@@ -145,7 +145,7 @@ def _rotary(config: DenseConfig) -> Rotary:
 
 
 def _architecture(record: Mapping[str, Any]) -> Architecture:
-    """Of `architectures`, or of `model_type` where there is none; both must agree."""
+    """The architecture by `architectures`, or `model_type` where there is none; both must agree."""
     named, kind = record.get("architectures"), record.get("model_type")
     for one in ARCHITECTURES.values():
         fits = named in ([one.name], None, []) and kind in (one.model_type, None)

@@ -114,7 +114,7 @@ class DenseDecoder(nnx.Module):
         cache: KeyValueCache | None = None,
         start: Int[Array, "B"] | None = None,
     ) -> tuple[DenseOutput, KeyValueCache]:
-        """As a call, and the cache of its T positions, or with `cache` the next chunk of a prompt.
+        """A call that also returns the cache of its T positions; with `cache`, the next chunk.
 
         `mask` is true where there is a token; the tokens of a sequence stand together, with
         padding on either side. Entry s of the cache is position s, and entries past the last token
@@ -285,5 +285,5 @@ def init_weights(
 def abstract_weights(
     config: DenseConfig, rules: ShardingRules | None = None
 ) -> tuple[nnx.GraphDef, Weights]:
-    """As `init_weights`, without making any array: leaves are `jax.ShapeDtypeStruct`."""
+    """The graph and the abstract weights: leaves are `jax.ShapeDtypeStruct`, no array is made."""
     return decoder.abstract(functools.partial(DenseDecoder, config), rules)

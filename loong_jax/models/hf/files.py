@@ -235,7 +235,7 @@ def is_whole(file: Path, tensors: Sequence[Entry], metadata: Metadata | None = M
 
 
 def in_order(tensors: Iterable[Entry]) -> list[Entry]:
-    """As safetensors lays them out: wider types first, so that all are aligned, then by name."""
+    """Tensors in safetensors' order: wider types first, so that all are aligned, then by name."""
     return sorted(tensors, key=lambda tensor: (_RANKS[tensor[1]], tensor[0]))
 
 

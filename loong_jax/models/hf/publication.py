@@ -145,7 +145,7 @@ def bits_differ(found: Tensors, opened: Opened, first: str, second: str, rows: i
 
 
 def publications() -> tuple[Publication, ...]:
-    """Of every family; the first is meant where config.json names nothing."""
+    """The publications of all families; the first is meant where config.json names nothing."""
     from loong_jax.models.dense import hf as dense  # they are made of this package
     from loong_jax.models.moe import hf as longcat
 

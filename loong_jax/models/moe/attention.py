@@ -80,7 +80,7 @@ class LatentAttention(parameters.Gathering, nnx.Module):
         self.out = matrix("out", heads, c.v_head_dim, width, fan_in=fan_in, gain=c.residual_gain)
 
     def sharded_matrices(self) -> parameters.Matrices:
-        """As elsewhere; no gradient comes back this way: see `with_matrices`."""
+        """The sharded matrices; no gradient comes back this way: see `with_matrices`."""
         return jax.lax.stop_gradient(super().sharded_matrices())
 
     def with_matrices(self, weights: parameters.Matrices) -> "LatentAttention":

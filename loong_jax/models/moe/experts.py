@@ -149,7 +149,7 @@ class Experts(nnx.Module):
         return chunk._replace(rows=dataclasses.replace(arrived, packed=packed))
 
     def gathered_weights(self, x: Float[Array, "B T D"]) -> tuple[Array, Array]:
-        """Those of this device's experts; rows lie on the mesh as the tokens `x` do."""
+        """The weights of this device's experts; rows lie on the mesh as the tokens `x` do."""
         gate_up, down = (a[...].astype(self.config.dtype) for a in (self.gate_up, self.down))
         if self.layer is not None:
             return gate_up, down

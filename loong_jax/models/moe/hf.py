@@ -163,7 +163,7 @@ def write_config(
 
 
 def _own_fields_that_differ(config: MoEConfig, record: Json) -> Json:
-    """Those of `config` that `record` does not give."""
+    """The fields of `config` that `record` does not give."""
     known = read_config(record)
     fields = {name: getattr(config, name) for name in _OWN_FIELDS}
     return {name: value for name, value in fields.items() if value != getattr(known, name)}

@@ -120,8 +120,8 @@ class Overlap:
                 chunks[i] = experts.send_back(x, chunks[i])
 
     def _in_order(self, *things: Chunk | Tree, before_gradient: Tree = ()) -> tuple:
-        """All of them, each only once the others are there; so for their gradients, which wait for
-        the arrays of `before_gradient` as well.
+        """Ties things together: each is there only once all others are; so for their gradients,
+        which wait for the arrays of `before_gradient` as well.
         """
         if not self.experts.sends_rows:
             return things
@@ -129,8 +129,8 @@ class Overlap:
         return _with_rows(things, together(*bare, before_gradient=before_gradient))
 
     def _wait_for_all(self, *things: Chunk | Tree) -> tuple:
-        """As `_in_order`, but of gradients nothing is asked; nor anything with None among them:
-        weights that are at hand.
+        """Ties things together in the forward pass alone; not at all with None among them: weights
+        that are at hand.
         """
         if not self.experts.sends_rows or any(a is None for a in things):
             return things

@@ -111,7 +111,7 @@ class SimulatedWorld(VirtualTime):
         cost: CostModel,
         reuses_cache: bool = True,
     ):
-        """With `reuses_cache` false, a group that moves is prefilled again."""
+        """`reuses_cache` false: a group that moves is prefilled again."""
         super().__init__()
         self.layout = layout
         self.trace = trace

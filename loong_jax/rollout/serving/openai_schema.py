@@ -291,7 +291,7 @@ class TextOffsets:
         self._num_chars = 0  # that are complete
 
     def push(self, piece: bytes) -> int:
-        """Of the next token: of the character that it goes on with, where it begins inside one."""
+        """The offset of the next token: of its character, where it begins inside one."""
         start = self._num_chars
         self._num_chars += len(self._decoder.decode(piece))
         return start

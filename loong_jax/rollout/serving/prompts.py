@@ -130,7 +130,7 @@ class TextStream:
         return text + rest
 
     def _end_of_certain(self) -> int:
-        """Of how many tokens the text stays as it is, whatever comes."""
+        """The number of tokens whose text is final, whatever comes."""
         text, end = self._decode(self._tokens), len(self._tokens)
         if not text.endswith("\ufffd"):
             return end

@@ -74,7 +74,7 @@ class Executions:
         )
 
     def available(self, packages: Sequence[str]) -> dict[str, str]:
-        """Those of these packages that are installed, with their versions."""
+        """The packages among these that are installed, with their versions."""
         installed = rationales.installed(self.where)
         return {
             name: installed[name]

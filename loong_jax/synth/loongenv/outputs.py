@@ -103,5 +103,5 @@ def level(one: Candidate) -> int:
 
 
 def licence(one: Candidate, seeds: Mapping[str, Seed]) -> str:
-    """Those of the seeds that were shown, since an item may stay close to them."""
+    """The licences of the seeds that were shown, since an item may stay close to them."""
     return " AND ".join(sorted({seeds[name].licence for name in one.seeds}))

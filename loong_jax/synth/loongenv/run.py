@@ -129,7 +129,7 @@ def _make_one(
     config: LoongEnvConfig, strategy: Strategy, workshop: Workshop, known: Duplicates,
     executions: Executions, rules: LoongBenchVerifier, say: Say,
 ) -> tuple[list[Candidate], bool]:  # fmt: skip
-    """All candidates of one strategy in one domain, and whether the budget ended them."""
+    """Makes all candidates of a strategy in a domain; true if the budget ended them."""
     found: list[Candidate] = []
     prefix = f"{workshop.domain}/{strategy.name}"
     num_kept = 0

@@ -19,7 +19,7 @@ from loong_jax.synth.loongenv.seeds import Seed, SeedSet
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prices:
-    """Of a million tokens, in dollars; 0 where unknown."""
+    """Prices of a million tokens, in dollars; 0 where unknown."""
 
     prompt: float = 0.0
     reply: float = 0.0

@@ -121,7 +121,7 @@ def _parses(text: str) -> bool:
 
 
 def _statements(text: str) -> list[ast.stmt]:
-    """Those of a Python program; none where it is not one."""
+    """The statements of a Python program; none where it is not one."""
     if len(text) > MAX_PARSED_CHARS:
         return []
     try:

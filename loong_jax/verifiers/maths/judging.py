@@ -77,7 +77,7 @@ def _verdict(outcome: Outcome, evidence: str) -> Verdict:
 
 
 def _by_letter(letter: str, spans: Candidates) -> Verdict | str:
-    """For the gold "(C) 12": a verdict on a letter alone, else what stands beside C, if any."""
+    """A verdict on a letter alone, for the gold "(C) 12"; else the text beside C, if any."""
     for span in spans:
         other = wording.lettered(span.text)
         chosen = wording.choice(span.text) if other is None else other[0]

@@ -242,7 +242,7 @@ def _are_complex(gold: Node, answer: Node, bindings: Mapping[str, Value]) -> boo
 def _identical_on_integers(
     gold: Node, answer: Node, ordered: list[str], common_log: bool
 ) -> bool | None:
-    """For sums up to n and (-1)^n: values at whole numbers, of both parities."""
+    """True if sums up to n and (-1)^n agree at whole numbers, of both parities."""
     if not _needs_integers(gold) and not _needs_integers(answer):
         return False
     compared = False

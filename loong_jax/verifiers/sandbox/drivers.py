@@ -46,7 +46,7 @@ impl Parameter for %(kind)s {
 
 
 def lends(language: Language, text: str, function: str) -> tuple[bool, ...]:
-    """With and without what sites put before a method, in the order in which it is tried."""
+    """The tries of a method, with and without the text that sites put before it, in order."""
     if not language.lent or "." not in function:
         return (False,)
     return (False, True) if re.search(language.imports, text) else (True, False)

@@ -153,7 +153,7 @@ def required_isolation(min_tier: IsolationTier, tier: IsolationTier | None = Non
 
 
 def _in_namespaces() -> Iterator[Mechanism]:
-    """All ways that there are, the best first; each with every interpreter that may do.
+    """All mechanisms that there are, the best first; each with every interpreter that may do.
 
     Interpreters are ours, then the system's, in case ours lies in a private home.
     """

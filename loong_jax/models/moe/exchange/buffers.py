@@ -34,7 +34,7 @@ class BufferLayout:
         choices_per_row: int,
         dispatch_dtype: str | None,
     ) -> "BufferLayout":
-        """With room for at least `rows` rows per block; blocks are whole tiles.
+        """A layout with room for at least `rows` rows per block; blocks are whole tiles.
 
         A tile of TPU memory has 8 rows, and those of eight bits are packed by two tiles.
         """

@@ -64,7 +64,7 @@ class Padded:
         return plan_dispatch(target, kept, sizes.num_local, sizes.num_devices, per_row)
 
     def num_rounds(self, plan: DispatchPlan) -> Int[Array, ""]:
-        """That this device needs for its rows."""
+        """The rounds that this device needs for its rows."""
         return -(-jnp.max(plan.count) // self.layout.rows)
 
     def num_waiting(self, plan: DispatchPlan) -> Int[Array, ""]:

@@ -32,7 +32,7 @@ EXPANDED, KEPT_AS = "expanded", "attention"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cudnn:
-    """For NVIDIA GPUs, in bfloat16 or float16; `others` is for rows that the kernels do not take.
+    """Attention by cuDNN in bfloat16 or float16; `others` is for rows that its kernels do not take.
 
     `packed` says how many sequences a row may hold, once for each program there is to be: one for
     more takes longer for few (0.17 ms on an H200 for one more, 65,536 tokens and 16 heads, where

@@ -181,7 +181,7 @@ def _as_wide(value_BSNU: Float[Array, "B S N U"], head: int) -> Float[Array, "B 
 
 
 def version() -> int:
-    """Of cuDNN, 91000 for 9.10, where JAX has its private functions; else 0."""
+    """The version of cuDNN, 91000 for 9.10, where JAX has its private functions; else 0."""
     fused = _jax_module()
     try:
         return 0 if fused is None else fused.check_cudnn_version()

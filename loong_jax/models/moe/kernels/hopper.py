@@ -29,7 +29,7 @@ def fits(capability: tuple[int, int] | None, dtype: DTypeLike, *widths: int) -> 
 def ragged_dot(
     x: Float[Array, "R width"], weight: Float[Array, "E width out"], size: Int[Array, "E"]
 ) -> Float[Array, "R out"]:
-    """As `jax.lax.ragged_dot`; rows past the last group are zero, going back as well.
+    """`jax.lax.ragged_dot`; rows past the last group are zero, in the backward pass as well.
 
     On a mesh, inside `shard_map`, all three must vary along the same axes.
     """

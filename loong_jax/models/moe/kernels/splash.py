@@ -23,7 +23,7 @@ _LANES = 128
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Splash:
-    """For TPU; elsewhere its kernel is interpreted, which only tests should want.
+    """Splash attention, for TPU; elsewhere its kernel is interpreted, which only tests should want.
 
     Lengths must be multiples of 128. Blocks are the largest divisors of the length that divide the
     sizes below.

@@ -285,7 +285,7 @@ _ALIASES = {"I": "i", "j": "i", "E": "e"}  # as Python and engineers write them
 
 
 def with_constants(gold: Node, answer: Node) -> tuple[Node, Node] | None:
-    """Both with I, j and E as the constants they may be; not where both have such a variable."""
+    """Gold and answer with I, j and E as constants; None where both have such a variable."""
     once = (gold.symbols ^ answer.symbols) & _ALIASES.keys()
     for name in once:
         meant = Node("constant", (_ALIASES[name],))
@@ -316,7 +316,7 @@ def with_names_of(gold: Node, answer: Node) -> Node | None:
 
 
 def applied(gold: Node, answer: Node) -> tuple[Node, Node]:
-    """Both with P(x) as the name it is, where it was read as a product on the left of an equation.
+    """Gold and answer with P(x) as a name, where it was read as a product on an equation's left.
 
     That is so where the other has P(t) there, and where a function in pieces or a vector follows.
     """

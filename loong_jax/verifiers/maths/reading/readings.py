@@ -53,7 +53,7 @@ _UNIONS = {"\\cup": "union", "\\cap": "intersection", "\\setminus": "setminus",
 
 
 def whole(parser: Parser) -> Node:
-    """All of the text, with the words around it: "the answer is 12 ways"."""
+    """Parses the whole text, with the words around it: "the answer is 12 ways"."""
     while words.is_leading(parser.token, parser.peek()):
         parser.take()
         parser.accept(":")
