@@ -146,7 +146,7 @@ def test_every_module_says_what_it_is():
 
 
 def test_docstrings_define():
-    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     found = [
         f"{path.relative_to(ROOT)}:{node.body[0].lineno}"
         for path in MODULES
