@@ -15,8 +15,9 @@ _BITS = "bits "
 
 
 def labelled(array: Any) -> str:
-    """With dtype and shape. Of arrays over several devices the sum of bits, which no host has to
-    see whole; else CRC-32, which also tells apart what changed places.
+    """The checksum of an array with dtype and shape. Of arrays over several devices it is the sum
+    of bits, which no host has to see whole; else CRC-32, which also tells apart what changed
+    places.
     """
     is_cut = isinstance(array, jax.Array) and len(array.sharding.device_set) > 1
     return _labelled(array, of_bits=is_cut)
@@ -30,7 +31,7 @@ def like(saved: str | int, array: Any) -> str | int:
 
 
 def is_of_whole(saved: str | int) -> bool:
-    """Whether the array was in one place, on a host or a device, when it was saved."""
+    """True if the array was in one place, on a host or a device, when it was saved."""
     return isinstance(saved, str) and not saved.startswith(_BITS)
 
 
@@ -66,7 +67,7 @@ def of_array(array: Any) -> int:
 
 
 def is_on_host(array: jax.Array) -> bool:
-    """Whether its parts lie in this host's memory, where XLA's program would copy them."""
+    """True if the array lies in this host's memory, where XLA's program would copy it."""
     (platform,) = {device.platform for device in array.sharding.device_set}
     return platform == "cpu" and array.is_fully_addressable
 
@@ -78,15 +79,15 @@ def _of_host(array: np.ndarray) -> int:
 
 
 def of_all(arrays: Iterable[Any]) -> tuple[int, ...]:
-    """Of each array, one after the other: sums over processes that run at once may meet in another
-    order in each.
+    """The checksums of arrays, one after the other: sums over processes that run at once may meet
+    in another order in each.
     """
     return tuple(map(of_array, arrays))
 
 
 @jax.jit
 def sum_of_bits(array: Shaped[Array, "..."]) -> UInt32[Array, ""]:
-    """As `of_array`, on the devices that hold the parts."""
+    """The checksum `of_array`, computed on the devices that hold the parts."""
     if array.dtype == bool:
         return jnp.sum(array, dtype=jnp.uint32)
     words = jax.lax.bitcast_convert_type(array, f"uint{8 * array.dtype.itemsize}")

@@ -112,7 +112,7 @@ def _without_log_level(words: list[str]) -> list[str]:
 
 
 def help_text() -> str:
-    """What `loong --help` prints."""
+    """The text of `loong --help`."""
     lines = [
         "usage: loong COMMAND ...",
         "",
@@ -136,7 +136,7 @@ def help_text() -> str:
 
 
 def _of_run(words: Arguments) -> Path:
-    """What `loong train` writes first."""
+    """The first file that `loong train` writes: the run's `config.json`."""
     run_dir, left = cli_help.take("--run-dir", cli_help.take("--profile-steps", words)[1])
     return Path(run_dir or f"runs/{''.join(left[:1]).rpartition(':')[2]}", "config.json")
 

@@ -213,7 +213,7 @@ def open_run(
 
 
 def _completed(saved: Json) -> Json:
-    """With the defaults of fields that came after it was written: they are what was done before."""
+    """A saved config with the defaults of newer fields, which are what was done before."""
     try:
         return to_json(from_json(saved))
     except ConfigError:  # of another version, or with values that a check has come to refuse

@@ -1,4 +1,4 @@
-"""What this machine can and cannot do, found by looking; each shortcoming with its remedy."""
+"""Checks of this machine: software, devices, memory, sandbox; each shortcoming with its remedy."""
 
 import dataclasses
 import json
@@ -193,7 +193,7 @@ def check_ray(version: str | None) -> Check:
 
 
 def check_isolation() -> Check:
-    """Which walls stand between us and the programs a policy writes."""
+    """The isolation of programs that a policy writes."""
     from loong_jax.verifiers import sandbox
 
     isolation = sandbox.isolation(None)
@@ -240,7 +240,7 @@ def check_extra(extra: str, versions: dict[str, str | None]) -> Check:
 
 
 def ask_devices() -> dict[str, Any] | str:
-    """What JAX finds, as a child process tells it, or one line on why there was no answer."""
+    """The devices that JAX finds in a child process, or one line on why there was no answer."""
     try:
         answer = subprocess.run(
             [sys.executable, "-c", _ASK_DEVICES],

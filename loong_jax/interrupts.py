@@ -61,7 +61,7 @@ def kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def between_steps() -> Iterator[None]:
-    """From the first `let_through` in the block on, a signal waits for the next one.
+    """A block of steps: from its first `let_through` on, a signal waits for the next one.
 
     A second signal waits for nothing.
     """

@@ -1,4 +1,4 @@
-"""Where log lines go: one handler to standard error for every command and every process of ours."""
+"""Logging: one handler to standard error for every command and every process of ours."""
 
 import logging
 import os

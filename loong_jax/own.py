@@ -19,7 +19,7 @@ from loong_jax.errors import ConfigError, LoongError
 
 
 def own_function(name: str) -> Callable[..., Any]:
-    """What `FILE.py:FUNCTION` names; a call of it raises ConfigError for whatever it raises.
+    """The function `FILE.py:FUNCTION`; a call of it raises ConfigError for whatever it raises.
 
     A class is returned as it is. ConfigError where there is no such function.
     """
@@ -57,7 +57,7 @@ def absolute(name: str) -> str:
 
 
 def built(name: str, **settings: Any) -> Any:
-    """What the class that `FILE.py:CLASS` names makes of `settings`."""
+    """An object of the class `FILE.py:CLASS`, made with `settings`."""
     return _within(name, own_function(name), **settings)
 
 
@@ -104,7 +104,7 @@ class OwnPart:
 
 
 class Contract(NamedTuple):
-    """What a part of a config may be: one of ours, or one of your own that has what it needs."""
+    """The kinds allowed for a part of a config: ours, or one of your own with these attributes."""
 
     kinds: Any  # ours, a union
     needs: Sequence[str]
@@ -156,5 +156,5 @@ def refuse_lacking(part: Any, what: str, contract: Contract) -> None:
 
 
 def part_of(part: Any) -> Any:
-    """What computes: of an `OwnPart` what it stands for."""
+    """The part itself: of an `OwnPart` the object that it stands for."""
     return part.part if isinstance(part, OwnPart) else part

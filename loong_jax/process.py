@@ -1,4 +1,4 @@
-"""What a process sets before JAX and Ray are imported, and where compiled programs are kept."""
+"""Settings of a process before JAX and Ray are imported, and the cache of compiled programs."""
 
 import contextlib
 import ctypes
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def compile_cache_dir() -> Path:
-    """Where XLA's compiled programs are kept between runs: JAX's own variable decides if set."""
+    """The directory of XLA's compiled programs between runs: JAX's own variable decides if set."""
     named = os.environ.get("JAX_COMPILATION_CACHE_DIR")
     if named:
         return Path(named)
@@ -20,13 +20,13 @@ def compile_cache_dir() -> Path:
 
 
 def has_tpu() -> bool:
-    """Whether a TPU is attached, without starting a backend."""
+    """True if a TPU is attached; starts no backend."""
     devices = glob.glob("/dev/accel*") + glob.glob("/dev/vfio/[0-9]*")
     return bool(devices) and importlib.util.find_spec("libtpu") is not None
 
 
 def _only_compiles_for_tpu() -> bool:
-    """Whether libtpu is installed on a machine with neither a TPU nor another accelerator's plugin.
+    """True if libtpu is installed but neither a TPU nor another accelerator's plugin is there.
 
     On machines of Google's cloud, TPU or not, JAX is left to look for itself.
     """

@@ -81,7 +81,7 @@ class RemotePath:
         return self._children(files.ls(path, detail=False))
 
     def glob(self, pattern: str) -> Iterator["RemotePath"]:
-        """Of the directory itself: `pattern` is that of a name."""
+        """Paths in the directory itself that match `pattern`, a pattern of names."""
         files, path = self._opened()
         return self._children(files.glob(f"{path}/{pattern}"))
 

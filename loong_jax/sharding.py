@@ -1,4 +1,4 @@
-"""Where arrays live: mesh axes, logical axis names and the rules between them.
+"""Sharding of arrays: mesh axes, logical axis names and the rules between them.
 
 A mesh always has all six axes, unused ones of size 1, and all are explicit, so an array's sharding
 is part of its type. Parameters and activations name logical axes; `ShardingRules` says which mesh
@@ -76,7 +76,7 @@ def _arrange(sizes: tuple[int, ...], devices: Sequence[Any]) -> np.ndarray:
 
 
 class CompilerOptions(NamedTuple):
-    """What the compiler is told, as (name, value), of programs that train and that decode."""
+    """Compiler options, as (name, value), for programs that train and that decode."""
 
     training: tuple[tuple[str, bool | float], ...] = ()
     decoding: tuple[tuple[str, bool | float], ...] = ()
@@ -183,7 +183,7 @@ class ShardingRules:
         return None if self.mesh is None else NamedSharding(self.mesh, partition)
 
     def spec_of(self, shape: Sequence[int], *names: str | None) -> NamedSharding | None:
-        """As `spec`, for an array of this shape.
+        """The sharding of an array of this shape, as `spec`.
 
         Raises ConfigError where a dimension is no multiple of the devices that it is cut over.
         """
@@ -232,7 +232,7 @@ class ShardingRules:
         return x if sharding is None else jax.sharding.reshard(x, sharding)
 
     def gathered(self, *names: str | None) -> PartitionSpec:
-        """As `partition`, without the axes that are gathered at use."""
+        """The `partition` without the axes that are gathered at use."""
 
         def kept(name: str | None, axes: MeshAxes) -> MeshAxes:
             gone = () if name == "expert" else self.gathered_at_use
@@ -241,7 +241,7 @@ class ShardingRules:
         return PartitionSpec(*map(kept, names, self.partition(*names)))
 
     def gathers(self, *names: str | None) -> bool:
-        """Whether `gather` moves anything of a parameter with these logical axes."""
+        """True if `gather` moves anything of a parameter with these logical axes."""
         before, after = (
             math.prod(self.size(axis) for axes in partition for axis in _as_tuple(axes))
             for partition in (self.partition(*names), self.gathered(*names))
@@ -344,14 +344,14 @@ class ShardingRules:
 
     @property
     def platform(self) -> str:
-        """What programs are compiled for: `cpu`, `gpu` or `tpu`, of a described machine too."""
+        """The platform of compiled programs, `cpu`, `gpu` or `tpu`, of a described machine too."""
         if self.mesh is None:
             return jax.default_backend()
         return self.mesh.devices.flat[0].platform
 
     @property
     def compute_capability(self) -> tuple[int, int] | None:
-        """Of the NVIDIA GPUs that programs are compiled for; None where there are none."""
+        """The compute capability of the NVIDIA GPUs that programs are compiled for; else None."""
         if self.platform != "gpu":
             return None
         device = jax.local_devices()[0] if self.mesh is None else self.mesh.devices.flat[0]

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -142,6 +143,47 @@ def test_the_import_rules_bite():
 
 def test_every_module_says_what_it_is():
     assert [path for path in MODULES if not ast.get_docstring(parsed(path))] == []
+
+
+def test_docstrings_define():
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = [
+        f"{path.relative_to(ROOT)}:{node.body[0].lineno}"
+        for path in MODULES
+        for node in ast.walk(parsed(path))
+        if isinstance(node, kinds)
+        and (ast.get_docstring(node) or "").startswith(("What ", "Whether "))
+    ]
+    assert found == [], "say what it is or does, and of a boolean when it is true"
+
+
+def is_there(name: str, package: Path) -> bool:
+    """True for a module, or something it defines, named from a package, its parent or ours on."""
+    *way, last = name.split(".")
+    defines = re.compile(rf"\b(?:class|def) {last}\b|^ *{last}: |^{last} = ", re.M)
+    for above in (package, package.parent, PACKAGE, ROOT):
+        place = above.joinpath(*way)
+        if any(path.exists() for path in (above / name, place / last, place / f"{last}.py")):
+            return True
+        for file in [*place.glob("*.py"), place.with_suffix(".py")]:
+            if file.exists() and defines.search(file.read_text(encoding="utf-8")):
+                return True
+    return False
+
+
+def test_packages_list_what_they_hold():
+    """Modules in the first column of a table, names in backticks; an extra may be one, too."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found = []
+    for path in (path for path in MODULES if path.stem == "__init__"):
+        text = ast.get_docstring(parsed(path)) or ""
+        rows = re.findall(r"^ *([a-z_0-9]+(?:, [a-z_0-9]+)*)  +\S", text, re.M)
+        modules = {place.stem for place in path.parent.iterdir()}
+        wrong = {name for row in rows for name in row.split(", ")} - modules
+        named = {*re.findall(r"`([A-Za-z_][\w.]*)`", text)} - {*project["optional-dependencies"]}
+        wrong |= {name for name in named if not is_there(name, path.parent)}
+        found += [f"{path.relative_to(ROOT)}: {name}" for name in sorted(wrong)]
+    assert found == []
 
 
 def test_importing_asks_for_no_device_and_brings_no_adapter():

@@ -117,7 +117,7 @@ def policies(cost: CostModel, seeds: tuple[int, ...]) -> dict[str, Any]:
 
 
 def large_model(cost: CostModel, width: int = ACCELERATORS_PER_REPLICA) -> CostModel:
-    """From 32B on four accelerators to 27B active of 560B on `width`.
+    """The cost model of 27B active of 560B parameters on `width` accelerators, from 32B on four.
 
     A step of one slot and the training of one token on one device keep their seconds, since about
     as many parameters are active; what is done per slot and per prompt token is spread over more

@@ -56,7 +56,7 @@ MODEL = moe.MoEConfig.tiny(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Load:
-    """What is decoded: all requests at once, all of the same lengths."""
+    """The work to be decoded: all requests at once, all of the same lengths."""
 
     num_requests: int = 64
     prompt_length: int = 128

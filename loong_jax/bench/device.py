@@ -51,12 +51,12 @@ TWO_BILLION = moe.MoEConfig.flash(
 )
 MODELS = {"2b": TWO_BILLION, "tiny": moe.MoEConfig.tiny(chunk_tokens=None)}
 _BURST_S = 0.05  # of calls without a look at what they made
-# What layers keep for the way back: all but norms and sums.
+# Kept by layers for the backward pass: all but norms and sums.
 _KEPT = ("residual", "router", "ffn_0", "ffn_1", "experts", "attention", "expanded", "latents")
 
 
 class Peak(NamedTuple):
-    """What a data sheet says of a device."""
+    """Peak rates of a device, from its data sheet."""
 
     bf16_flops: float  # per second, dense
     memory_bandwidth: float  # bytes per second
@@ -340,7 +340,7 @@ def _compiled(function: Any, arguments: Any, donated: tuple[int, ...]) -> tuple[
 
 
 def _shares(found: Mapping[str, Any]) -> str:
-    """As a clause of a line: what was reached, of the data sheet and of what was measured."""
+    """A clause for a line: rates, as shares of the data sheet and of the measured best."""
     parts = []
     if "flops" in found:
         parts.append(f"{found['flops'] / 1e12:.3g} TFLOP/s")

@@ -246,7 +246,7 @@ def write_models(directory: Path, chosen: Options, shapes: Mapping[str, tuple[in
 
 
 def _difference(directory: Path) -> float:
-    """How far the two results differ beyond one rounding to bfloat16, over the largest delta."""
+    """The largest difference of the results beyond bfloat16's rounding, over the largest delta."""
     found = [files.stored_tensors(directory / f"out_{side}") for side in ("ours", "mergekit")]
     base = files.stored_tensors(directory / "base")
     expert = files.stored_tensors(directory / EXPERTS[0])

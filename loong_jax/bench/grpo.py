@@ -194,7 +194,7 @@ def _write_tokenizer(directory: Path) -> int:
 
 
 def task_of(chosen: Options, model: Path, *, seed: int) -> dict[str, Any]:
-    """What both children are told; problems are those that ours poses, in its order."""
+    """The task that both children are given; problems are those that ours poses, in its order."""
     names = ("prompts", "group_size", "new_tokens", "learning_rate", "rows", "trl_rows")
     names = (*names, "staleness", "accelerator")
     task = {name: getattr(chosen, name) for name in names} | {
@@ -302,7 +302,7 @@ def summary(rounds: Sequence[Mapping[str, Row]], chosen: Options) -> dict[str, A
 
 
 def shares(work: Mapping[str, Any], row: Row) -> Row:
-    """What a side reached of its device's peaks, from `grpo_ours.work_of` and medians of steps."""
+    """Rates of a side and their shares of the device's peaks; `row` holds medians over steps."""
     found = {
         **work,
         "flops": work["train_flops"] / row["training"],

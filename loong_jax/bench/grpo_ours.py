@@ -133,7 +133,7 @@ def say(record: Mapping[str, Any]) -> None:
 
 
 def work_of(model: ModelConfig, task: Mapping[str, Any], prompt_tokens: float) -> dict[str, float]:
-    """Of a step: operations of training, and bytes that decoding has to read, at the least.
+    """The least work of a step: operations of training, and bytes that decoding has to read.
 
     `prompt_tokens` is the mean of the prompts, which training reads once for their group. The head
     multiplies what is predicted alone; a token of a response that is sampled reads all weights and
@@ -225,7 +225,7 @@ def steps_of(
 
 
 def length(spans: Iterable[tuple[float, float]]) -> float:
-    """Of the union of intervals."""
+    """The length of a union of intervals."""
     total, reached = 0.0, -float("inf")
     for start, end in sorted(spans):
         total += max(0.0, end - max(start, reached))

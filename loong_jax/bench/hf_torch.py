@@ -71,7 +71,7 @@ def build(config: MoEConfig, weights: HfWeights, variant: Variant) -> torch.nn.M
 
 
 def _forward(function, experts, x_TD, target_TK, gate_TK):
-    """What LongcatFlashExperts.forward returns, by one of the common implementations."""
+    """LongcatFlashExperts.forward by one of the common implementations."""
     num_experts = experts.num_routed_experts
     parts = types.SimpleNamespace(
         num_experts=num_experts,

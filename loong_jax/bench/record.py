@@ -14,7 +14,7 @@ Save = Callable[[Mapping[str, Any]], None]  # gets all figures there are so far
 
 
 def saver(path: Path | None, chosen: Any) -> Save:
-    """What writes figures to `path`, with the `setup` they were taken on; nothing without a path.
+    """A function that writes figures and their `setup` to `path`; it does nothing without a path.
 
     `chosen` are the options of the bench, a dataclass.
     """

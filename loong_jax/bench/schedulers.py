@@ -56,7 +56,7 @@ SETUPS: dict[str, Setup] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """What all policies have in common."""
+    """The settings that all policies share."""
 
     num_accelerators: int
     groups_per_step: int

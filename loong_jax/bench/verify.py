@@ -42,7 +42,7 @@ class Options:
     json: Path | None = None  # all figures
     rounds: int = 3  # of timing
     peer: bool = True  # compare with Math-Verify if it is installed
-    parts: tuple[str, ...] = PARTS  # what to measure
+    parts: tuple[str, ...] = PARTS  # measurements
 
 
 class Case(NamedTuple):

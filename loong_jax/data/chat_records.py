@@ -18,7 +18,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "ipython", "observa
 
 
 class Conversation(NamedTuple):
-    """What is taught of a conversation: all answers in it, or the last one alone."""
+    """A conversation to train on: all its answers, or the last one alone."""
 
     messages: tuple[Mapping[str, Any], ...]
     tools: tuple[Mapping[str, Any], ...] = ()
@@ -88,7 +88,7 @@ def _answers(one: Conversation) -> Iterator[int]:
 
 
 def _asked(one: Conversation, place: int, tokenizer: Tokenizer) -> str:
-    """What stands before the answer at `place`."""
+    """The rendered text before the answer at `place`, the generation prompt included."""
     return _render(one, place, tokenizer, add_generation_prompt=True)
 
 

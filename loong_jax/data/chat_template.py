@@ -123,7 +123,7 @@ def _read_message(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_objects(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """With calls whose arguments are objects, where they are JSON texts of objects."""
+    """The message, with arguments of calls as objects where they are JSON texts of objects."""
     calls = []
     for call in message.get("tool_calls") or ():
         place = call["function"] if isinstance(call.get("function"), Mapping) else call

@@ -26,7 +26,7 @@ def writing(path: Path | str) -> Iterator[None]:
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether an error, or one that led to it, says that a disk or a quota is full."""
+    """True if an error, or one that led to it, says that a disk or a quota is full."""
     seen = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

@@ -90,16 +90,16 @@ def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
 
 
 class BadLine(Exception):
-    """What a line has, the rule it breaks, the remedy; goes on after the line's number."""
+    """A fault of a line: value, rule and remedy, in a sentence that the line's number begins."""
 
 
 def read_lines(
     path: Path, read: Callable[[dict[str, Any], int], Found], *, noun: str
 ) -> list[Found]:
-    """What `read` makes of the object of each line, which is not blank, and its number from 1.
+    """Reads a JSON-lines file: applies `read` to the object and the number, from 1, of each line.
 
-    Raises ConfigError, which names the first lines that `read` refuses with BadLine and what is
-    wrong with each; and where there is no line. `noun` is what a line should hold.
+    Blank lines are skipped. Raises ConfigError, which names the first lines that `read` refuses
+    with BadLine and their faults; also where there is no line. `noun` is what a line should hold.
     """
     try:
         lines = path.read_text(encoding="utf-8").split("\n")

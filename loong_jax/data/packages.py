@@ -26,7 +26,7 @@ FORMAT_VERSION = 1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Package:
-    """What a manifest says, with its module."""
+    """The content of a manifest, with its module."""
 
     name: str
     module: Module

@@ -243,7 +243,7 @@ def _messages(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _solution(text: str | None, gold: str | None) -> str | None:
-    """As a whole response, whatever form of data/response.py it is written in."""
+    """A solution as a whole response, whatever form of data/response.py it is written in."""
     if text is None:
         return None
     found = response.read(text)

@@ -17,7 +17,7 @@ NUM_MARKS = 5  # tokens of a tagged response besides thinking and answer: four t
 
 
 class Reading(NamedTuple):
-    """What a response says; `answer` is "" where there is none, as in thinking that never ends."""
+    """A parsed response; `answer` is "" where there is none, as in thinking that never ends."""
 
     thinking: str
     answer: str
@@ -26,7 +26,7 @@ class Reading(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResponseForm:
-    """How a response is written, and what a prompt says about it.
+    """The form of a response, and of its prompt.
 
     Tags that are "" are not there. A prompt is a message of a `chat` template, the beginning of a
     text that is continued (`completion`), or tokens as they are (`raw`).
@@ -35,7 +35,7 @@ class ResponseForm:
     name: str
     think_open: str = ""
     think_close: str = ""
-    # whether the response writes the tag that opens the thinking, or the prompt ends with it
+    # The side that writes the tag that opens the thinking: the response, or the end of the prompt.
     opening: Literal["response", "prompt", "either"] = "either"
     needs_thinking: bool = True
     answer_open: str = ""
@@ -57,7 +57,7 @@ class ResponseForm:
             )
 
     def prompt_of(self, prompt: str) -> str:
-        """What the policy is asked: a problem's prompt in the template."""
+        """The text given to the policy: a problem's prompt in the template."""
         return self.template.replace("{prompt}", prompt)
 
 
@@ -125,7 +125,7 @@ THINKING = (
     ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),
 )
 ANSWERS = ((ANSWER_OPEN, ANSWER_CLOSE), ("<answer>", "</answer>"))
-# What ends a turn, a text or a row of padding in the vocabularies of published models.
+# Tokens that end a turn, a text or a row of padding in the vocabularies of published models.
 END_TEXTS = (
     "<eos>", "<pad>", "</longcat_s>", "<longcat_pad>", "</s>", "<|im_end|>", "<|endoftext|>",
     "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|finetune_right_pad_id|>", "<|eot|>",
@@ -155,13 +155,13 @@ def without_end(text: str) -> str:
 
 
 def _is_struck_out(text: str, close: int) -> bool:
-    """Whether the tag at `close` is HTML's, which ends what `<s>` strikes out."""
+    """True if the tag at `close` is HTML's and ends a struck-out passage `<s> ... </s>`."""
     start = max(0, close - 600)
     return text.rfind("<s>", start, close) > max(0, text.rfind("</s>", start, close))
 
 
 def after_thinking(text: str) -> str | None:
-    """What is said after the thinking of any family; None for thinking that does not end."""
+    """The text after the thinking, of any family; None for thinking that does not end."""
     return _thought(text)[1]
 
 
@@ -224,7 +224,7 @@ def _by_form(text: str, form: ResponseForm) -> Reading:
 
 @functools.cache
 def _inner_tags(form: ResponseForm) -> re.Pattern[str]:
-    """What neither thinking nor answer of a form may hold."""
+    """The tags that neither thinking nor answer of a form may contain."""
     tags = (form.think_open, form.think_close, form.answer_open, form.answer_close)
     patterns = [re.escape(tag) for tag in tags if tag]
     if THINK_OPEN in tags:
@@ -306,7 +306,7 @@ def _is_quoted(text: str, tag: re.Match[str]) -> bool:
 
 
 def _is_mentioned(text: str, tag: re.Match[str]) -> bool:
-    """Whether a sentence speaks of an opening tag, as in "the tag <think> opens it"."""
+    """True if a sentence speaks of an opening tag, as in "the tag <think> opens it"."""
     if tag[0].startswith(("<longcat", "<|")):  # tokens of their own, which nobody writes by chance
         return False
     return _IN_SENTENCE.search(text[max(0, tag.start() - 40) : tag.start()]) is not None

@@ -1,4 +1,4 @@
-"""Which stages of a run are experts, and in what: read off its config.json."""
+"""The expert stages of a run and their domains, read off its config.json."""
 
 from collections.abc import Collection
 from pathlib import Path

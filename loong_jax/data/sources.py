@@ -200,7 +200,7 @@ class _TextUnpickler(pickle.Unpickler):
 
 
 def _json(value: Any) -> Any:
-    """What a text holds: JSON, or base64 of a zlib-compressed pickle of JSON."""
+    """Decodes a text: JSON, or base64 of a zlib-compressed pickle of JSON."""
     if not isinstance(value, str) or not value.strip():
         return value or {}
     if value.strip()[0] in "[{":

@@ -19,7 +19,7 @@ from loong_jax.data.chat_template import ChatTemplate, Messages
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.remote import AnyPath
 
-# What travels with a model besides weights and config: text, template, and what ends an answer.
+# Files of a model beside weights and config: text, template, tokens that end an answer.
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "chat_template.jinja", "chat_template.json", "generation_config.json", "tokenizer.model",

@@ -1,4 +1,4 @@
-"""How tools are offered to the policy, and how what they answer comes back as tokens.
+"""Templates of tools: their description in a prompt, and their answers as tokens.
 
 Descriptions and calls are in the form that LongCat-Flash's model card publishes: name, description
 and schema of every tool, and calls as JSON objects in `<longcat_tool_call>` tags. The card does not
@@ -27,7 +27,7 @@ _TAG = re.compile(r"<(?=/?(?:longcat_\w+|bos|eos|pad|s|unk)>)")
 
 @runtime_checkable
 class Described(Protocol):
-    """What the policy is told of a tool."""
+    """The description of a tool in a prompt."""
 
     @property
     def name(self) -> str: ...
@@ -42,7 +42,7 @@ class Described(Protocol):
 
 
 class ToolTurn(NamedTuple):
-    """What tools have answered, and what stands before it."""
+    """The answers of tools, and the conversation before them."""
 
     answers: Sequence[str]
     asked: Messages = ()  # the conversation that the policy answers
@@ -128,7 +128,7 @@ def _has_token(tokenizer: Tokenizer, character: str) -> bool:
 
 
 def description(tools: Sequence[Described]) -> str:
-    """What stands before the messages of a conversation with these tools; "" without any."""
+    """The text that describes the tools, before the messages of a conversation; "" without any."""
     if not tools:
         return ""
     parts = ["## Tools\nYou have access to the following tools: \n\n### Tool namespace: function\n"]

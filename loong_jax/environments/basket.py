@@ -45,7 +45,7 @@ class Basket(Generator):
         return dataclasses.replace(problem, arguments=arguments)
 
     def calls(self, problem: Problem) -> tuple[tuple[str, Mapping[str, Any]], ...]:
-        """What a solution asks tools before its first step: names and arguments."""
+        """The tool calls of a solution before its first step: names and arguments."""
         return ((PriceList.name, {"items": "".join(state_of(problem, self)["prices"])}),)
 
     def steps(self, state: State) -> list[str]:

@@ -136,7 +136,7 @@ class ProblemStream:
     level_weights: Mapping[int, float]
     split: str  # "train", "validation" or "test"
     seed: int
-    preamble: Callable[[Problem], str] | None = None  # what stands before a problem's prompt
+    preamble: Callable[[Problem], str] | None = None  # the text before a problem's prompt
 
     def __post_init__(self):
         if self.split not in ("train", "validation", "test"):
@@ -222,14 +222,14 @@ class Generator(abc.ABC):
 
     @abc.abstractmethod
     def flaw(self, state: State, answer: str) -> str | Verdict | None:
-        """What is wrong with an answer, or None; never by way of `answer`. May raise Malformed."""
+        """The fault of an answer, or None; never by way of `answer`. May raise Malformed."""
 
     def answer(self, state: State) -> str:
         """A right answer; the last step, unless said otherwise."""
         return self.steps(state)[-1]
 
     def steps(self, state: State) -> list[str]:
-        """What a solution writes down, in order; none where nothing is worked out."""
+        """The written steps of a solution, in order; none where nothing is worked out."""
         return []
 
     def canonical(self, state: State) -> str:

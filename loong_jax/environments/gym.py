@@ -115,7 +115,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 REFUSED = {name: reason for reason, names in _REASONS.items() for name in names}
 
-# What a judge must know beside the gold, from the library's metadata.
+# Inputs of a judge beside the gold, from the library's metadata.
 KNOWN: dict[str, Callable[[str, Mapping[str, Any]], dict[str, Any]]] = {
     "countdown": lambda _, found: {"numbers": found["numbers"], "target": found["target"]},
     "puzzle24": lambda _, found: {"numbers": found["numbers"], "target": 24},
@@ -195,7 +195,7 @@ class Gym:
         return self._flaw(answer, self.solve(problem).answer, known) or verdict.correct()
 
     def _flaw(self, answer: str, gold: str, known: Mapping[str, Any]) -> Verdict | None:
-        """What is wrong with an answer; of a gold: why the problem cannot be judged."""
+        """The fault of an answer; of a gold answer, the reason why the problem cannot be judged."""
         if not 0 < len(answer) <= MAX_ANSWER_CHARS:
             return verdict.wrong("format", f"not a text of 1 to {MAX_ANSWER_CHARS} characters")
         try:
@@ -208,7 +208,7 @@ class Gym:
 class _Drawn(NamedTuple):
     question: str
     gold: str
-    known: dict[str, Any]  # what else a judge must know
+    known: dict[str, Any]  # further inputs of a judge
 
 
 def _drawn(source: Any, dataset: str, number: int) -> _Drawn | None:

@@ -1,4 +1,4 @@
-"""How answers to problems of reasoning-gym are judged: by these functions, never by its scorers.
+"""Judges of answers to problems of reasoning-gym, in place of its own scorers.
 
 Nine of its scorers execute Python found in an answer, others give part of a reward for a text that
 contains the gold. Here a judge reads the answer by a small grammar in linear time and says what is

@@ -145,7 +145,7 @@ class Postfix(Generator):
     def draw(self, level: int, rng: random.Random) -> State:
         """One of all shapes, equally likely: exactly one rotation of any order is well formed."""
         count = NUM_OPERATORS[level]
-        steps = [1] * (count + 1) + [-1] * count  # what becomes of the height of the stack
+        steps = [1] * (count + 1) + [-1] * count  # changes of the stack's height
         rng.shuffle(steps)
         heights = [sum(steps[: place + 1]) for place in range(len(steps))]
         start = max(place for place, height in enumerate(heights) if height == min(heights)) + 1

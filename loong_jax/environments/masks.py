@@ -41,7 +41,7 @@ def symbols_after(symbols: str, statement: Statement) -> str:
 
 
 def run_program(statements: Sequence[Statement], x: int) -> int:
-    """What the specification computes from x."""
+    """Evaluates the specification at x."""
     for operator, mask in statements:
         number = int(mask, 2)
         x = x & number if operator == "&" else x | number if operator == "|" else x ^ number

@@ -22,7 +22,7 @@ def size(source: str) -> str:
 
 
 def parses(source: str) -> str:
-    """What Python cannot parse cannot be looked at by the gates after this one."""
+    """Source that Python cannot parse is refused: the gates after this one read its syntax tree."""
     try:
         syntax.parse(source)
     except syntax.UNREADABLE as error:

@@ -65,7 +65,7 @@ Status = Literal["ok", "raised", "timeout", "limit", "crash"]
 
 
 class Outcome(NamedTuple):
-    """What one call came to; `detail` says why there is no value."""
+    """The outcome of one call; `detail` says why there is no value."""
 
     status: Status
     value: Any = None
@@ -89,7 +89,7 @@ class Module:
 
 
 def canonical(module: Module, question: str) -> str:
-    """What a problem's side of the split is decided by: equal questions are equal problems."""
+    """The identity of a problem, which decides its side of the split: equal questions are equal."""
     return f"{module.hash}:{question}"
 
 

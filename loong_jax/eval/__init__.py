@@ -1,4 +1,4 @@
-"""How good a policy is: sampling problems, pass@k, intervals.
+"""Evaluation of a policy: sampling problems, pass@k, intervals.
 
 `evaluation.evaluate` judges one set of weights, `compare.write_gains` sets stages beside each other
 by problem, `metrics` holds the estimates.

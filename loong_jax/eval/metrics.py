@@ -1,4 +1,4 @@
-"""How good a policy is on held-out problems, and how sure we are.
+"""Pass rates of a policy on held-out problems, with confidence intervals.
 
 Everything is counted per problem: `correct_P[i]` of `samples_P[i]` graded samples of problem i were
 right. Intervals come from a bootstrap over problems, because samples of one problem are not

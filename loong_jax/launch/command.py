@@ -17,7 +17,7 @@ from loong_jax.run import distributed
 class LaunchOptions:
     """Runs a recipe on a TPU slice. Overrides of the recipe follow after `--`."""
 
-    action: tyro.conf.Positional[tpu_vm.Action] = "all"  # what to do
+    action: tyro.conf.Positional[tpu_vm.Action] = "all"  # the action
     dry_run: bool = False  # print the commands and run none of them
     machines: Annotated[tpu_vm.TpuVm, tyro.conf.arg(name="")]
 

@@ -238,7 +238,7 @@ def load_weights(path: Path, *, masters: bool = False) -> Weights:
 
 
 def weight_directories(path: Path) -> list[Path]:
-    """Where a stage keeps its weights, the first before the others; or a bare checkpoint itself."""
+    """The directories of a stage's weights, in order of preference; or a bare checkpoint itself."""
     places = [place for place in (path / "weights", path / "checkpoints") if place.is_dir()]
     return places or [path]
 

@@ -82,7 +82,7 @@ def fingerprint(leaves: Mapping[str, tree.Leaf], batch_axes: tree.BatchAxes) -> 
 
 
 def _checksums(leaf: np.ndarray, batch_axes: int) -> UInt32[np.ndarray, "..."]:
-    """Of every matrix: sum modulo 2^32 of entries' bits times odd numbers of their positions."""
+    """Checksums of matrices: sum modulo 2^32 of entries' bits times odd numbers of positions."""
     leaf = np.ascontiguousarray(leaf)
     leaf = leaf.astype(np.float32) if leaf.dtype.itemsize > 4 else leaf
     bits = leaf.view(f"u{leaf.dtype.itemsize}").reshape(*leaf.shape[:batch_axes], -1)

@@ -1,4 +1,4 @@
-"""What a merge decides before it touches a leaf: names, weights, checks; and the leaf's task."""
+"""The plan of a merge, made before it touches a leaf: names, weights, checks, tasks of leaves."""
 
 import dataclasses
 import math
@@ -32,7 +32,7 @@ class LeafTask:
     importances: tuple[tree.Leaf, ...] | None
     method: Method
     weights: tuple[float, ...]
-    of_model: dict[str, Any]  # what the method measured of the whole model
+    of_model: dict[str, Any]  # the method's measurements of the whole model
     batch_axes: int
 
     @property

@@ -1,4 +1,4 @@
-"""Where to look next: searches over a box as generators that yield points and are sent scores.
+"""Proposals of a search over a box, as generators that yield points and are sent scores.
 
 They know nothing of merging and ask for no device. Same seed and scores, same points.
 """
@@ -39,7 +39,7 @@ def bayesian(low: Point, high: Point, *, num_random: int, num_steps: int, seed: 
 def greedy(
     low: Point, high: Point, *, num_steps: int, start: Point, first_step: float = 0.25
 ) -> Proposals:
-    """From `start`, one coordinate up or down at a time; where nothing helps, half the step.
+    """Coordinate search from `start`: one up or down at a time; where nothing helps, half the step.
 
     `first_step` is a share of the box. A score that is not finite is never an improvement.
     """

@@ -24,7 +24,7 @@ from loong_jax.remote import AnyPath
 
 REPORT = "fusion.json"
 _SOURCE = "a merge"  # tells its unfinished files from those of an export
-_BESIDES = (".json", ".txt", ".model", ".jinja", ".md")  # what else is copied from the base
+_BESIDES = (".json", ".txt", ".model", ".jinja", ".md")  # also copied from the base
 
 
 class StoredFile:
@@ -172,7 +172,7 @@ def write(
 
 
 def _copy_beside(file: AnyPath, target: Path, base: PublishedWeights) -> None:
-    """What lies beside the base's weights; what says that they are quantised no longer does."""
+    """Copies a file beside the base's weights; its marks of quantisation are left out."""
     if file.name == "config.json":
         target.write_text(base.config_text, encoding="utf-8", newline="")
     elif file.name == files.INDEX and base.is_dequantised:
@@ -195,7 +195,7 @@ def _write_file(
         for name, tensor in stored.items():
             merged = TensorOnDisk(tensor, file)
             leaf = fusion.merge_leaf(plan, path_of(name), count=on_leaf is not None, into=merged)
-            if leaf.value is not merged:  # what is not merged is copied
+            if leaf.value is not merged:  # leaves that are not merged are copied
                 read = pieces.reader(leaf.value)
                 for start, stop in pieces.ranges(merged.size, 1):
                     merged.write(start, read(start, stop))

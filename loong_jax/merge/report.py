@@ -1,4 +1,4 @@
-"""What a fusion did to the deltas: sizes, agreement, losses and gain, per tensor and overall.
+"""Statistics of a fusion's deltas: sizes, agreement, losses and gain, per tensor and overall.
 
 All values are JSON: numbers, lists and dicts; None where a quotient has no meaning (a delta of
 zero). Products are summed in float32 over a matrix and in float64 over matrices and leaves.
@@ -39,7 +39,7 @@ class Sums(NamedTuple):
 def fuse_with_report(
     base: Weights | None, experts: Experts, **settings: Any
 ) -> tuple[Weights, dict[str, Any]]:
-    """What `fuse` returns, with the same settings, and a report on it as JSON values.
+    """Fuses as `fuse` does, with the same settings, and adds a report on it as JSON values.
 
     {"method", "weights", "experts": [names], "global": RECORD, "tensors": {path: RECORD}}, where a
     RECORD holds num_entries, base_norm, fused_norm (of the fused delta), and by expert: norm of the
@@ -146,7 +146,7 @@ def describe(sums: Sums, plan: Plan) -> dict[str, Any]:
 def _sums(
     base: Array, experts: tuple[Array, ...], fused: Array
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """Of a piece: d_i . d_j, both moved and moved alike by pair; m . d_i; m . m and b . b."""
+    """Sums of a piece: d_i . d_j, both moved and moved alike by pair; m . d_i; m . m and b . b."""
     start = base.astype(jnp.float32)
     deltas = [expert.astype(jnp.float32) - start for expert in experts]
     signs = [jnp.sign(delta) for delta in deltas]

@@ -29,7 +29,7 @@ Score = float | Mapping[str, float]
 class GridPoint:
     scale: float | None  # None of a method without
     keep_rate: float | None
-    score: float  # what was compared; -inf where the callback gave NaN
+    score: float  # -inf where the callback gave NaN
     scores: dict[str, float]  # by domain; empty where the callback gave one number
 
 
@@ -59,7 +59,7 @@ def mean_score(scores: Mapping[str, float]) -> float:
 
 
 def worst_score(scores: Mapping[str, float]) -> float:
-    """For a fusion that may fail no domain; score differences from the expert, say."""
+    """The least score, for a fusion that may fail no domain; differences from the expert, say."""
     return min(scores.values())
 
 
@@ -154,7 +154,7 @@ Importances = Callable[[str, Weights], Weights]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CoefficientSearch:
-    """How coefficients are looked for: the Bayesian optimisation of DF-Merge, or greedily."""
+    """A search for coefficients: the Bayesian optimisation of DF-Merge, or a greedy one."""
 
     how: Literal["bayesian", "greedy"] = "bayesian"
     low: float = 0.0
@@ -175,7 +175,7 @@ class CoefficientSearch:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trial:
     coefficients: dict[str, float]  # by expert
-    score: float  # what was compared; NaN where the callback gave it
+    score: float  # NaN where the callback gave it
     scores: dict[str, float]  # by domain; empty where the callback gave one number
 
 

@@ -53,7 +53,7 @@ def matrices(task: LeafTask) -> Iterator["Matrix"]:
 
 
 def num_threads() -> int:
-    """As many as there are cores that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -147,7 +147,7 @@ class Matrix:
         self.ranges = pieces.ranges(self.size, max(run, 1))
 
     def merge(self, write: Write, *, count: bool) -> Iterator[tuple[bool, np.ndarray]]:
-        """Of every piece whether it is finite, and its counts."""
+        """Merges piece by piece: yields whether each piece is finite, and its counts."""
         task = self.task
         with np.errstate(invalid="ignore"):  # inf / inf, of a leaf that will be refused
             known = {**task.of_model, **task.method.measure(self)}
@@ -216,7 +216,7 @@ class Matrix:
         ranked: bool = False,
         of_models: bool = False,
     ) -> np.ndarray:
-        """What `program` gives for every piece, summed in float64 over pieces and lanes.
+        """The result of `program` summed in float64 over all pieces and lanes.
 
         With `of_models` the pieces have no base, so their deltas are the models.
         """
@@ -241,7 +241,7 @@ class Matrix:
         return self.sums(program, ranked=True)
 
     def gather(self, program: Callable[[Piece], Any], only: int | None = None) -> np.ndarray:
-        """What `program` gives for every piece, as one float32 matrix."""
+        """The results of `program` for all pieces, as one float32 matrix."""
         found = np.empty(self.size, np.float32)
 
         def one(start: int, stop: int) -> None:

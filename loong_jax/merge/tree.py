@@ -23,11 +23,11 @@ BatchAxes = int | Mapping[str, Any] | Callable[[str], int]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PathRules:
-    """Which leaves are treated apart: regular expressions searched for in `a/b/c` paths."""
+    """Leaves that are treated apart, as regular expressions searched for in `a/b/c` paths."""
 
     # Set by a controller and trained by no gradient: neither dropped out nor elected.
     controller: str = r"(^|/)router/bias$|e_score_correction_bias$"
-    # What becomes of it: the base's, or the experts' average.
+    # Its value: the base's, or the experts' average.
     controller_value: Literal["base", "average"] = "base"
     # Merged in full: a few large, coupled entries that a rescaled dropout would throw about.
     no_dropout: str = r"router|norm|embed|(^|/)(lm_)?head(/weight)?$"
@@ -43,7 +43,7 @@ class PathRules:
                 ) from error
 
     def role(self, path: str, dtype: Any) -> LeafRole:
-        """What a merge does with the leaf; integer and boolean leaves must agree exactly."""
+        """The role of a leaf in a merge; integer and boolean leaves must agree exactly."""
         if not jnp.issubdtype(dtype, jnp.floating):
             if jnp.issubdtype(dtype, jnp.complexfloating):
                 raise ConfigError(f"{path} is {dtype}, and only real weights can be merged.")
@@ -104,7 +104,7 @@ def check_equal(path: str, base: Leaf, experts: Mapping[str, Leaf]) -> None:
 
 
 def num_batch_axes(batch_axes: BatchAxes, path: str, ndim: int) -> int:
-    """How many leading axes of the leaf are stacks of separate matrices.
+    """The number of leading axes of a leaf that are stacks of separate matrices.
 
     `batch_axes` is one number for all leaves, a function of the path, or a nested dict that
     follows the weights and may end early: a number there holds for everything below it.

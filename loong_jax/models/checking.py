@@ -1,4 +1,4 @@
-"""What the configs of all families check of their fields."""
+"""Checks of fields that the configs of all families share."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""What decoders of all families share: how they are made, their two ends, layers in a stack."""
+"""Parts that decoders of all families share: construction, their two ends, stacked layers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ def init(make: Make, key: Array, rules: ShardingRules | None) -> tuple[nnx.Graph
 
 
 def abstract(make: Make, rules: ShardingRules | None) -> tuple[nnx.GraphDef, Weights]:
-    """As `init`, without making any array: leaves are `jax.ShapeDtypeStruct`.
+    """The graph and the abstract weights of a model: leaves are `jax.ShapeDtypeStruct`.
 
     They carry the shardings that the rules give them, so a pod's model can be looked at anywhere.
     """

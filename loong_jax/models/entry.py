@@ -1,7 +1,7 @@
-"""What stands at the model's ways in: arguments as arrays of the annotated shapes, and one compile.
+"""Entry points of a model: arguments become arrays of the annotated shapes, methods compile once.
 
-Lists and NumPy arrays become arrays, masks become booleans, whole numbers int32. What does not fit
-the annotation of its parameter is refused by name before anything is traced. Called outside of jit,
+Lists and NumPy arrays become arrays, masks become booleans, whole numbers int32. An argument that
+does not fit its annotation is refused by name before anything is traced. Called outside of jit,
 grad and the like, a method is compiled once for each shape; plain nnx would trace its loop over
 layers, and so compile it, again at each call.
 """

@@ -18,7 +18,7 @@ Matrices = dict[str, Array] | None  # of a sub-layer by name; None where all are
 
 
 class ControllerState(nnx.Variable):
-    """What a controller sets after each step and no gradient reaches: the biases of routers."""
+    """State that a controller sets after each step and no gradient reaches: biases of routers."""
 
 
 def kernel(
@@ -87,7 +87,7 @@ class Gathering:
         return {name: getattr(self, name)[...] for name in self.AXES} if gathers else None
 
     def gathered(self, weights: Matrices, x: Float[Array, "B T D"]) -> Matrices:
-        """Those matrices, gathered for inputs that lie on the mesh as `x` does."""
+        """The matrices, gathered for inputs that lie on the mesh as `x` does."""
         return weights and {name: self._gather(name, a, x) for name, a in weights.items()}
 
     def _gather(self, name: str, weight: Array, x: Float[Array, "B T D"] | None) -> Array:
@@ -108,7 +108,7 @@ ahead_of.defvjp(lambda weight, ahead: (ahead, None), lambda _, grad: (grad, None
 
 
 def is_controller_state(path: Sequence[object]) -> bool:
-    """Whether the leaf at `path` of a weights tree is the bias of a router.
+    """True if the leaf at `path` of a weights tree is the bias of a router.
 
     `path` holds strings, or the key entries of `jax.tree_util`. Such leaves get no gradient,
     optimizer state, clipping or weight decay: the controller of the biases alone changes them.

@@ -46,7 +46,7 @@ def project(
 def project_weight_first(
     x: Float[Array, "..."], weight: Float[Array, "..."], **how: Any
 ) -> Float[Array, "..."]:
-    """As `project`; going back the weight's gradient is made first, and then that of `x`.
+    """`project`, whose backward pass makes the weight's gradient first, and then that of `x`.
 
     So it can be scattered beside the rest of the way back. Both are made of one gradient of the
     output, in the dtype of `x`.
@@ -85,7 +85,7 @@ def accumulate(
 def product_of_blocks(
     a: Float[Array, "..."], b: Float[Array, "..."], axis: int
 ) -> Float[Array, "..."]:
-    """For kernels: float32 sums over the last axis of a matrix and `axis` of another.
+    """A product in kernels: float32 sums over the last axis of a matrix and `axis` of another.
 
     Operands in float32 are not rounded to fewer bits.
     """

@@ -45,12 +45,12 @@ class YarnScaling:
 
     @property
     def score_scale(self) -> float:
-        """What scores are multiplied by: mscale squared, since queries and keys both carry it."""
+        """The factor of attention scores: mscale squared, since queries and keys both carry it."""
         return self._magnitude(self.mscale_all_dim) ** 2
 
     @property
     def pair_scale(self) -> float:
-        """What cosine and sine are multiplied by."""
+        """The factor of cosine and sine."""
         if self.rotary_scale is not None:
             return self.rotary_scale
         return self._magnitude(self.mscale) / self._magnitude(self.mscale_all_dim)
@@ -204,5 +204,5 @@ def rotate_halves(
     theta: float,
     yarn: YarnScaling | None = None,
 ) -> Float[Array, "B T *heads R"]:
-    """As `rotate`, of what `halves` makes."""
+    """Rotates as `rotate` does, in the order of components that `halves` makes."""
     return turned(x, turn(position, x.shape[-1], theta, yarn))

@@ -1,7 +1,7 @@
-"""What others do, as policies of the same scheduler: the bench compares DORA with these.
+"""Baseline policies of the same scheduler, with which the bench compares DORA.
 
-Where the trainer's devices are elastic (see `view.ReplicaState`), a policy generates on all of
-them and trains on all of them in turns; where the trainer has devices of its own, both go on at
+Where the trainer's devices are elastic (see `ledger.ReplicaState`), a policy generates on all
+of them and trains on all of them in turns; where the trainer has devices of its own, both go on at
 once, as far as the policy allows. Sources: RollPacker (arXiv:2509.21009) for tail batching,
 Kimi k1.5 (arXiv:2501.12599) for partial rollouts; the others are common practice.
 """

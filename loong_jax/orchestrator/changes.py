@@ -178,7 +178,7 @@ class Ended(NamedTuple):
 
 
 class ReplicaLost(NamedTuple):
-    """It died or hangs: quarantined, and its groups wait for another one of their version."""
+    """A replica died or hangs: quarantined; its groups wait for another one of their version."""
 
     replica: int
     num_losses: int  # in a row

@@ -1,4 +1,4 @@
-"""Which problems are posed, and how long answers may be, as training goes on.
+"""Curricula: the problems posed, and the limit of responses, as training goes on.
 
 Two curricula of arXiv:2509.18883, 3.4.1, as data and pure functions. STEM: problems are included by
 their pass rate, and thresholds that move make the data harder. Code: the limit of a response grows
@@ -18,7 +18,7 @@ MAX_PASSED_OVER = 256  # problems in a row that may be set aside; the next one i
 
 
 def bound_at(bounds: Sequence[tuple[int, float]], step: int) -> float:
-    """That of the last step that has come."""
+    """The bound of the last step that has come."""
     return [rate for first, rate in bounds if first <= step][-1]
 
 
@@ -113,14 +113,14 @@ class Curriculum:
         return self.used() != (None, None)
 
     def used(self) -> tuple[PassRates | None, GrowingContext | None]:
-        """Those of the two that do anything."""
+        """The two curricula, None for one that does nothing."""
         rates, context = self.pass_rates, self.context
         return rates if rates.is_on else None, context if context.is_on else None
 
 
 @dataclasses.dataclass(frozen=True)
 class Standing:
-    """What is known of a problem or a level."""
+    """The record of a problem or a level."""
 
     rate: float  # running mean
     num_groups: int
@@ -141,7 +141,7 @@ class CurriculumState:
 
 
 def key_of(settings: PassRates, problem: Problem) -> str:
-    """What a pass rate is kept of."""
+    """The key under which a problem's pass rate is kept: the problem itself, or its level."""
     if settings.of == "problem":
         return problem.uid
     return f"{problem.environment}/{problem.level}"
@@ -150,7 +150,7 @@ def key_of(settings: PassRates, problem: Problem) -> str:
 def is_posed(
     settings: PassRates, state: CurriculumState, problem: Problem, *, step: int, ticket: int
 ) -> bool:
-    """Whether a problem is posed as ticket `ticket`, after `step` steps."""
+    """True if a problem is posed as ticket `ticket`, after `step` steps."""
     standing = state.standings.get(key_of(settings, problem))
     if standing is None or standing.num_groups < settings.after_groups:
         return True
@@ -168,7 +168,7 @@ def after_verdicts(
     *,
     ticket: int,
 ) -> CurriculumState:
-    """With the outcomes of a group's verdicts; what could not be graded says nothing."""
+    """The state after the verdicts on a group; ungradable ones change nothing."""
     graded = [outcome for outcome in outcomes if outcome in ("correct", "wrong")]
     if not graded:
         return state
@@ -195,8 +195,8 @@ def limit_of(settings: GrowingContext, state: CurriculumState) -> int:
 def after_lengths(
     settings: GrowingContext, state: CurriculumState, lengths: Sequence[int], *, limit: int | None
 ) -> CurriculumState:
-    """With the lengths of a group that was issued under `limit`; those of another limit are left
-    out. The next limit is in force where they say so.
+    """The state after the lengths of a group that was issued under `limit`; those of another limit
+    are left out. The next limit is in force where they say so.
     """
     if limit != limit_of(settings, state):
         return state

@@ -36,7 +36,7 @@ from loong_jax.orchestrator.tickets import UNFINISHED, UNLEASED
 
 
 def decide(view: Ledger, policy: Policy, now: float = 0.0) -> list[Action]:
-    """What to do now. The caller carries the actions out in order and asks again."""
+    """The next actions. The caller carries them out in order and asks again."""
     if view.step >= view.total_steps or not view.sets.working:
         return []
     return policy.decide(view, now)
@@ -68,7 +68,7 @@ class ElasticGate:
             )
 
     def decide(self, missing: float, threshold: float) -> tuple[bool, float]:
-        """Whether to lend, and the next threshold. `missing` is a share of a batch, in [0, 1]."""
+        """(lend, next threshold); `missing` is a share of a batch, in [0, 1]."""
         if missing > threshold:
             return True, min(self.highest, threshold + self.raised_by)
         return False, max(self.lowest, threshold - self.lowered_by)
@@ -263,7 +263,7 @@ class DoraPolicy:
         return []
 
     def _room(self, view: Ledger, version: int) -> int:
-        """How many more groups under `version` staleness admits.
+        """The number of further groups under `version` that staleness admits.
 
         Avoided: such a group is trained within step v + S + 1 if at most P * (v + S + 1 - step)
         groups are open when it is admitted, itself and a batch in training included.
@@ -325,7 +325,7 @@ def end_stale(view: Ledger, policy: Policy, afterwards: Afterwards) -> list[Acti
 
 
 def room_for(view: Ledger, policy: Policy, version: int) -> int:
-    """How many more groups under `version` can still be trained within S steps.
+    """The number of further groups under `version` that can still be trained within S steps.
 
     With the oldest trained first, that holds where no more than P groups of this version or an
     older one are open for each step that may still use them. The batch in training is taken.

@@ -118,7 +118,7 @@ class Executor:
                 self.cancel(decoding)
 
     def may_do(self, actions: Iterable[Action]) -> bool:
-        """False for moves while others are under way: what travels cannot be asked of its target,
+        """False for moves while others are under way: a sample that moves is not yet at its target,
         which the ledger names as its place already. They wait for `on_moved`.
         """
         return not self._moves or not any(isinstance(action, changes.Migrate) for action in actions)
@@ -143,7 +143,7 @@ class Executor:
                 self._versions.retire(version)
 
     def decoding(self, numbers: Iterable[int]) -> dict[int, list[int]]:
-        """Those of the tickets that are being written, by replica."""
+        """The tickets among `numbers` that are being written, by replica."""
         by_replica: dict[int, list[int]] = {}
         for number in numbers:
             replica = self._ledger.tickets[number].replica
@@ -191,7 +191,7 @@ class Verifying:
         self._times: dict[int, int] = {}  # asked before, of tickets whose verifier was lost
 
     def ask(self, number: int, attempts: Sequence[int] | None = None) -> None:
-        """For the verdicts of these attempts (None: of all), each within the deadline."""
+        """Asks for the verdicts of these attempts (None: of all), each within the deadline."""
         group = self._ledger.group(number)
         asked = range(len(group.rollouts)) if attempts is None else attempts
         times = self._times.get(number, 0)

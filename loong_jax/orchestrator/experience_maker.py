@@ -48,7 +48,7 @@ class TrainerWithGenerators:
         self._trainer.score(groups)
 
     def score_everywhere(self, groups: Sequence[Group]) -> None:
-        """As `score`; one event for all of them."""
+        """Scores groups on trainer and generators; one event for all of them."""
         can = {version: self._generators.scorers(version) for version in _versions(groups)}
         shares = share_out(groups, can)
         own = shares.pop(TRAINER)
@@ -147,7 +147,7 @@ def share_out(
 
 
 def num_tokens(group: Group) -> int:
-    """Of prompts and responses."""
+    """The number of tokens in prompts and responses."""
     return sum(len(r.prompt) + len(r.tokens) for r in group.rollouts)
 
 

@@ -1,4 +1,4 @@
-"""What may fail, how often, and what ends a run: too many faults, nothing to learn, a standstill.
+"""Budgets of faults, and the ends of a run: too many faults, nothing to learn, a standstill.
 
 Infrastructure fails apart from data: a lost replica or verifier is tried again after a pause that
 doubles, and says nothing about the group; an answer that cannot be graded is a property of the
@@ -28,7 +28,7 @@ class WorkerLost(LoongError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FaultBudget:
-    """How much may go wrong before the run ends."""
+    """Numbers of faults after which the run ends."""
 
     replica_losses: int = 5  # of one replica, without a group from it in between
     verifications: int = 3  # of one answer, while its verifier is lost
@@ -45,13 +45,13 @@ class FaultBudget:
             )
 
     def pause_s(self, failures: int) -> float:
-        """How long to wait after so many failures in a row, 1 or more."""
+        """The pause after so many failures in a row, 1 or more."""
         doublings = min(failures - 1, 1000)  # a float holds no 2 ** 1024
         return min(self.back_off_s * 2.0**doublings, self.max_back_off_s)
 
 
 def what_blocks(ledger: Ledger) -> str:
-    """What the run waits for, in words, when nothing happens any more."""
+    """A sentence on the cause of a standstill, where nothing happens any more."""
     if ledger.trainer != "idle":
         return f"the trainer is still {ledger.trainer}"
     busy = [n for n in range(len(ledger.replicas)) if ledger.tickets.num_decoding(n)]

@@ -59,7 +59,7 @@ class Journal:
 
     @property
     def next_segment(self) -> int:
-        """What `rotate` begins: the number for the snapshot taken just before."""
+        """The number of the segment that `rotate` begins, for the snapshot taken just before."""
         return self._segment + 1
 
     def reopen(self, first: int) -> list[Change]:
@@ -157,7 +157,7 @@ class Journal:
         return codec.group_from_plain(codec.decode(blob))
 
     def rotate(self) -> None:
-        """What follows goes on from the snapshot just taken."""
+        """Begins a new segment, which goes on from the snapshot just taken."""
         self.sync()
         self._begin(self.next_segment)
 
@@ -228,7 +228,7 @@ class LostStep(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    """What a journal held since the checkpoint."""
+    """The content of a journal since the checkpoint."""
 
     num_changes: int
     steps: tuple[LostStep, ...]
@@ -286,8 +286,8 @@ def _places(change: Change) -> tuple[Place, ...]:
 
 
 def _write(descriptor: int, content: bytes, path: Path) -> None:
-    """All of it: one system call takes at most 2 GiB. DiskFullError where there is no room: what
-    was written in part is cut off when the journal is opened again.
+    """Writes everything: one system call takes at most 2 GiB. DiskFullError where there is no room:
+    a part that was written is cut off when the journal is opened again.
     """
     view = memoryview(content)
     with disk.writing(path):

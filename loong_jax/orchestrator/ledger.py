@@ -404,7 +404,7 @@ def _entry_from_plain(record: Mapping[str, Any]) -> Entry:
 
 
 def _from_format_1(old: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a run in which state, ticket source, buffer and unfinished groups were kept apart."""
+    """The snapshot of a run in which state, ticket source, buffer and groups were kept apart."""
     state, source, buffer = old["state"], old["tickets"], old["buffer"]
     groups = {group["ticket"]["number"]: group for group in old.get("groups", ())}
     groups |= {t["ticket"]["number"]: t["group"] for t in buffer["tickets"] if t["group"]}

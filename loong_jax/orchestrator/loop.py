@@ -111,9 +111,9 @@ class Orchestrator:
             total_steps=settings.total_steps,
             issue_limit=scheduler.groups_per_step * (1 + scheduler.max_staleness),
         )
-        self.cancelled_at_end: tuple[Ticket, ...] = ()  # what the end of the run interrupted
+        self.cancelled_at_end: tuple[Ticket, ...] = ()  # interrupted by the end of the run
         self.num_reissued = 0  # tickets whose version was lost with the process before this one
-        self._replayed: Replayed | None = None  # what `run` has to go on from
+        self._replayed: Replayed | None = None  # the state that `run` goes on from
         self._reaches_back_to = 0  # segment of the journal that the last checkpoint goes on from
         self._segments: dict[int, int] = {}  # the same of checkpoints being written, by step
         self._saving = self._saved = 0  # steps of the last checkpoints begun, and ended
@@ -134,7 +134,7 @@ class Orchestrator:
         self.ledger.enter(change, groups)
 
     def _keep(self, group: Group) -> tuple[changes.Place, ...]:
-        """Where the journal has the group's arrays now; () without a journal."""
+        """Stores the group's arrays in the journal, and gives their place; () without a journal."""
         return () if self.journal is None else (self.journal.keep(group),)
 
     # ---- going on -------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ class Orchestrator:
                 self._advance(event)
 
     def _checksum(self, version: int) -> str:
-        """Of the weights; empty where the version store has none."""
+        """The checksum of a version's weights; empty where the version store has none."""
         if isinstance(self.versions, RemembersWeights):
             return self.versions.checksum(version)
         return ""

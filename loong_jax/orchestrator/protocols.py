@@ -44,7 +44,7 @@ class Policy(Protocol):
         ...
 
     def decide(self, view: Ledger, now: float) -> list[Action]:
-        """What to do at `now` (seconds of the run's clock). Called again until it is nothing."""
+        """The actions at `now` (seconds of the run's clock). Called again until there is none."""
         ...
 
 
@@ -129,11 +129,11 @@ class LendsDevices(Protocol):
     elastic_replicas: Sequence[int]
 
     def lend(self, replicas: Sequence[int]) -> None:
-        """They generate; groups that were paused with them go on."""
+        """Lends devices to replicas, which generate; groups that were paused with them go on."""
         ...
 
     def reclaim(self, replicas: Sequence[int]) -> None:
-        """They pause with what they decode, and the trainer's next command has their devices."""
+        """Pauses replicas with what they decode; the trainer's next command has their devices."""
         ...
 
 
@@ -160,7 +160,7 @@ class ScoresEverywhere(Protocol):
     """Optional, of a trainer: standalone generators help it with log-probabilities."""
 
     def score_everywhere(self, groups: Sequence[Group]) -> None:
-        """As `TrainerGroup.score`; generators pause and run the trainer's program meanwhile."""
+        """`TrainerGroup.score`; generators pause and run the trainer's program meanwhile."""
         ...
 
 
@@ -211,13 +211,13 @@ class RemembersWeights(Protocol):
     """Optional, of a version store."""
 
     def checksum(self, version: int) -> str:
-        """Of the weights of a living version."""
+        """The checksum of the weights of a living version."""
         ...
 
 
 @runtime_checkable
 class RunLog(Protocol):
-    """Where a run writes what happened; see `loong_jax.report.metrics_log`."""
+    """The log of a run's events; see `loong_jax.report.metrics_log`."""
 
     def event(self, record: Mapping[str, Any]) -> None: ...
 

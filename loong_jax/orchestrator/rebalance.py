@@ -20,8 +20,7 @@ from loong_jax.orchestrator.tickets import UNFINISHED
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Triggers:
-    """When replicas are shared out anew. A weight update always does, and so does
-    a change of those that generate."""
+    """Triggers of rebalancing, beside weight updates and changes of the replicas that generate."""
 
     period_s: float = 60.0
     cache_pressure: float = 0.9  # share of the fullest replica's cache

@@ -88,7 +88,7 @@ class OpenTickets(Mapping[int, Entry]):
             self._by_replica[entry.replica].remove(entry.number)
 
     def in_phase(self, *phases: Phase) -> list[Entry]:
-        """Those in any of `phases`, in the order of issue."""
+        """The tickets in any of `phases`, in the order of issue."""
         numbers = [number for phase in phases for number in self._by_phase[phase]]
         return [self._entries[number] for number in sorted(numbers)]
 
@@ -96,7 +96,7 @@ class OpenTickets(Mapping[int, Entry]):
         return sum(len(self._by_phase[phase]) for phase in phases)
 
     def versions(self, *phases: Phase) -> Counter[int]:
-        """How many tickets in any of `phases` each version has; versions without any are absent."""
+        """The number of tickets in any of `phases` by version; versions without any are absent."""
         counts: Counter[int] = Counter()
         for phase in phases:
             counts.update(self._by_version[phase])
@@ -107,7 +107,7 @@ class OpenTickets(Mapping[int, Entry]):
         return sorted(self._by_replica.get(replica, ()))
 
     def num_decoding(self, *replicas: int) -> int:
-        """How many tickets `replicas` decode together."""
+        """The number of tickets that `replicas` decode together."""
         return sum(len(self._by_replica.get(replica, ())) for replica in replicas)
 
 

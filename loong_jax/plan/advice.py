@@ -1,4 +1,4 @@
-"""What to change, from a plan's own numbers."""
+"""Advice on a plan: changes that its own numbers suggest."""
 
 from typing import TYPE_CHECKING
 

@@ -73,7 +73,7 @@ class _Step:
 
     @property
     def own_sequences(self) -> bool:
-        """Whether devices along `tensor` have sequences, caches and experts of their own."""
+        """True if devices along `tensor` have sequences, caches and experts of their own."""
         return self.tensor_cuts == "sequences"
 
     @property
@@ -91,7 +91,7 @@ class _Step:
 
     @property
     def tokens(self) -> float:
-        """Of one device, which may share them with those along `tensor`."""
+        """The tokens of one device, which may share them with those along `tensor`."""
         tokens = self.batch * (1 if self.mode == "decode" else self.length)
         return tokens / self.topology.num_devices * self.sharing
 

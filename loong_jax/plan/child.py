@@ -34,7 +34,7 @@ _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
 def compile_request(request: Request, directory: Path) -> dict[str, Any]:
-    """What `compiled.json` holds; the text of a program goes to a file of its own."""
+    """The content of `compiled.json`; the text of a program goes to a file of its own."""
     topology = request.topology
     of_one_chip = {"chips_per_host_bounds": (1, 1, 1)} if math.prod(topology.shape) == 1 else {}
     description = topologies.get_topology_desc(

@@ -1,4 +1,4 @@
-"""What one TPU chip can do, and the slices it comes in.
+"""Peak rates of one TPU chip, and the slices it comes in.
 
 Peaks, memory and interconnect are those of Google's tables: cloud.google.com/tpu/docs/v5e, /v5p,
 /v6e and /tpu7x (the last one lists v5p, v6e and tpu7x side by side). "Bidirectional bandwidth per

@@ -40,7 +40,7 @@ class Collective:
     kind: str
     axes: tuple[str, ...]  # mesh axes along which the members of a group differ
     groups: Groups
-    sent_bytes: float  # what a device sends, and receives
+    sent_bytes: float  # sent, and received, by one device
     expert_share: float  # of the bytes: those that move because an expert lives elsewhere
     op_name: str
 
@@ -73,7 +73,7 @@ def carried(module: Module, instruction: Instruction) -> Carried | None:
 
 
 def carried_in(fused: Computation) -> Carried | None:
-    """As `carried`, of what a fusion calls."""
+    """The collective that a fusion's computation carries, as `carried`."""
     parts = (i for i in fused.instructions if kind_of(i.opcode) and _CARRIED in i.attributes)
     found = next(parts, None)
     if found is None:
@@ -102,7 +102,7 @@ def read(
     mesh: dict[str, int],
     expert_weights: ExpertWeights = frozenset(),
 ) -> Collective:
-    """What a collective instruction does on a mesh of these axis sizes, in the mesh's order."""
+    """The collective that an instruction performs on a mesh of these axis sizes, in its order."""
     if instruction.opcode == "recv":
         return _between_slices(instruction, mesh, expert_weights)
     kind = kind_of(instruction.opcode)
@@ -134,7 +134,7 @@ def read(
 def _between_slices(
     instruction: Instruction, mesh: dict[str, int], expert_weights: ExpertWeights
 ) -> Collective:
-    """What a slice receives from another one: the compiler writes it as a pair of send and recv."""
+    """The transfer from another slice, which the compiler writes as a pair of send and recv."""
     num_devices, slices = math.prod(mesh.values()), mesh["slice"]
     ids = np.arange(num_devices).reshape(slices, -1).T
     is_theirs = _without_ones(instruction.shapes[0].dims) in expert_weights
@@ -149,7 +149,7 @@ def _between_slices(
 
 
 def of_experts(op_name: str) -> bool:
-    """Whether an instruction comes from the experts: their exchange, weights or gradients.
+    """True if an instruction comes from the experts: their exchange, weights or gradients.
 
     A barrier moves nothing; what bears its name are the dense weights that wait at it.
     """

@@ -56,7 +56,7 @@ class PlanOptions:
     exchange: Literal["padded", "gather", "ragged"] = "padded"  # how rows reach experts elsewhere
     buffer_factor: float | None = None  # room of its buffers, in mean loads
     choices_per_row: int = 1  # padded: a token goes once for so many experts of one device
-    fp8_dispatch: bool = False  # not with gather: rows travel to the experts in eight bits
+    fp8_dispatch: bool = False  # not with gather: rows are dispatched in eight bits
     # in training: off, layer (default), or what is kept, as residual+ffn_1; with experts also
     # all_but_dispatched (default there)
     remat: str | None = None
@@ -167,7 +167,7 @@ def make_config(chosen: PlanOptions) -> ModelConfig:
     elif told := [name for name in _OF_EXPERTS if getattr(chosen, name) != _default(name)]:
         raise ConfigError(
             f"--{told[0].replace('_', '-')} for {chosen.model}, a {type(config).__name__}: it has "
-            "no experts that tokens travel to. Leave it out."
+            "no experts to dispatch tokens to. Leave it out."
         )
     config = dataclasses.replace(
         config,
@@ -209,7 +209,7 @@ def make_exchange(chosen: PlanOptions) -> exchange.Exchange:
 def make_request(
     chosen: PlanOptions, config: ModelConfig, topology: Topology, mesh: Mapping[str, int]
 ) -> Request:
-    """What the options ask for on this mesh, defaults filled in."""
+    """The request of the options on this mesh, defaults filled in."""
     axes = request.batch_axes(_tensor_cuts(chosen))
     shards = math.prod(mesh[axis] for axis in axes) * chosen.num_microbatches
     return Request(

@@ -92,7 +92,7 @@ def compile_ahead(
 
 
 def load(directory: Path) -> list[Compiled]:
-    """What the child left in its directory."""
+    """Reads the files that the child wrote to its directory."""
     result = json.loads((directory / "compiled.json").read_text(encoding="utf-8"))
     return [
         Compiled(
@@ -139,7 +139,7 @@ def paired_libtpu() -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """Of what decides a plan."""
+    """The versions of packages that decide a plan."""
     known = configs.versions()
     kept = {name: known[name] for name in ("loong_jax", "jax", "jaxlib") if name in known}
     return kept | {"libtpu": metadata.version("libtpu")}

@@ -1,4 +1,4 @@
-"""What an instruction costs: floating-point operations of its products and bytes of HBM traffic.
+"""The cost of an instruction: floating-point operations of its products, bytes of HBM traffic.
 
 Only matrix products and convolutions count as operations; element-wise work is bound by memory
 traffic in what we plan. A product in float32 at high precision takes several bf16 passes of the
@@ -19,7 +19,7 @@ from loong_jax.plan.hlo import HBM, Computation, Instruction, Module, Shape
 
 # Passes of the matrix unit over float32 operands.
 _PASSES = {"default": 1, "high": 3, "highest": 6}
-# What a fusion does to its operand first where it reads or writes it in other tiles, in its place.
+# The attribute of an operand that a fusion relabels in place, to read or write other tiles.
 _RELABELS = "output_to_operand_aliasing={{}: (0, {})}"
 _VIEWS = ("bitcast", "get-tuple-element", "tuple", "parameter", "constant", "after-all", "iota")
 _RENAMES = ("bitcast", "reshape", "copy", "convert")
@@ -27,7 +27,7 @@ _READS_PART = ("dynamic-slice", "slice", "gather")
 
 
 class Cost(NamedTuple):
-    """Of one run of an instruction on one device."""
+    """The cost of one run of an instruction on one device."""
 
     flops: float = 0.0  # multiplications and additions of products
     unit_flops: float = 0.0  # the same weighted with passes; fp8 counts as bf16
@@ -133,7 +133,7 @@ def kernel_flops(computation: Computation, instruction: Instruction) -> float | 
     return 2 * visited * (over_keys * key_width + over_values * value_width)
 
 
-# What a kernel states of itself: operations, and bytes if not 0.
+# A kernel's own statement: operations, and bytes if not 0.
 _STATED = re.compile(
     r'"cost_estimate":\{"flops":"(\d+)","transcendentals":"\d+","bytes_accessed":"(\d+)"'
 )
@@ -145,7 +145,7 @@ _SPLASH_BLOCK = 512
 
 
 def cost(module: Module, computation: Computation, instruction: Instruction) -> Cost:
-    """Of one instruction that is neither a loop nor a branch; of a launch, what it launches."""
+    """The cost of an instruction that is neither loop nor branch; of a launch, what it launches."""
     if instruction.opcode in _VIEWS or instruction.opcode.endswith("-done"):
         return Cost()
     if instruction.opcode.endswith(("-start", "-update")):
@@ -169,7 +169,7 @@ def cost(module: Module, computation: Computation, instruction: Instruction) -> 
 
 
 def hbm_bytes(module: Module, computation: Computation, instruction: Instruction) -> float:
-    """What the instruction reads and writes, see the head of this module."""
+    """The bytes that an instruction reads and writes, see the head of this module."""
     if instruction.opcode == "custom-call" and not _moves_data(instruction):
         return 0.0
     stated = _STATED.search(instruction.attributes)
@@ -199,7 +199,7 @@ def hbm_bytes(module: Module, computation: Computation, instruction: Instruction
 
 
 def _passing(fused: Computation) -> frozenset[str]:
-    """What a fusion hands on of a collective that it carries beside its own work."""
+    """The instructions of a fusion that only pass on a collective beside its own work."""
 
     def is_passed(instruction: Instruction) -> bool:
         if instruction.opcode == "parameter":

@@ -35,14 +35,14 @@ class Counts:
         return self.active - self.met
 
     def named(self) -> dict[str, float]:
-        """Those that a plan reports."""
+        """The counts that a plan reports."""
         names = ("total", "experts", "embedding", "head", "active")
         return {name: float(getattr(self, name)) for name in names}
 
 
 @functools.lru_cache(maxsize=64)
 def of(config: ModelConfig, *, drafts: bool = False) -> Counts:
-    """Of a model; a head that drafts multiplies tokens where the program `drafts`."""
+    """The counts of a model; a head that drafts multiplies tokens where the program `drafts`."""
     family = families.family_of(config)
     _, weights = family.abstract_weights(config)
     sizes = {
@@ -82,5 +82,5 @@ def cache_width(config: ModelConfig) -> int:
 
 
 def attention_flops(config: ModelConfig, seen: float) -> float:
-    """Of the scores and mixed values of one token that sees `seen` keys, all layers, forward."""
+    """Operations of attention for one token that sees `seen` keys, all layers, forward."""
     return 2 * config.num_attentions * config.pair_width * seen

@@ -16,7 +16,7 @@ from loong_jax.plan.times import Row
 from loong_jax.plan.topology import Topology
 from loong_jax.plan.torus import HOP_S, LINK_EFFICIENCY
 
-# What LongCat-Flash is reported to decode on an H800 at 5K context (arXiv:2509.01322, section 6),
+# LongCat-Flash's reported decoding rate on an H800 at 5K context (arXiv:2509.01322, section 6),
 # and that chip's memory bandwidth.
 H800_TOKENS_PER_S = 3785
 H800_HBM_BANDWIDTH = 3.35e12
@@ -91,7 +91,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
 
 
 def torus_gb_per_s(plan: Plan) -> float | None:
-    """Of the expert all-to-all by the torus model; None where it uses no link, or is not there."""
+    """The torus model's rate of the expert all-to-all; None where it uses no link, or is absent."""
     reached = plan.torus_all_to_all
     return reached / GB if reached and math.isfinite(reached) else None
 
@@ -233,7 +233,7 @@ def decode_figures(plan: Plan, timing: Timing) -> dict[str, float]:
 
 
 def is_flash(config: ModelConfig) -> bool:
-    """Whether this is LongCat-Flash, all its layers."""
+    """True if this is LongCat-Flash with all its layers."""
     sizes = (field.name for field in dataclasses.fields(MoEConfig) if field.type is int)
     compared = (*(name for name in sizes if name not in _NOT_OF_THE_MODEL), "ngram")
     flash = MoEConfig.flash()
@@ -241,14 +241,14 @@ def is_flash(config: ModelConfig) -> bool:
 
 
 def _compiler_estimate(plan: Plan, timing: Timing) -> float | None:
-    """What the compiler expects all fusions of a step to take; kernels are not among them."""
+    """The compiler's estimate for all fusions of a step, in seconds; kernels are not among them."""
     clock = plan.request.topology.chip.clock_hz
     cycles = timing.step.estimated_cycles / plan.request.num_steps
     return None if clock is None else cycles / clock
 
 
 def breakdown(timing: Timing, num_steps: int) -> dict[str, float]:
-    """Where the seconds of one of a call's `num_steps` steps go; they add up to it."""
+    """The parts of one step's time, of a call's `num_steps`, in seconds; they add up to it."""
     step = timing.step
     _, experts = timing.traffic(of_experts=True)
     _, others = timing.traffic(of_experts=False)

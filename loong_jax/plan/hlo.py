@@ -56,7 +56,7 @@ class Shape:
 
     @property
     def padded_bytes(self) -> int:
-        """As stored: the most minor dimensions are rounded up to whole tiles."""
+        """The bytes as stored: the most minor dimensions are rounded up to whole tiles."""
         order = self.minor_to_major or tuple(range(len(self.dims)))[::-1]
         physical = [self.dims[axis] for axis in reversed(order)]
         for i, size in enumerate(reversed(self.tile), start=1):
@@ -227,7 +227,7 @@ def _shape(leaf: re.Match[str]) -> Shape:
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the bracket at `start` closes; brackets inside quotes do not count."""
+    """The index of the bracket that closes that at `start`; brackets inside quotes do not count."""
     pairs = {"(": ")", "{": "}", "[": "]"}
     opened, closing, depth, quoted = text[start], pairs[text[start]], 0, False
     for i in range(start, len(text)):

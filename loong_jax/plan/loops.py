@@ -1,4 +1,4 @@
-"""How often a loop of a compiled program runs."""
+"""Trip counts of loops in a compiled program."""
 
 import re
 
@@ -6,7 +6,7 @@ from loong_jax.plan.hlo import Computation, Instruction, Module
 
 
 def trip_count(module: Module, computation: Computation, loop: Instruction) -> float | None:
-    """How often a loop runs: as stated, or from a counter that steps by one up to a constant."""
+    """The trip count of a loop: as stated, or from a counter that steps by one up to a constant."""
     stated = re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.attributes)
     if stated:
         return float(stated[1])
@@ -24,7 +24,7 @@ def trip_count(module: Module, computation: Computation, loop: Instruction) -> f
 def _first_value(
     module: Module, computation: Computation, loop: Instruction, name: str
 ) -> int | None:
-    """What an operand of a loop's test is when the loop begins, if it only counts or stays."""
+    """The initial value of an operand of a loop's test, if it only counts or stays."""
     condition = module.computations[loop.computation("condition") or ""]
     value = _source(condition, name)
     if value.opcode != "get-tuple-element":
@@ -44,7 +44,7 @@ def _first_value(
 
 
 def _source(computation: Computation, name: str) -> Instruction:
-    """Where a scalar comes from, through copies."""
+    """The instruction that makes a scalar, through copies."""
     value = computation.by_name[name]
     while value.opcode in ("copy", "bitcast", "convert") and value.operands:
         value = computation.by_name[value.operands[0]]

@@ -56,14 +56,14 @@ class Timing:
 
     @property
     def hidden_share(self) -> float | None:
-        """Of the time that expert traffic spends on the links; None where there is none."""
+        """The hidden share of expert traffic's time on the links; None where there is none."""
         total, exposed = self.traffic(of_experts=True)
         return 1 - exposed / total if total else None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What was asked and what came out; `timings` is empty where a program does not fit."""
+    """A request and its results; `timings` is empty where a program does not fit."""
 
     request: Request
     programs: tuple[Compiled, ...]
@@ -189,7 +189,7 @@ def _torus_all_to_all(rows: list[Row], network: Network) -> float | None:
 
 
 def useful_flops(request: Request, weights: Any) -> float:
-    """Of one step over all devices: 6 (training) or 2 per active weight and token, and attention.
+    """Operations of a step: 6 (training) or 2 per active weight and token, and attention.
 
     Attention counts each pair of a query and a key that it may see once, in the expanded form. A
     prefill needs the logits of the last token of each sequence. Recomputation is not useful.

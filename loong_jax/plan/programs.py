@@ -51,7 +51,7 @@ class Program(NamedTuple):
 
 
 def sharding_rules(request: Request, mesh: Mesh) -> ShardingRules:
-    """Where weights rest.
+    """The sharding of weights at rest, and its rules.
 
     Dense decoders train and are prefilled as runs do it (`run.devices`). With experts, dense
     weights rest cut over the expert axis as well as over fsdp then, as far as their widths allow,
@@ -144,8 +144,8 @@ def train_programs(
     *,
     num_microbatches: int = 1,
 ) -> dict[str, Program]:
-    """What a trainer calls for micro-batches of `shape[0]` rows of `shape[1]` tokens: scoring, the
-    gradients of each, and an update.
+    """The programs of a trainer for micro-batches of `shape[0]` rows of `shape[1]` tokens: scoring,
+    the gradients of each, and an update.
     """
     policy, made = trainer_of(config, rules, graphdef, shape[1])
     with rules.scope():
@@ -286,7 +286,7 @@ def _bytes_of(kind: str, argument: Any) -> dict[str, int]:
 
 
 def shardings(program: Program) -> dict[str, str]:
-    """How each argument lies on the mesh: `weights.head` -> `fsdp+expert, tensor`."""
+    """The partition of each argument on the mesh: `weights.head` -> `fsdp+expert, tensor`."""
     named = jax.tree_util.tree_leaves_with_path(program.arguments)
     found = {}
     for path, leaf in named:

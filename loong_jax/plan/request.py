@@ -1,4 +1,4 @@
-"""What a plan is asked for: model, topology, mesh, mode and sizes."""
+"""The request for a plan: model, topology, mesh, mode and sizes."""
 
 import dataclasses
 import json
@@ -158,7 +158,7 @@ class Request:
         return self.batch * self.num_steps * per_step
 
     def to_json(self) -> dict[str, Any]:
-        """For the child process that compiles."""
+        """The request as JSON, for the child process that compiles."""
         return {
             "model": self.model,
             "config": configs.to_json(self.config),

@@ -207,7 +207,7 @@ class _Walker:
         return at
 
     def copy_seconds(self, instruction: Instruction) -> float:
-        """Of a copy to or from on-chip memory, or of work on a SparseCore."""
+        """The time of a copy to or from on-chip memory, or of work on a SparseCore."""
         if not instruction.called:
             moved = min((s.padded_bytes for s in instruction.shapes[:2]), default=0)
             in_hbm = sum(shape.space == 0 for shape in instruction.shapes[:2])
@@ -284,7 +284,7 @@ class _Walker:
 
 
 def _named(collective: Collective, outer: Instruction) -> Collective:
-    """With the name of the instruction that wraps it, where it has none."""
+    """The collective, named after the instruction that wraps it where it has no name."""
     if collective.op_name or not outer.op_name:
         return collective
     share = max(collective.expert_share, float(collectives.of_experts(outer.op_name)))
@@ -292,7 +292,7 @@ def _named(collective: Collective, outer: Instruction) -> Collective:
 
 
 def _ends(computation: Computation) -> dict[str, int]:
-    """Where in the schedule each transfer ends, by the name of what launches it."""
+    """The index in the schedule at which each transfer ends, by the name of what launches it."""
     found: dict[str, int] = {}
     for at, instruction in enumerate(computation.instructions):
         parts = instruction.operands[:1] if instruction.opcode.endswith("-done") else ()
@@ -306,7 +306,7 @@ def _ends(computation: Computation) -> dict[str, int]:
 
 
 def _ends_of_carried(module: Module, computation: Computation) -> dict[str, int]:
-    """As `_ends`, of the collectives that fusions carry."""
+    """The ends of collectives that fusions carry, as `_ends`."""
     starts, ends = {}, {}
     for at, instruction in enumerate(computation.instructions):
         carried = collectives.carried(module, instruction)

@@ -1,4 +1,4 @@
-"""What the time of a program is made of: a model of the chip, and what a walk notes down."""
+"""The parts of a program's time: a model of the chip, and the records of a walk."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
@@ -15,7 +15,7 @@ HBM_SHARE = 0.8  # of its memory bandwidth
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """What times are made of; `link_seconds` times a collective."""
+    """The model of a chip for times; `link_seconds` times a collective."""
 
     chip: Chip
     mesh: dict[str, int]
@@ -61,7 +61,7 @@ class Row:
 
 
 class Event(NamedTuple):
-    """For the timeline: what a lane did from start to end, in seconds of one run."""
+    """An event of the timeline: a lane's work from start to end, in seconds of one run."""
 
     lane: str  # "compute", "link", "exposed"
     label: str
@@ -71,7 +71,7 @@ class Event(NamedTuple):
 
 @dataclasses.dataclass
 class Segment:
-    """What walking a computation once came to."""
+    """The sums over a computation, walked once."""
 
     seconds: float = 0.0
     compute_s: float = 0.0  # fusions, with nothing exposed

@@ -90,5 +90,5 @@ class Topology:
 
     @property
     def wraps(self) -> tuple[bool, ...]:
-        """Which axes of a slice close to rings."""
+        """True for axes of a slice that close to rings."""
         return tuple(size > 2 and size % self.chip.wrap_multiple == 0 for size in self.shape)

@@ -1,4 +1,4 @@
-"""How long a collective takes on a torus of links, from where its groups stand on it.
+"""The time of a collective on a torus of links, from the places of its groups on it.
 
 The model, stated so that it can be doubted: a chip has one link in each direction of each axis of
 the torus; messages take the shortest way, axis by axis, half each way round where both are equal.

@@ -24,27 +24,27 @@ _WORK = (Unit("TFLOP", 1e12, 2), Unit("GFLOP", 1e9, 2), Unit("MFLOP", 1e6, 2))
 
 
 def of_time(largest_s: float) -> Unit:
-    """For durations up to this one: seconds from 10 ms on."""
+    """The unit of durations up to this one: seconds from 10 ms on."""
     return _fitting(_TIME, 100 * largest_s)
 
 
 def of_size(largest_bytes: float) -> Unit:
-    """For sizes up to this one: GB from 0.1 GB on."""
+    """The unit of sizes up to this one: GB from 0.1 GB on."""
     return _fitting(_SIZE, 10 * largest_bytes)
 
 
 def of_work(largest_flops: float) -> Unit:
-    """For operations up to this many: TFLOP from 0.01 TFLOP on."""
+    """The unit of operations up to this many: TFLOP from 0.01 TFLOP on."""
     return _fitting(_WORK, 100 * largest_flops)
 
 
 def of_transfer_time(longest_s: float) -> Unit:
-    """For transfers of up to this duration: milliseconds from 0.1 ms on."""
+    """The unit of transfers of up to this duration: milliseconds from 0.1 ms on."""
     return _fitting((Unit("ms", 1e-3, 3), Unit("us", 1e-6, 2)), 10 * longest_s)
 
 
 def of_transfer_size(largest_bytes: float) -> Unit:
-    """For transfers of up to this size: MB from 1 MB on."""
+    """The unit of transfers of up to this size: MB from 1 MB on."""
     return _fitting((Unit("MB", 1e6, 1), Unit("KB", 1e3, 1)), largest_bytes)
 
 

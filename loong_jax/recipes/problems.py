@@ -1,4 +1,4 @@
-"""Where a recipe's problems come from."""
+"""The sources of a recipe's problems."""
 
 import dataclasses
 import math
@@ -15,7 +15,7 @@ from loong_jax.verifiers import own_table
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DomainProblems:
-    """Where the problems of one domain come from."""
+    """The source of one domain's problems."""
 
     environment: str  # of loong_jax.environments.get_environment, or package:DIRECTORY
     levels: tuple[int, ...] = (1, 2, 3, 4, 5)

@@ -52,7 +52,7 @@ class RayVerifiers:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ToolSettings:
-    """What samples may call; which of it a problem offers is for the problem to say."""
+    """The tools of samples; a problem names those that it offers."""
 
     names: tuple[str, ...]  # of loong_jax.run.texts.TOOLS
     limits: TurnLimits = TurnLimits()
@@ -135,14 +135,14 @@ class Recipe:
         )
 
     def engine_on(self, rules: ShardingRules) -> EngineSettings:
-        """As engines under `rules` compile it; they record routing if a stage replays it."""
+        """The settings of engines under `rules`; they record routing if a stage replays it."""
         replays = any(isinstance(s, RlStage) and s.replays_routing for s in self.stages.values())
         recorded = dataclasses.replace(self.engine, routing=self.engine.routing or replays)
         return recorded.shared_by(rules.parts("act_batch"))
 
     @property
     def learns_from_teacher(self) -> bool:
-        """Whether a stage samples the teacher's weights, or has nothing else to learn from."""
+        """True if a stage samples the teacher's weights, or has nothing else to learn from."""
         return any(
             isinstance(stage, SampleStage)
             or (

@@ -50,7 +50,7 @@ def smol() -> Recipe:
 
 
 def control() -> Recipe:
-    """As `smol`, with the rewards of each group dealt out at random among its samples.
+    """The control of `smol`: the rewards of each group are dealt out at random among its samples.
 
     Command: make smol-control, or loong train smol-control --start-from DIR. Expect it to fall to a
     few per cent.

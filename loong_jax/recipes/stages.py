@@ -25,7 +25,7 @@ from loong_jax.rl.rewards import NoiseReward, RewardRule
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.reuse import GroupReuse
 
-START, TEACHER = "start", "teacher"  # what stages call the weights that a recipe names
+START, TEACHER = "start", "teacher"  # stages' names of the weights that a recipe gives
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class SftStage:
     # warm-up where it has none
     epochs: float | None = None
     optimizer: Optimizer
-    lora: LoraConfig | None = None  # what is trained in place of the weights; None: these
+    lora: LoraConfig | None = None  # trained in place of the weights; None: these
     rows: int = 48
     row_length: int = 0  # tokens; 0: what the examples need
     first_pairs: int = 0  # demonstrations that teach the skill, mostly in the careful style
@@ -97,7 +97,7 @@ class RlStage:
     scheduler: Scheduler
     objective: Objective
     optimizer: Optimizer
-    lora: LoraConfig | None = None  # what is trained in place of the weights; None: these
+    lora: LoraConfig | None = None  # trained in place of the weights; None: these
     group_size: int = 8  # G
     sampling: SamplingSettings = SamplingSettings()
     reward: RewardRule | NoiseReward = RewardRule()
@@ -112,9 +112,9 @@ class RlStage:
     # rows hold a prompt once for all its responses; None: where the model can
     shares_prompts: bool | None = None
     reuse: GroupReuse = GroupReuse()  # of trained groups, beside the scheduler's fresh ones
-    collapse: CollapseRules = CollapseRules()  # what stops the run; nothing unless set
+    collapse: CollapseRules = CollapseRules()  # stops the run; nothing unless set
     reference: str | None = None  # whose weights a penalty pulls to; None: those it starts from
-    curriculum: Curriculum = Curriculum()  # what is posed, and how long answers may be
+    curriculum: Curriculum = Curriculum()  # problems posed, and lengths of answers
     learns_from_all: bool = False  # from groups of equal rewards too: by the penalty alone
     wall_time_of: tuple[str, ...] = ()  # stages whose training time, added up, ends this one
 

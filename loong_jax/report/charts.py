@@ -86,7 +86,7 @@ def fusion_limits(panels: Mapping[str, Sequence[Row]]) -> tuple[float, float]:
 
 
 def fusion(panels: Mapping[str, Sequence[Row]], palette: Palette = PAGE) -> Figure:
-    """All domains side by side, for a wide page or a README (cf. arXiv:2509.18883, Fig. 8)."""
+    """A chart of all domains, for a wide page or a README (cf. arXiv:2509.18883, Fig. 8)."""
     figure, axes = theme.new_figure(1080, 340, columns=max(1, len(panels)), sharey=True)
     limits = fusion_limits(panels)
     for place, (domain, rows) in enumerate(panels.items()):

@@ -1,4 +1,4 @@
-"""What a stage writes while it runs: metrics, events, sample rollouts, TensorBoard.
+"""The files of a running stage: metrics, events, sample rollouts, TensorBoard.
 
 Every line is written and flushed at once, so a kill loses at most the line being written. On
 resume the files go back to the restored step, so each step appears once, and time goes on from
@@ -166,7 +166,7 @@ def events_through(events: Sequence[dict[str, Any]], step: int) -> list[dict[str
 
 
 def trained_metrics(groups: Sequence[Group], *, trainer_version: int) -> dict[str, Any]:
-    """What the rollouts of a batch say about themselves; {} for an empty batch."""
+    """Metrics of the rollouts of a batch; {} for an empty batch."""
     rollouts = [(g, r, r.reward) for g in groups for r in g.rollouts if r.reward is not None]
     if not rollouts:
         return {}

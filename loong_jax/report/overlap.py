@@ -75,7 +75,7 @@ def intersection(left: Iterable[Interval], right: Iterable[Interval]) -> list[In
 
 
 def span(events: Sequence[Event]) -> Interval:
-    """From the first event to the end of the last."""
+    """The interval from the first event to the end of the last."""
     every = intervals(events)
     if not every:
         return (0.0, 0.0)

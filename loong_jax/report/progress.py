@@ -1,4 +1,4 @@
-"""What a person sees while a run goes: a live display on a terminal, plain lines elsewhere."""
+"""The progress of a run: a live display on a terminal, plain lines elsewhere."""
 
 import collections
 import time
@@ -29,7 +29,7 @@ SHOWN = (  # name of the metric, label, format
 class Progress:
     """Shows the stages of a pipeline; use as a context manager.
 
-        with Progress(["sft", "rl_stem"]) as progress:
+        with Progress(["sft", "rl"]) as progress:
             progress.start("sft", total_steps=300)
             progress.step(1, metrics)
             progress.finish("sft", "pass@1 stem 31 %")
@@ -103,7 +103,7 @@ class Progress:
         self._line(f"{self._current}: {text}")
 
     def meanwhile(self, text: str) -> None:
-        """What has happened since the last step, such as "12 groups judged"; a step ends it."""
+        """Shows a remark on the time since the last step, such as "12 groups judged"."""
         self._stages[self._current].remark = text
         if self._clock() - self._last_line_s >= QUIET_S:
             self._line(f"{self._current}: {text}")

@@ -211,7 +211,7 @@ def evaluation_table(run: RunRecord) -> Markup:
 
 
 def gains_table(run: RunRecord) -> Markup:
-    """What is left of each gain under stricter questions."""
+    """The table of gains under stricter criteria."""
     rows, names = [], pass_at(run)
     for domain in run.domains:
         gain = expert_gain(run, domain)

@@ -34,7 +34,7 @@ def label_of(stage: str) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StageRecord:
-    """What one stage left behind; parts that it has not written are empty."""
+    """The files of one stage; parts that it has not written are empty."""
 
     name: str
     metrics: list[dict[str, Any]]
@@ -100,7 +100,7 @@ class RunRecord:
 
     @property
     def fuses_experts(self) -> bool:
-        """Whether several experts come out of one start, RL or later included."""
+        """True if several experts come out of one start, RL or later included."""
         return len(self.experts) > 1 and set(self.stages) != {self.baseline}
 
     @property

@@ -48,7 +48,7 @@ class SignalWatch:
 
 
 def describe(groups: Sequence[Group]) -> str:
-    """What the answers of groups without a signal have in common, and what to do about it."""
+    """A summary of the answers in groups without a signal, and a remedy."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     verdicts = [r.verdict for r in rollouts if r.verdict and r.finish_reason != "length"]
     outcomes = collections.Counter(verdict.outcome for verdict in verdicts)

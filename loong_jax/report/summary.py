@@ -78,7 +78,7 @@ def tickets_of(run: RunRecord) -> dict[str, int]:
 
 
 def isolation_of(run: RunRecord) -> dict[str, Any]:
-    """How foreign code was run: verdicts by isolation tier, and the weakest tier that ran any.
+    """The isolation of foreign code: verdicts by isolation tier, and the weakest tier that ran any.
 
     `none` means that no foreign code ran for those verdicts, so it is not a weakness.
     """
@@ -107,7 +107,7 @@ def find_control(config: Any) -> str | None:
 
 
 def machine() -> dict[str, Any]:
-    """What the run had to work with; no names of hosts, people or directories."""
+    """The machine of a run; no names of hosts, people or directories."""
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux

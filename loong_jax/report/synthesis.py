@@ -77,8 +77,7 @@ def funnel(
     what: str,
     palette: theme.Palette,
 ) -> Any:
-    """What each stage lets through of `whole`, and why it refused the rest: (name, passed, refused
-    by reason)."""
+    """A chart of the stages (name, passed, refused by reason) over `whole` items."""
     figure, (axes,) = theme.new_figure(760, 40 * len(stages) + 80)
     for place, (_, number, refused) in enumerate(stages):
         total = sum(refused.values())

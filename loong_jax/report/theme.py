@@ -1,4 +1,4 @@
-"""How every chart of a report looks, and how a figure becomes SVG that follows the page's theme.
+"""The style of a report's charts, and figures as SVG that follows the page's theme.
 
 Charts are drawn with placeholder colours for ink, muted text and rules. In a page those become CSS
 variables, so one SVG serves light and dark; in a PNG they become the light colours.

@@ -17,7 +17,7 @@ SCORE_COLOR, PUBLISH_COLOR, VERIFY_COLOR = "#9aa5b1", "#c44e80", "#9aa5b1"
 def window(
     events: Sequence[Event], num_steps: int = 6, longest_s: float = 60.0
 ) -> overlap.Interval:
-    """From the middle training step on, `num_steps` steps long; all of a stage that is shorter."""
+    """The interval of `num_steps` steps from the middle one on; all of a shorter stage."""
     steps = overlap.intervals(events, "train")
     if not steps:
         start, end = overlap.span(events)

@@ -1,4 +1,4 @@
-"""What LongCat-Flash's training adds to the loss of the next token, and what it watches.
+"""Auxiliary losses and measures of LongCat-Flash's training, beside the next token's loss.
 
     L = L_model + w_mtp L_mtp + sum over layers of L_balance + L_z
 

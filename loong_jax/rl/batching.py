@@ -18,7 +18,7 @@ from loong_jax.sharding import ShardingRules
 
 
 class Layout(NamedTuple):
-    """How rollouts lie in rows."""
+    """The packing of rollouts into rows."""
 
     lists: bool = False  # rows come with the list of what is predicted, and are no more than needed
     shares_prompts: bool = False  # the responses to a prompt lie behind one copy of it

@@ -358,7 +358,7 @@ def by_path(tree: Any) -> dict[str, Any]:
 
 
 def to_plain(tree: Any) -> dict[str, np.ndarray]:
-    """As `by_path`, in host memory."""
+    """The arrays of `by_path`, in host memory."""
     return {name: np.asarray(leaf) for name, leaf in by_path(tree).items()}
 
 

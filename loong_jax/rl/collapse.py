@@ -35,7 +35,7 @@ class CollapseLimits:
         _refuse_window(self.window)
 
     def reason(self, metric: str, values: Sequence[float]) -> str:
-        """Why the last values break the limits; empty where they do not."""
+        """A sentence on the limit that the last values break; empty where they break none."""
         last = values[-self.window :]
         if len(last) < self.window:
             return ""
@@ -65,7 +65,7 @@ class Drift:
         _refuse_window(self.window)
 
     def reason(self, metric: str, values: Sequence[float]) -> str:
-        """Why the last values have drifted too far; empty where they have not."""
+        """A sentence on the drift of the last values; empty where it is within limits."""
         first, last = values[: self.window], values[self.window :][-self.window :]
         if len(last) < self.window:
             return ""
@@ -90,7 +90,7 @@ def _refuse_window(window: int) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CollapseRules:
-    """What stops a run. Thresholds that are left alone never do.
+    """Rules that stop a run. Thresholds that are left alone never do.
 
     `entropy` is in nats, the mean over trained tokens: near 0 nothing is explored any more, and far
     above its start the text falls apart. `length` is the mean response in tokens, `length_drift`
@@ -114,7 +114,7 @@ class CollapseRules:
 
 @dataclasses.dataclass(frozen=True)
 class Collapse:
-    """Which rule fired, and why."""
+    """The rule that fired, and its reason."""
 
     rule: str  # field of CollapseRules
     reason: str  # names the value and the threshold

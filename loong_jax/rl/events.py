@@ -1,4 +1,4 @@
-"""What a trainer reports. Times are those of the clock it was given, in seconds."""
+"""Events of a trainer. Times are those of the clock it was given, in seconds."""
 
 import dataclasses
 from typing import Any

@@ -148,12 +148,12 @@ class LocalTrainer:
 
     @property
     def weights(self) -> Weights:
-        """Those of the last step, once the trainer is closed; they may be its own and no copy."""
+        """The last step's weights, once the trainer is closed; they may be its own and no copy."""
         return self._model.join(self._state.weights, self._frozen)
 
     @property
     def state(self) -> TrainState:
-        """As `weights`, with what is trained as it is trained."""
+        """The state of the last step, as `weights`."""
         return self._state
 
     # ---- the trainer's thread -----------------------------------------------------------------

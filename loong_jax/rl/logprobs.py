@@ -75,7 +75,7 @@ def listed(hidden_BTD, tokens_BT, place_FN, source_FN):
 
 
 def _unlisted(tokens_BT, place_FN, value_FN):
-    """What was found of a list, where it belongs in the rows, and 0 elsewhere."""
+    """Scatters the values of a list to their places in the rows; 0 elsewhere."""
     zeros_FS = jnp.zeros_like(tokens_BT, value_FN.dtype).reshape(len(place_FN), -1)
     put = jax.vmap(lambda zeros_S, place_N, value_N: zeros_S.at[place_N].set(value_N, mode="drop"))
     return put(zeros_FS, place_FN, value_FN).reshape(tokens_BT.shape)

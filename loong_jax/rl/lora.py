@@ -58,7 +58,7 @@ class _Sides(NamedTuple):
     outer: tuple[int, ...]
 
     def sizes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], int, int]:
-        """Of the stack, of the input and of the output."""
+        """The sizes of the stack, of the input and of the output."""
         stack, inner, outer = (tuple(shape[axis] for axis in side) for side in self)
         return stack, math.prod(inner), math.prod(outer)
 

@@ -1,4 +1,4 @@
-"""What the trainer needs to know of a model, as functions over its weights."""
+"""The trainer's view of a model, as functions over its weights."""
 
 import dataclasses
 import functools
@@ -100,7 +100,7 @@ def replayed_logprobs(
     parent_ids: Int[Array, "B T"] | None = None,
     predicted: Predicted | None = None,
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Int[Array, "L A"], ReplayCounts | None]:
-    """As `token_logprobs` with the experts that `routing` names, and what came of that.
+    """The `token_logprobs` under the experts that `routing` names, load and counts of the replay.
 
     Without routing it is the same computation, and the counts are None. With a list of what is
     `predicted` all other tokens have 0, and no logits are made for them.
@@ -220,7 +220,7 @@ def longcat_policy(
 
     `bias` controls the router biases; a number is the rate of the published law, 0 to hold them.
     `rates_of` is the config, narrower say, for which the learning rate was chosen: see
-    `width_transfer`. `watches_exchange` says in supervised training which share of the choices of
+    `scaling`. `watches_exchange` says in supervised training which share of the choices of
     experts found the buffers of the exchange full and waited for a later round. Raises ConfigError
     where losses or `rates_of` do not fit the model.
     """

@@ -57,7 +57,7 @@ _WORTH_LESS = ("wrong", "malformed", "repetitive", "truncated")  # than a right 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RewardRule:
-    """What a verdict and scores are worth.
+    """The reward of a verdict and scores.
 
     `score_weights` names the scores that count; each adds weight * score to a graded rollout, and
     one that is ungradable (None) or missing masks the rollout.
@@ -68,7 +68,7 @@ class RewardRule:
     malformed: float = 0.0  # wrong because the form is broken: the verdict's reason is "format"
     repetitive: float = 0.0  # cut off at the length limit while repeating itself
     truncated: float | None = None  # cut off at the length limit otherwise; None masks it
-    judges_truncated: bool = False  # what was cut off has the worth of its verdict instead of these
+    judges_truncated: bool = False  # a cut-off rollout gets its verdict's reward instead of these
     score_weights: tuple[tuple[str, float], ...] = ()
     repetition: RepetitionDetector = RepetitionDetector()
 
@@ -204,7 +204,7 @@ class GroupNormalised:
             raise ConfigError(f"eps={self.eps} must be positive. Use a value such as 1e-4.")
 
     def advantages(self, rewards: np.ndarray) -> np.ndarray:
-        """Of the valid rewards of one group: at least two, not all equal."""
+        """The advantages from the valid rewards of one group: at least two, not all equal."""
         return (rewards - rewards.mean()) / (rewards.std() + self.eps)
 
 

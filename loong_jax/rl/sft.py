@@ -53,7 +53,7 @@ def encode_pair(tokenizer: Tokenizer, prompt: str, response: str) -> dict[str, n
 def encode_response(
     tokenizer: Tokenizer, prompt_ids: Sequence[int], response: str
 ) -> dict[str, np.ndarray]:
-    """As `encode_pair`, of a prompt that is tokens already."""
+    """Encodes a pair as `encode_pair`, of a prompt that is tokens already."""
     tokens = list(prompt_ids)
     mask = [False] * len(tokens)
     for piece, is_of_tools in tool_template.split(response):
@@ -67,7 +67,7 @@ def encode_response(
 
 
 def pair_encoder(tokenizer: Tokenizer) -> Encode:
-    """Of (prompt, response) pairs."""
+    """The encoder of (prompt, response) pairs."""
     return lambda pair: encode_pair(tokenizer, *pair)
 
 
@@ -176,7 +176,7 @@ def make_routing_metrics(model: PolicyModel):
 
 
 class Fed(NamedTuple):
-    """What a step trains on."""
+    """The batch of a step."""
 
     batch: Batch  # on the devices
     num_tokens: int

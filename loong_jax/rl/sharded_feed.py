@@ -32,7 +32,7 @@ def num_parts(rules: ShardingRules) -> int:
 
 
 def first_cursors(rules: ShardingRules) -> Int[Array, "F"]:
-    """How many pairs each part has used before the first step: none."""
+    """The number of pairs that each part has used before the first step: none."""
     return jnp.zeros((num_parts(rules),), jnp.int32, out_sharding=rules.spec("act_batch"))
 
 
@@ -102,7 +102,7 @@ class ShardedFeed:
         }
 
     def cursors(self) -> Int[Array, "F"]:
-        """How many pairs each part has used."""
+        """The number of pairs that each part has used."""
 
         def cursor_of(index: Any) -> np.ndarray:
             return np.array([self._cursors[index[0].start or 0]], np.int32)

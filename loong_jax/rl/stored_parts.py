@@ -65,7 +65,7 @@ class StoredParts:
         return json.loads(self._values[f"{name}/.zarray"])
 
     def _begin(self, name: str, block: Index, chunk: Sequence[int], dtype: np.dtype) -> list[Any]:
-        """What is to come of a block from each chunk: the rows there that hold something of it."""
+        """Begins to read a block from each chunk: the rows there that hold something of it."""
         begun = []
         for grid in itertools.product(*map(_numbers, block, chunk)):
             whole = tuple(slice(i * c, (i + 1) * c) for i, c in zip(grid, chunk, strict=True))

@@ -321,7 +321,7 @@ def calls(
     published: Weights,
     frozen: Any = (),
 ) -> dict[str, Call]:
-    """What a step calls, over shapes that lie where the arrays will: `logprobs` of what it trains
+    """The calls of a step, over shapes that lie where the arrays will: `logprobs` of what it trains
     on, `accumulate` of a micro-batch, `update`.
     """
     rules = model.rules
@@ -386,7 +386,7 @@ def to_arrays(state: TrainState) -> dict[str, Any]:
 def shardings(
     model: PolicyModel, optimizer: Optimizer, template: Weights, whole: Weights
 ) -> checkpoint.Shardings:
-    """Where on the model's mesh the arrays of a checkpoint go; `template` is as for `from_arrays`,
+    """Shardings of a checkpoint's arrays on the model's mesh; `template` is as for `from_arrays`,
     `whole` like the weights of a version.
     """
     mesh = model.rules.mesh

@@ -1,8 +1,8 @@
 """From prompts and weights to rollouts.
 
     records, codec           tickets, groups, rollouts, what replicas report; their form as bytes
-    engine, slot_engine      the contract of what draws tokens; the engine on dense slots
-    programs, slots          its compiled programs; what slots hold, and how tokens are drawn
+    engine, slot_engine      the contract of engines; the engine on dense slots
+    programs, slots          its compiled programs; contents of slots, and sampling of tokens
     attempts, slot_table     samples on their way; which have slots, and which queues
     replica, local_replicas  continuous batching under one policy version; replicas in threads
     versions                 the living policy versions
@@ -13,7 +13,7 @@ What some configurations need besides:
     reading, pages, paged_engine, speculation, devices    chunks, pages, drafts, meshes
     hosts, hosted_replicas, publishing                    replicas in other processes
     agentic, serving, jetstream                           tools; servers; JetStream's contract
-    reuse                                                 what was trained, trained again
+    reuse                                                 groups that are trained on again
 
 Importing the package itself imports nothing, so that processes without JAX may use the records.
 """

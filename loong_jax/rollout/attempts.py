@@ -106,7 +106,7 @@ class Attempt:
 
     @property
     def turn_start(self) -> int:
-        """Where the policy's last turn begins, counted in the response."""
+        """The start of the policy's last turn, counted in the response."""
         last = self.tool_turns[-1] if self.tool_turns else None
         return 0 if last is None else last.first + last.num_tokens
 
@@ -122,7 +122,7 @@ class Attempt:
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """Of policy and tools in turn; () where no tool was called."""
+        """The turns of policy and tools; () where no tool was called."""
         found, first = [], 0
         for turn in self.tool_turns:
             found += [Turn(role="policy", first=first, num_tokens=turn.first - first), turn]
@@ -188,7 +188,7 @@ class Attempt:
         return self.job.ticket.number, self.number if self.length else -1
 
     def finish_reason(self, end_ids: Container[int]) -> FinishReason | None:
-        """Why no more tokens follow; stop texts apart."""
+        """The reason why no more tokens follow, stop texts apart; None while some do."""
         if self.tokens[-1][-1] in end_ids or self.tokens[-1][-1] in self.job.sampling.stop_ids:
             return "stop"
         return "length" if self.length >= self.most_tokens else None
@@ -200,7 +200,7 @@ class Attempt:
 
     @property
     def sampling_left(self) -> SamplingSettings:
-        """How the rest is drawn."""
+        """The sampling of the rest."""
         sampling, left = self.job.sampling, self.most_tokens - self.length
         if left == sampling.max_new_tokens:
             return sampling
@@ -249,13 +249,13 @@ class PartialGroup(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        """Of unfinished responses, prompts apart."""
+        """The number of tokens in unfinished responses, prompts apart."""
         return sum(len(unfinished.tokens) for unfinished in self.unfinished.values())
 
 
 class PartialReport(NamedTuple):
-    """What one attempt wrote since the last report: tokens from position `start` of the response
-    on, which replace what was reported of that position and later.
+    """The tokens that one attempt wrote since its last report: they begin at position `start` of
+    the response, and replace what was reported from there on.
     """
 
     ticket: int
@@ -299,7 +299,7 @@ class PartialGroups:
                 unfinished[report.attempt] = report.new
 
     def take(self, numbers: Iterable[int], version: int) -> dict[int, PartialGroup]:
-        """Those of these tickets under `version`, by number; all of them are forgotten."""
+        """Takes these tickets' partial groups under `version`, by number; all are forgotten."""
         with self._lock:
             taken = {number: self._partials.pop(number, None) for number in numbers}
         return {
@@ -307,7 +307,7 @@ class PartialGroups:
         }
 
     def known(self, numbers: Iterable[int], version: int) -> dict[int, PartialGroup]:
-        """As `take`, and nothing is forgotten."""
+        """The partial groups that `take` would give; nothing is forgotten."""
         with self._lock:
             found = {number: self._partials.get(number) for number in numbers}
         return {
@@ -353,7 +353,7 @@ class Held(NamedTuple):
 
 
 def prefill_of(attempts: Sequence[Attempt], seed: int) -> PrefillWork:
-    """What these begin with; those with one `prompt_key` share a row."""
+    """The prefill of attempts; those with one `prompt_key` share a row."""
     rows: dict[tuple[int, int], int] = {}
     prompts, requests = [], []
     for attempt in attempts:

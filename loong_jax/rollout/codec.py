@@ -144,7 +144,7 @@ def decode(data: bytes | memoryview) -> Plain:
 
 
 def _decode_npz(blob: memoryview) -> Plain:
-    """As checkpoints of earlier releases held a record, tuples and other keys told apart."""
+    """Decodes a record of earlier releases' checkpoints, tuples and other keys told apart."""
     with np.load(io.BytesIO(blob), allow_pickle=False) as stored:
         arrays = {name: stored[name] for name in stored.files}
 

@@ -20,14 +20,14 @@ from loong_jax.rollout.engine_config import EngineSettings
 from loong_jax.rollout.records import SamplingSettings, Ticket
 
 Params = Any  # weights of one policy version
-Prefix = Any  # what prefill hands to `bulk_insert`
+Prefix = Any  # from `prefill` to `bulk_insert`
 DecodeState = Any  # everything that `generate` changes
 Reading = Any  # prompts on their way through prefill; `num_left` tokens are to be read
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SampleRequest:
-    """How one sample is drawn. Equal requests draw equal tokens from equal weights."""
+    """The sampling of one sequence. Equal requests draw equal tokens from equal weights."""
 
     stream: tuple[int, int, int, int, int]  # uint32: run seed, hash of problem (2), issue, attempt
     sampling: SamplingSettings = dataclasses.field(default_factory=SamplingSettings)
@@ -55,7 +55,7 @@ class PrefillWork(NamedTuple):
     prompts: Sequence[np.ndarray]
     rows: Sequence[int]
     requests: Sequence[SampleRequest]
-    existing_prefix: Any = None  # what `Engine.find` returned for the same prompts
+    existing_prefix: Any = None  # from `Engine.find` for the same prompts
     version: int | None = None  # of the policy: prompts of that version alone find what is written
 
 
@@ -83,7 +83,7 @@ class ResultTokens(NamedTuple):
         raw_log_prob: jax.Array | None = None,
         target: jax.Array | None = None,
     ):
-        """From [batch, steps] tokens, valid and log-probabilities and [batch] length."""
+        """Packs [batch, steps] tokens, valid and log-probabilities, and [batch] length."""
         data = jax.numpy.concatenate(
             [tokens, valid.astype(tokens.dtype), length[:, None].astype(tokens.dtype)], axis=1
         )
@@ -201,7 +201,7 @@ class Engine(Protocol):
     def num_that_fit(
         self, prefix: Prefix, decode_state: DecodeState, members: Sequence[int]
     ) -> int:
-        """How many of `members`, in order, there is room for now."""
+        """The number of `members`, in order, that there is room for now."""
         ...
 
     def reserve(self, decode_state: DecodeState, slots: Sequence[int]) -> bool:

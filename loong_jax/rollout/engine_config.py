@@ -48,7 +48,7 @@ Placement = ThreadReplicas | ProcessReplicas | RayReplicas
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PageConfig:
-    """How a paged engine keeps its cache."""
+    """The paged cache of an engine."""
 
     num_pages: int
     page_size: int = 16  # positions
@@ -166,7 +166,7 @@ class EngineSettings:
 
     @property
     def replicas_per_host(self) -> int:
-        """How many replicas share a process."""
+        """The number of replicas in one process."""
         match self.placement:
             case ThreadReplicas():
                 return self.num_replicas
@@ -176,7 +176,7 @@ class EngineSettings:
                 return max(1, number)
 
     def shared_by(self, parts: int) -> "EngineSettings":
-        """As an engine over `parts` devices compiles them: numbers of sequences, and of pages, are
+        """The settings of an engine over `parts` devices: numbers of sequences, and of pages, are
         rounded up to multiples of `parts`, and what exceeds the slots is cut to them.
         """
 
@@ -200,7 +200,7 @@ class EngineSettings:
         return self.chunked_prefill or (self.pages is not None and self.pages.reuse_prefixes)
 
     def num_stops(self, end_ids: Sequence[int]) -> int:
-        """How many tokens may end a sample beside the first of `end_ids`, the tokenizer's."""
+        """The number of tokens that may end a sample, beside the tokenizer's first of `end_ids`."""
         return self.max_stop_ids + len(end_ids) - 1
 
     def prefill_length(self, prompt_length: int) -> int:

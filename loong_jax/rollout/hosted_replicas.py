@@ -88,7 +88,7 @@ class HostedReplicaGroup:
         self._take_up("assign", replica, version)
 
     def swap(self, replica: int, version: int, *, keep_cache: bool) -> None:
-        """As `LocalReplicaGroup.swap`."""
+        """See `LocalReplicaGroup.swap`."""
         self._take_up("swap", replica, version, keep_cache=keep_cache)
 
     def _take_up(self, method: str, replica: int, version: int, **arguments: Any) -> None:
@@ -130,7 +130,7 @@ class HostedReplicaGroup:
         self._post(replica, _call("resume", replica=replica))
 
     def migrate(self, source: int, target: int, ticket_numbers: Sequence[int]) -> None:
-        """As `LocalReplicaGroup.migrate`; between hosts the caches travel through this process."""
+        """`LocalReplicaGroup.migrate`; between hosts the caches go through this process."""
         assert source != target, f"replica {source} cannot migrate to itself"
         numbers, to = tuple(ticket_numbers), self._link(target)
         if self._link(source) is to:
@@ -154,7 +154,7 @@ class HostedReplicaGroup:
             )
 
     def score(self, replica: int, groups: Sequence[Group], then: WhenScored) -> None:
-        """As `LocalReplicaGroup.score`, for one of the `scorers` of all these versions."""
+        """`LocalReplicaGroup.score`, for one of the `scorers` of all these versions."""
         scored = self._link(replica).call("score", replica=replica, groups=tuple(groups))
         scored.add_done_callback(
             lambda scored: None if self._closing.is_set() else then(_or_none(scored))
@@ -180,7 +180,7 @@ class HostedReplicaGroup:
         return dict(total)
 
     def cache_pressure(self) -> float:
-        """Of the fullest replica, as of the last heartbeats."""
+        """The cache pressure of the fullest replica, as of the last heartbeats."""
         living = [link for link in self._links if link is not None and not link.is_lost]
         return max([link.cache_pressure for link in living], default=0.0)
 
@@ -347,7 +347,7 @@ class HostedReplicaGroup:
         version: int,
         partials: dict[int, PartialGroup],
     ) -> None:
-        """Those that are cancelled while the host starts are not sent at all."""
+        """Sends tickets; those that are cancelled while the host starts are not sent at all."""
         link = self._link(replica)
 
         def carry_out() -> None:

@@ -32,7 +32,7 @@ from loong_jax.rollout.replica import EncodePrompt
 
 
 class HostSetup(NamedTuple):
-    """What a host needs to begin, in its process: so functions are importable by name."""
+    """The settings of a host; they go to its process, so functions are importable by name."""
 
     make_engine: Callable[[], Engine]  # called in the host
     group_size: int
@@ -60,7 +60,7 @@ class Call(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """As `Call` of "give" or "score", or a message of `publishing` for the host's staging.
+    """A `Call` of "give" or "score", or a message of `publishing`, for the host's staging.
 
     Answered by `Answer` with the same number.
     """
@@ -245,7 +245,7 @@ class HostLink:
         self._host.send(message, data)
 
     def ask(self, message: publishing.Message, data: Any = None) -> Future[publishing.Reply]:
-        """As a `Member` of a publication."""
+        """Asks the host's staging, as a `Member` of a publication."""
         number, answer = self._question()
         if not answer.done():
             self.send(Ask(number, "publish", dict(message=message)), data)

@@ -52,7 +52,7 @@ class Mailbox:
         self.is_over = False
 
     def put(self, carry_out: Do, if_lost: Callable[[], None] = lambda: None) -> None:
-        """From any thread. After the end, `if_lost` is called at once."""
+        """Adds a command, from any thread. After the end, `if_lost` is called at once."""
         with self._lock:
             if not self.is_over:
                 self._commands.put((carry_out, if_lost))
@@ -60,7 +60,7 @@ class Mailbox:
         if_lost()
 
     def carry_out(self, replica: Replica, wait_s: float) -> None:
-        """All that wait; where nothing does, the first has `wait_s` to come."""
+        """Carries out all waiting commands; where there is none, the first has `wait_s` to come."""
         with contextlib.suppress(queue.Empty):
             command = self._commands.get(timeout=wait_s) if wait_s else self._commands.get_nowait()
             while True:
@@ -163,8 +163,8 @@ class LocalReplicaGroup:
         self._take_up(replica, version, Replica.assign)
 
     def swap(self, replica: int, version: int, *, keep_cache: bool) -> None:
-        """What runs goes on under `version`, on its old cache or after a new prefill: partial
-        rollouts, for a buffer that `mixes_versions`. A replica that is empty is assigned instead.
+        """Continues attempts under `version`, on their old cache or after a new prefill: partial
+        rollouts, for a buffer that `mixes_versions`. An empty replica is assigned instead.
 
         Should the replica fail, a response of several versions begins again: a partial has one.
         """
@@ -357,7 +357,7 @@ class LocalReplicaGroup:
         return dict(total)
 
     def cache_pressure(self) -> float:
-        """Of the fullest replica, as of its last block."""
+        """The cache pressure of the fullest replica, as of its last block."""
         return max(list(self._pressures.values()), default=0.0)
 
     def on_put(self, version: int) -> None:

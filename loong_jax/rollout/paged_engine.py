@@ -147,7 +147,7 @@ class PagedEngine(SlotEngine):
         return CachedPrefixes(self._view(decode_state.arrays.cache, table), start)
 
     def _empty_table(self, num_rows: int, length: int) -> np.ndarray:
-        """For the pages of so many sequences of `length` positions, int32 [rows, pages]."""
+        """An empty table of the pages of sequences of `length` positions, int32 [rows, pages]."""
         return np.zeros((num_rows, length // self.pages.page_size), np.int32)
 
     def bulk_insert(
@@ -255,7 +255,7 @@ class PagedEngine(SlotEngine):
     def num_that_fit(
         self, prefix: PagedPrefix, decode_state: PagedState, members: Sequence[int]
     ) -> int:
-        """How many of `members`, in order, find pages for their prompt and a block."""
+        """The number of `members`, in order, that find pages for their prompt and a block."""
         allocator, label = decode_state.allocator, prefix.label
         available, seen = allocator.num_available, set()
         for count, member in enumerate(members):
@@ -302,12 +302,12 @@ class PagedEngine(SlotEngine):
         }
 
     def _end_of_block(self, sample: _Sample) -> int:
-        """How many positions a sample may have filled after one more block."""
+        """The number of positions that a sample may have filled after one more block."""
         end = min(sample.position + self.programs.block_tokens, sample.last_position)
         return max(sample.position, end)
 
     def _warm_up_inserts(self, prefix: PagedPrefix, state: PagedState) -> PagedState:
-        """Also those of a sample that steps aside and comes back."""
+        """Compiles inserts, those of a sample that steps aside and comes back included."""
         state = self.bulk_insert(prefix, state, [0])
         aside = jax.device_get(self.extract(state, 0))
         state = self.release(self.cancel(state, [0]), 0)

@@ -95,7 +95,7 @@ class PageAllocator:
         return tuple(found)
 
     def num_kept_among(self, pages: tuple[int, ...]) -> int:
-        """How many of these are held by no slot, so that holding them takes from what is free."""
+        """The number of these that no slot holds, so that holding them takes from the free ones."""
         return sum(not self._holders[page] for page in pages)
 
     def fill(self, slot: int, version: int | None, tokens: np.ndarray, length: int) -> SlotPages:
@@ -301,7 +301,7 @@ def _write_drafts_back(
     start: Int[Array, "W"],
     most: int,
 ) -> Pool:
-    """As `write_back`: a step also writes the two rows before its token, in pages of the slot."""
+    """Writes drafts back: a step also writes the two rows before its token, in the slot's pages."""
     size = jax.tree.leaves(pool)[0].shape[3]
     own = part.slot.prompt_length // size * size
     first = jnp.maximum(start - 2, own)

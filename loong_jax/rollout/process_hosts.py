@@ -32,7 +32,7 @@ SINGLE_THREADED = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProcessLauncher:
-    """Where the hosts of one machine run."""
+    """Starts the hosts of one machine as processes."""
 
     # added to the environment of the hosts; XLA_FLAGS are added to those that this process has
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -53,7 +53,7 @@ class HostActor:
         return found
 
     def _carry_out(self) -> None:
-        """All whose turn it is."""
+        """Carries out all messages whose turn it is."""
         while self._next in self._early:
             message, data = self._early.pop(self._next)
             self._next += 1

@@ -24,7 +24,7 @@ _WAIT_S = 5.0  # of one call for reports
 
 
 class RayLauncher:
-    """Where Ray puts hosts: `num_cpus` and `resources`, such as {"TPU": 4}, are for each of them.
+    """Starts hosts on Ray; each takes `num_cpus` and `resources`, such as {"TPU": 4}.
 
     Connects to Ray at `address`, or starts one on this machine where there is none, from the
     calling thread; `close` shuts down what was started here.

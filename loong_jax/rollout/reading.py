@@ -56,7 +56,7 @@ def read_chunk(
     following: Int[Array, "B"],
     history: Int[Array, "B before"] | None,
 ) -> ReadSoFar:
-    """With the next `num_new` tokens of each prompt behind the `start` that were read.
+    """Reads the next `num_new` tokens of each prompt, behind the `start` that were read.
 
     Prompts without new tokens keep their logits. `following` is the token after the new ones.
     """
@@ -90,7 +90,7 @@ def begin(
     members: Members,
     history: Int[Array, "B before"] | None,
 ) -> tuple[Prefix, ResultTokens]:
-    """As `Programs.prefill`, of prompts that were read in chunks."""
+    """Begins prompts that were read in chunks, as `Programs.prefill` does whole ones."""
     if history is not None:
         history = history[members.row]
     cache, logits, target, drafting = read

@@ -1,4 +1,4 @@
-"""Tickets, groups and rollouts: the records that travel from engine to trainer.
+"""Tickets, groups and rollouts: the records that go from engine to trainer.
 
 A ticket is one issue of one problem; its group of G rollouts is dispatched, versioned, filtered and
 trained together. Records hold token arrays by reference and never JAX arrays.
@@ -29,7 +29,7 @@ TICKET_ENDS: tuple[TicketEnd, ...] = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SamplingSettings:
-    """How tokens are drawn. All three log-probabilities are taken under this temperature."""
+    """The sampling of tokens. All three log-probabilities are taken under this temperature."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -104,7 +104,7 @@ class Rollout:
     sampling: SamplingSettings
     versions: tuple[tuple[int, int], ...]  # ((first token, policy version), ...); DORA: exactly one
     finish_reason: FinishReason
-    text: str = ""  # what the policy wrote, in its last turn where there are several
+    text: str = ""  # of the policy, its last turn where there are several
     behavior_logprob: np.ndarray | None = (
         None  # float32, trainer's program under the rollout's own version
     )
@@ -213,7 +213,7 @@ def completion_metrics(
 
 
 def staleness_histogram(groups: Iterable[Group], trainer_version: int) -> dict[str, int]:
-    """How many rollouts were trained on at each staleness, in steps."""
+    """The number of rollouts that were trained on at each staleness, in steps."""
     counts = Counter(
         trainer_version - rollout.version for group in groups for rollout in group.rollouts
     )

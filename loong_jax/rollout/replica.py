@@ -122,8 +122,8 @@ class Replica:
         self.is_paused = True
 
     def rest(self) -> None:
-        """As `pause`, and the devices are free but for weights: what runs waits in host memory, to
-        go on from there. What was kept of ended prompts is lost; a long read begins again.
+        """Pauses and frees the devices but for weights: what runs waits in host memory, to go on
+        from there. What was kept of ended prompts is lost; a long read begins again.
         """
         if self._slots.is_given_up:
             return
@@ -239,7 +239,7 @@ class Replica:
             self._tools.cancel(set(jobs))
 
     def give(self, ticket_numbers: Iterable[int]) -> MigrationPayload:
-        """As `cancel`, but hands over what was written and the caches of what runs."""
+        """Cancels tickets as `cancel`, and hands over their tokens and the caches of what runs."""
         assert self.version is not None
         jobs, held, queued = self._remove(ticket_numbers, extract=True)
         self._counts["tickets_given"] += len(jobs)
@@ -405,7 +405,7 @@ class Replica:
         return groups
 
     def _queue(self, attempt: Attempt, *, keep_cache: bool = True) -> None:
-        """With the cache it has from before its tools, where that can be used here."""
+        """Queues an attempt, with its cache from before its tools where that can be used here."""
         if attempt.cache is None:
             self._waiting.queue(attempt)
         elif keep_cache and self.engine.accepts(attempt.cache):

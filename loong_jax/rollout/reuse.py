@@ -19,7 +19,7 @@ from loong_jax.rollout.records import Group
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupReuse:
-    """How much of a step is read again; by default nothing.
+    """The share of a step that was trained on before; by default none.
 
     A step trains on the `groups_per_step` fresh groups of its scheduler and, where enough are young
     enough, on as many old ones as make up `share` of them all.
@@ -45,7 +45,7 @@ class GroupReuse:
             )
 
     def num_old(self, num_fresh: int) -> float:
-        """How many old groups join `num_fresh` fresh ones, before rounding."""
+        """The number of old groups that join `num_fresh` fresh ones, before rounding."""
         return num_fresh * self.share / (1 - self.share)
 
     def refuse_without(self, max_staleness: int) -> None:
@@ -58,7 +58,7 @@ class GroupReuse:
 
 
 class TrainedGroups:
-    """Those that may be read again, in the order of their tickets."""
+    """Trained groups that may be trained on again, in the order of their tickets."""
 
     def __init__(self, reuse: GroupReuse, *, seed: int, max_staleness: int):
         reuse.refuse_without(max_staleness)

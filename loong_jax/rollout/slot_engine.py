@@ -162,7 +162,7 @@ class SlotEngine:
         return slots, jnp.zeros(2, jnp.int32) if self.config.speculation else None
 
     def prefill_batch(self, *, params: Params, **given: Any) -> tuple[Any, ResultTokens]:
-        """All of a prefill at once; `given` are the fields of `PrefillWork`. Raises ValueError for
+        """Runs a whole prefill; `given` are the fields of `PrefillWork`. Raises ValueError for
         prompts or requests that the engine is not built for.
         """
         work = PrefillWork(**given)

@@ -1,4 +1,4 @@
-"""Which attempts of a replica have a slot of its engine, and in which queues the others wait.
+"""The slots of a replica's engine: attempts that have one, and queues of the others.
 
 A replica decides who comes and goes; `SlotTable` is what that asks of the engine, with its decode
 state, which can be given up for a while, so that somebody else has the devices.
@@ -155,7 +155,7 @@ class SlotTable:
 
     @property
     def cache_pressure(self) -> float:
-        """As the engine says; 0 while the state is given up."""
+        """The engine's cache pressure; 0 while the state is given up."""
         return 0.0 if self._state is None else self._engine.cache_pressure(self._state)
 
     def statistics(self) -> dict[str, int]:

@@ -18,7 +18,7 @@ BLOCK = 256  # tokens of which one block is chosen before one of them is
 
 
 class Truncation(NamedTuple):
-    """Which tokens may be drawn, per row; applied after the temperature, in this order."""
+    """The truncation of the distribution, per row; applied after the temperature, in this order."""
 
     top_k: Int[Array, "B"]  # the k likeliest; 0 for all
     top_p: Float[Array, "B"]  # the fewest of those that make up this share of them

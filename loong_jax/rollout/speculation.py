@@ -60,7 +60,7 @@ class Drafting(NamedTuple):
 
     @classmethod
     def zeros(cls, batch: int, like: jax.ShapeDtypeStruct) -> "Drafting":
-        """Of samples of which nothing was read; `like` is one state, [D]."""
+        """The state of samples of which nothing was read; `like` is one state, [D]."""
         hidden = jnp.zeros((batch, 2, *like.shape), like.dtype)
         return cls(jnp.zeros(batch, jnp.int32), hidden)
 
@@ -91,7 +91,7 @@ def read_chunk(
     following: Int[Array, "B"],
     drafting: Drafting,
 ) -> tuple[DraftedCache, Drafting]:
-    """As `read_whole` for the next tokens of prompts; `following` is the token after these."""
+    """Reads the next tokens of prompts, as `read_whole`; `following` is the token after these."""
     rows = Latent(*(a[0, 0] for a in cache.draft))
     next_BT = _following(tokens, num_new, following)
     _, rows = model.draft_extend(hidden, next_BT, start, rows)
@@ -106,7 +106,7 @@ def draft_logits(
     token: Int[Array, "B"],
     position: Int[Array, "B"],
 ) -> tuple[Float[Array, "B V"], Latent]:
-    """Of the token behind the one in hand, which stands at `position`."""
+    """The logits of the token behind the one in hand, which stands at `position`."""
     pair_B2 = jnp.stack([drafting.previous, token], axis=1)
     rows = Latent(*(a[0, 0] for a in draft))
     logits, rows = model.draft_extend(drafting.hidden, pair_B2, position - 2, rows)

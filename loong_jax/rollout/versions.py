@@ -210,7 +210,7 @@ class VersionStore:
             return _combine(self._entry(version).checksums)
 
     def leaf_checksums(self, version: int) -> tuple[int, ...]:
-        """Of every leaf as it was put, in the order of the manifest."""
+        """The checksum of every leaf as it was put, in the order of the manifest."""
         with self._lock:
             return self._entry(version).checksums
 

@@ -80,7 +80,7 @@ def to_run(name: str | None, arguments: Sequence[str]) -> Chosen:
 
 
 def _of_run(run_dir: Path) -> Recipe:
-    """What a run was started with; its problems are those it keeps."""
+    """The recipe that a run was started with; its problems are those it keeps."""
     return own_problems.as_kept(configs.load(run_dir), run_dir)
 
 
@@ -148,7 +148,7 @@ def _with_problems(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
 
 
 def _posing_those_of(recipe: Recipe, start: AnyPath, arguments: Sequence[str]) -> Recipe:
-    """With the problems of the run that weights are from; form, tools and lengths as there."""
+    """The recipe with the problems, form, tools and lengths of the run that weights are from."""
     run = own_problems.recipe_of(start)
     if run is None or run.problems is None:
         whose = "the quickstart" if isinstance(recipe.problems, GeneratedProblems) else recipe.name

@@ -54,7 +54,7 @@ CHIPS = {  # `device_kind`, as JAX has it
 
 
 def of_device(kind: str, exchange: Exchange | None) -> CompilerOptions:
-    """For `ShardingRules`, by `device_kind`; none for what is no such TPU."""
+    """The compiler options of `ShardingRules`, by `device_kind`; none for other devices."""
     if (chip := CHIPS.get(kind)) is None:
         return CompilerOptions()
     both = (compiler_options(chip, exchange, decodes=decodes) for decodes in (False, True))
@@ -64,7 +64,7 @@ def of_device(kind: str, exchange: Exchange | None) -> CompilerOptions:
 def compiler_options(
     topology: str, exchange: Exchange | None, *, decodes: bool = False
 ) -> dict[str, bool | float]:
-    """For `jax.jit(...).lower(...).compile(compiler_options=...)`.
+    """The compiler options for `jax.jit(...).lower(...).compile(compiler_options=...)`.
 
     `topology` begins with the name of the chip: `v5p:4x4x4`. A model without experts has no
     `exchange`. `decodes` is said of programs that read the same weights step after step, which need

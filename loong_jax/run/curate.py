@@ -131,7 +131,7 @@ def curate(name: str, chosen: Options) -> chain.Funnel:
 
 
 def write_chart(path: Path, counts: chain.Funnel) -> None:
-    """What each stage kept, and why it dropped the rest."""
+    """Writes a chart of the records that each stage kept, and of its reasons to drop the rest."""
     stages = [(one.name.replace("_", " "), one.num_kept, one.reasons) for one in counts.stages]
     with theme.style(LIGHT):
         figure = synthesis.funnel(stages, counts.num_records, "records", LIGHT)

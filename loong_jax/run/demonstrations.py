@@ -48,7 +48,7 @@ def problem_stream(
 
 
 def domains_of(problems: ProblemSource | None) -> tuple[str, ...]:
-    """Those there are problems of."""
+    """The domains that there are problems of."""
     if problems is None:
         return ()
     if isinstance(problems, FileProblems):
@@ -99,7 +99,7 @@ def pairs_of(recipe: Recipe, stage: SftStage, texts: Texts) -> "Demonstrations |
 
 
 def sampled(directory: Path, seed: int) -> Pairs:
-    """What a stage kept, again and again: as it was sampled where the student has those tokens."""
+    """The samples that a stage kept, repeated: as tokens where the student has the same ones."""
     kept = json_files.read_jsonl(directory / SAMPLES)
     given = [
         Sampled(r["prompt"], tuple(r["tokens"])) if "tokens" in r else (r["prompt"], r["response"])

@@ -1,4 +1,4 @@
-"""Which devices of this process the trainer and each replica of a recipe have."""
+"""The devices of this process, divided among the trainer and the replicas of a recipe."""
 
 import dataclasses
 import functools
@@ -25,7 +25,7 @@ class Shares(NamedTuple):
 
 
 def shares_of(recipe: Recipe) -> Shares:
-    """As the recipe's meshes and placement say.
+    """Divides the devices as the recipe's meshes and placement say.
 
     The trainer has the first devices. Replicas of a placement with devices of their own follow, one
     mesh after the other, except for elastic ones, which work where the trainer does. Shared ones
@@ -73,7 +73,7 @@ def leave_to_replicas(recipe: Recipe) -> None:
 
 
 def exchange_of(model: ModelConfig) -> Exchange | None:
-    """How rows reach experts; None for a model without them."""
+    """The exchange of a model's experts; None for a model without them."""
     return model.exchange if isinstance(model, MoEConfig) else None
 
 

@@ -32,7 +32,7 @@ _MESSAGE_BYTES = 2048
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Processes:
-    """Which of how many processes this is. On TPU leave all of it out."""
+    """The processes of a run, and this one's index. On TPU leave all of it out."""
 
     coordinator: str | None = None  # host:port of process 0; else JAX_COORDINATOR_ADDRESS
     count: int | None = None  # of processes; else JAX_NUM_PROCESSES
@@ -68,7 +68,7 @@ def initialize(processes: Processes = ALONE_OR_TPU) -> None:
 def initialize_arguments(
     processes: Processes, environment: Mapping[str, str], *, has_tpu: bool
 ) -> dict[str, Any] | None:
-    """What `jax.distributed.initialize` is given: {} to find out by itself, None to do without."""
+    """Arguments of `jax.distributed.initialize`: {} to detect them, None to do without."""
     given = dataclasses.asdict(processes)
     for field, variable in ENVIRONMENT.items():
         if given[field] is None and environment.get(variable):
@@ -155,7 +155,7 @@ def meet(where: str) -> None:
 
 
 class Preemption:
-    """Whether to stop, agreed among all processes; use as a context manager.
+    """A stop that all processes agree on; use as a context manager.
 
     SIGTERM to any process, as a cloud sends before it takes a machine away, makes `reached` true
     at one and the same step everywhere, the first that no process has passed.

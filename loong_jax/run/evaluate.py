@@ -201,7 +201,7 @@ def choose_problems(
 
 
 def own_verifiers(options: EvalOptions, recipe: Recipe | None) -> tuple[str, ...]:
-    """Of the command, and of the run."""
+    """The verifiers that the command names, and those of the run."""
     given = tuple(map(absolute, options.verifier))
     of_run = own_problems.verifiers_of(recipe.problems) if recipe is not None else {}
     return given + tuple(name for name in of_run.values() if name not in given)
@@ -222,7 +222,7 @@ def held_out(problems: Sequence[Problem], recipe: Recipe) -> tuple[Problem, ...]
 
 
 def sampling_of(chosen: EvalOptions, recipe: Recipe | None) -> SamplingSettings:
-    """How answers are drawn: at the temperature asked for, from the whole distribution."""
+    """The sampling of answers: at the temperature asked for, from the whole distribution."""
     usual = None if recipe is None else recipe.evaluation.sampling
     return SamplingSettings(
         temperature=chosen.temperature,
@@ -247,7 +247,7 @@ def room_for(
 
 
 def find_texts(chosen: EvalOptions, recipe: Recipe | None, tokenizer: Tokenizer) -> Texts:
-    """As the recipe reads and writes them, or the model where there is no recipe."""
+    """The texts of the recipe, or of the model where there is no recipe."""
     given = None if chosen.form is None else response.form_named(chosen.form)
     if recipe is None:
         return Texts(tokenizer=tokenizer, form=given or form_of(tokenizer))

@@ -1,4 +1,4 @@
-"""What a recipe needs of every device, as a table, before anything is allocated.
+"""The memory that a recipe needs on every device, as a table, before anything is allocated.
 
 Weights, moments, versions and caches are counted over the shapes and shardings that the run makes.
 What programs need besides, activations and logits, is estimated.
@@ -40,12 +40,12 @@ class Need(NamedTuple):
 
 
 def needs(recipe: Recipe, name: str) -> list[Need]:
-    """Of stage `name`, which trains. Raises ConfigError as `devices.shares_of`."""
+    """The needs of stage `name`, which trains. Raises ConfigError as `devices.shares_of`."""
     return list(_needs(recipe, recipe.stages[name]))
 
 
 def compiled_needs(recipe: Recipe, name: str) -> list[Need]:
-    """As `needs`, with what the compiled programs ask for in place of the estimates.
+    """The needs of a stage, by its compiled programs in place of estimates.
 
     A step's program is compiled for micro-batches whose every token is predicted, the replicas' for
     blocks of all slots.
@@ -63,7 +63,7 @@ def total(found: list[Need]) -> float:
 
 
 class _Trained(NamedTuple):
-    """What a stage trains and publishes, as shapes that know where they lie."""
+    """The trained and published state of a stage, as shapes with their shardings."""
 
     policy: PolicyModel
     weights: Any
@@ -241,7 +241,7 @@ def _leaf_bytes(leaf: Any, rules: ShardingRules) -> float:
 
 
 def table(name: str, found: list[Need], limit: float | None) -> Table:
-    """Of stage `name`, with what a device has, in bytes, where that is known."""
+    """A table of the needs of stage `name`, and of a device's memory in bytes, where known."""
     unit, size = ("GB", 1e9) if total(found) >= 1e9 else ("MB", 1e6)
     shown = Table(title=f"{name}: memory of a device, in {unit}", title_justify="left")
     has_replicas = any(need.replica for need in found)

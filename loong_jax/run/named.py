@@ -133,7 +133,7 @@ def _sized(stage: RlStage, prefix: str, arguments: Sequence[str]) -> RlStage:
 
 
 def _refuse_misspelt(prefix: str, arguments: Sequence[str]) -> None:
-    """Of an option whose value is a name, which the parser of the others does not know."""
+    """Refuses misspelt options whose value is a name, which no other parser knows."""
     for word in arguments:
         stage, _, name = word.partition("=")[0].rpartition(".")
         if stage == prefix and (meant := difflib.get_close_matches(name, NAMES, 1, 0.8)):

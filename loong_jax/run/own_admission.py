@@ -34,7 +34,7 @@ WITH_PROVERS = ("coq", "lean")  # programs that a machine may lack
 
 
 def is_done(run_dir: Path) -> bool:
-    """Whether the run's problems were admitted before."""
+    """True if the run's problems were admitted before."""
     return (run_dir / RECORD).exists()
 
 

@@ -43,7 +43,7 @@ def _read(path: Path, own: tuple[str, ...], changed: object) -> ProblemFile:
 
 
 def verifiers_of(problems: ProblemSource | None) -> dict[str, str]:
-    """Those of your own that problems may name: `table` of `verifiers.get_verifier`."""
+    """Verifiers of your own that problems may name: `table` of `verifiers.get_verifier`."""
     return own_table(problems.verifiers) if isinstance(problems, FileProblems) else {}
 
 
@@ -61,7 +61,7 @@ def refuse_other(settings: FileProblems, run_dir: Path) -> None:
 
 
 def keep_copy(settings: FileProblems, run_dir: Path) -> None:
-    """What the run began with, in its directory; `refuse_other` compares with it."""
+    """Copies the problems into the run's directory; `refuse_other` compares with the copy."""
     if not (run_dir / COPY).exists():
         json_files.write_text(run_dir / COPY, _text(settings))
 
@@ -79,7 +79,7 @@ def _digest(text: str) -> str:
 
 
 def side(settings: FileProblems, domain: str, split: str) -> list[Posed]:
-    """What the file poses in a domain on one side of the split, in an order that says nothing."""
+    """The file's problems of a domain on one side of the split, in an order that says nothing."""
     found = [
         posed
         for posed in read(settings).posed
@@ -90,7 +90,7 @@ def side(settings: FileProblems, domain: str, split: str) -> list[Posed]:
 
 
 def domains(settings: FileProblems) -> tuple[str, ...]:
-    """Those with problems to train on. ConfigError where none has, or where none is held out."""
+    """The domains with problems to train on. ConfigError where none has, or none is held out."""
     named = tuple(read(settings).by_domain())
     trained = tuple(domain for domain in named if side(settings, domain, "train"))
     held_out = (side(settings, domain, s) for domain in trained for s in ("test", "validation"))

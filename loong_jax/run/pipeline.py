@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StageDirectories:
-    """Where a stage writes, and where it finds the stages before it."""
+    """The directory of a stage, and those of the stages before it."""
 
     own: Path
     inputs: dict[str, Path]

@@ -25,7 +25,7 @@ from loong_jax.sharding import ShardingRules
 
 
 def group_kind(placement: recipes.Placement) -> type:
-    """What `start_replicas` will return."""
+    """The type that `start_replicas` will return."""
     is_local = isinstance(placement, recipes.ThreadReplicas)
     return LocalReplicaGroup if is_local else HostedReplicaGroup
 

@@ -21,7 +21,7 @@ def prepare_files(**files: Path | None) -> None:
 
 
 def try_directories(**directories: Path | str | None) -> None:
-    """As for files, where directories that are missing could be made; URLs are left alone."""
+    """Checks directories that are written to, which could be made; URLs are left alone."""
     for option, path in directories.items():
         if path is not None and "://" not in str(path) and (reason := _no_directory(Path(path))):
             raise ConfigError(
@@ -35,7 +35,7 @@ def _flag(option: str) -> str:
 
 
 def _no_file(path: Path) -> str | None:
-    """Why nothing can be written to `path`; None where it can."""
+    """The reason why nothing can be written to `path`; None where it can."""
     if os.path.isdir(path):
         return "it is a directory"
     if os.path.exists(path) and not os.path.isfile(path):

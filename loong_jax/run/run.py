@@ -143,7 +143,7 @@ def train(
 
 
 def show_memory(recipe: Recipe, only: str | None = None) -> None:
-    """What every stage that trains, or `only` one, needs of a device, its programs compiled."""
+    """Prints the memory that stages need on a device, all that train or `only` one, compiled."""
     devices.leave_to_replicas(recipe)
     recipe = starting.with_given_model(recipe)
     recipe = sizes.fitted(recipe, texts_of(recipe))
@@ -154,7 +154,7 @@ def show_memory(recipe: Recipe, only: str | None = None) -> None:
 
 
 def _show_memory(recipe: Recipe, names: Sequence[str]) -> None:
-    """What a device needs, of the stage that needs most; ConfigError where it cannot hold that."""
+    """Prints the needs of the stage that needs most; ConfigError where a device cannot hold it."""
     limit = memory.limit_of_devices()
     trained = [name for name in names if isinstance(recipe.stages[name], SftStage | RlStage)]
     if not trained or (limit is None and recipe.mesh.num_devices == 1):

@@ -21,7 +21,7 @@ from loong_jax.run.stages import Work
 from loong_jax.run.texts import Texts
 
 PIECE = 64  # problems that are posed, judged and noted together
-_NO_TEXT = "\ufffd"  # what decoding writes for a token, or a part of a character, without text
+_NO_TEXT = "\ufffd"  # decoded from a token, or a part of a character, without text
 
 
 def run_samples(work: Work[SampleStage]) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def run_samples(work: Work[SampleStage]) -> dict[str, Any]:
 
 
 def _sampler(session: Session, source: sources.Source, texts: Texts) -> sampling.ProblemSampler:
-    """Of weights whose sizes need not be those of the recipe's model."""
+    """A sampler of weights whose sizes need not be those of the recipe's model."""
     rules = session.rules
     engine, weights = serve.load(source, texts.tokenizer, session.recipe.engine, rules)
     return sampling.ProblemSampler(
@@ -82,7 +82,7 @@ def _sampler(session: Session, source: sources.Source, texts: Texts) -> sampling
 
 
 def _texts_of(session: Session, source: sources.Source) -> Texts:
-    """Of the teacher; the student's where it has none of its own."""
+    """The texts of the teacher; the student's where it has none of its own."""
     own = session.texts
     if source.files is None and source.config.vocab_size == own.tokenizer.vocab_size:
         return own

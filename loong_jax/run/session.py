@@ -1,4 +1,4 @@
-"""What the stages of a run share: model, engine programs, verifier pool, problems.
+"""Objects that the stages of a run share: model, engine programs, verifier pool, problems.
 
 Built once per process, so that stages of equal shapes share compiled programs and one pool.
 """

@@ -94,7 +94,7 @@ def _for_epochs(stage: SftStage, epochs: float, lengths: Iterable[int]) -> SftSt
 
 
 def _with_sampling(recipe: Recipe, stops: tuple[str, ...]) -> Recipe:
-    """With the length of responses that the recipe gives for all, and the texts that end them."""
+    """The recipe, with its length of responses and the texts that end them in all stages."""
     changes: dict[str, Any] = {}
     if recipe.max_new_tokens is not None:
         changes["max_new_tokens"] = recipe.max_new_tokens
@@ -134,7 +134,7 @@ def _refuse_too_long(recipe: Recipe, length: int) -> None:
 
 
 def _problems(recipe: Recipe) -> Iterator[Problem]:
-    """All of a file; of generators, the first ones that are trained on and tested with."""
+    """All problems of a file; of generators, the first ones that are trained on and tested with."""
     problems = recipe.problems
     if isinstance(problems, FileProblems):
         yield from own_problems.read(problems).problems

@@ -1,4 +1,4 @@
-"""What a directory of weights is, and what lies beside them: config, tokenizer, template.
+"""Directories of weights: their kind, and the files beside them: config, tokenizer, template.
 
 Such a directory is a run (its last finished stage), a stage of one, what `loong import-hf` or
 `loong merge` wrote, or a checkpoint in the layout of Hugging Face as it was published. A run keeps
@@ -28,7 +28,7 @@ _CODE = ("*.py",)  # that auto_map in config.json names
 class Source(NamedTuple):
     """Weights and what is known of them."""
 
-    weights: AnyPath  # what `starting.load` reads
+    weights: AnyPath  # read by `starting.load`
     config: ModelConfig
     hf_config: str | None  # the config.json that the weights came with
     files: AnyPath | None  # the directory of its tokenizer.json
@@ -65,7 +65,7 @@ def find_weights(path: AnyPath) -> AnyPath:
 def tokenizer_of(
     config: ModelConfig, hf_config: str | None, files: AnyPath | None, *, where: str
 ) -> Tokenizer:
-    """Of the files given; the ASCII one for models of its 128 tokens without any.
+    """The tokenizer of the files given; without any, the ASCII one for models of its 128 tokens.
 
     Raises CheckpointError where there is none that fits, which names `where` it was looked for.
     """
@@ -109,7 +109,7 @@ def copy_files(source: AnyPath, destination: Path, *, also: tuple[str, ...] = ()
 
 
 def _places(path: AnyPath) -> list[AnyPath]:
-    """Where the files of the weights in `path` may be: there, or kept by the run they are of."""
+    """Candidates for the directory of a model's files: beside its weights, or kept by their run."""
     path = path.resolve()
     top = path.parent if path.name in ("weights", "checkpoints") else path
     runs = [above for above in top.parents[1:2] if (above / "stages").is_dir()]
@@ -117,7 +117,7 @@ def _places(path: AnyPath) -> list[AnyPath]:
 
 
 def files_beside(path: AnyPath) -> AnyPath | None:
-    """Where the files of the weights in `path` are."""
+    """The directory of the tokenizer's files for the weights in `path`; None without one."""
     return next(
         (place for place in _places(path) if any((place / n).is_file() for n in TOKENIZER_FILES)),
         None,

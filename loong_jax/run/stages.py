@@ -69,11 +69,11 @@ class Work(Generic[T]):
 
     @property
     def domains(self) -> tuple[str, ...]:
-        """Those whose problems it poses."""
+        """The domains whose problems the stage poses."""
         return getattr(self.stage, "domains", ()) or self.session.domains
 
     def weights_of(self, name: str) -> Weights:
-        """Those of an earlier stage, or from elsewhere as weights of the recipe's model."""
+        """The weights of an earlier stage, or from elsewhere as weights of the recipe's model."""
         session, given = self.session, self.directories.given
         if name in given:
             return starting.load_on(given[name], session.recipe.model, session.rules)
@@ -107,8 +107,8 @@ def save_weights(directory: Path, step: int, weights: Weights, like: Weights | N
 
 
 def load_weights(directory: Path) -> Weights:
-    """What a finished stage made, as precise as there is, on device. CheckpointError where it is
-    damaged.
+    """Loads a finished stage's weights, as precise as there are, on device. CheckpointError where
+    they are damaged.
     """
     try:
         found = checkpoint.restore(directory / "weights")
@@ -184,7 +184,7 @@ def run_sft(work: Work[SftStage]) -> dict[str, Any]:
 
 
 def _pairs(work: Work[SftStage]) -> Iterable[tuple[str, str]]:
-    """What is learnt: worked solutions, or a teacher's samples."""
+    """The training pairs: worked solutions, or a teacher's samples."""
     session, samples_of = work.session, work.stage.samples_of
     if samples_of is None:
         return session.demonstrations(work.stage)
@@ -197,11 +197,11 @@ def _say_skipped(skipped: Sequence[str], step: int) -> None:
 
 
 class _Trained(NamedTuple):
-    """What a stage trains of some weights, and as which policy."""
+    """The trained part of some weights, and its policy."""
 
     policy: PolicyModel
     weights: Weights
-    frozen: Any  # what it leaves as it is
+    frozen: Any  # the part it leaves as it is
 
 
 def _to_train(session: Session, config: LoraConfig | None, weights: Weights) -> _Trained:
@@ -213,13 +213,13 @@ def _to_train(session: Session, config: LoraConfig | None, weights: Weights) -> 
 
 
 class _RlStart(NamedTuple):
-    """Where a stage of reinforcement learning begins or goes on."""
+    """The state from which a stage of reinforcement learning begins or goes on."""
 
     state: TrainState
     versions: dict[int, Weights]  # those that rollouts may still be of
     control: dict[str, Any] | None  # of the orchestrator
     policy: PolicyModel
-    frozen: Any  # what training leaves as it is
+    frozen: Any  # the part that training leaves as it is
     reference: Weights | None  # where the objective has a penalty: what the stage started from
 
 
@@ -322,7 +322,7 @@ def _start_rl(work: Work[RlStage], trainer_settings: TrainerSettings) -> _RlStar
 
 
 def _grade(group: Group, settings: RlStage) -> tuple[Group, rewards.Disposition]:
-    """As `rewards.grade`, save that equal rewards may train: advantages are 0, a penalty is not."""
+    """`rewards.grade`, save that equal rewards may train: advantages are 0, a penalty is not."""
     graded, disposition = rewards.grade(group, settings.reward)
     if settings.learns_from_all and disposition == "filtered":
         return graded, "keep"
@@ -422,7 +422,7 @@ def run_evaluation(work: Work[EvaluationStage]) -> dict[str, Any]:
 
 
 def _known_steps(settings: SftStage | RlStage) -> int | None:
-    """How many steps a stage takes; None where time ends it."""
+    """The number of steps of a stage; None where time ends it."""
     return None if settings.wall_time_of else settings.num_steps
 
 

@@ -84,7 +84,7 @@ def load(
 def load_on(
     directory: AnyPath, config: ModelConfig, rules: ShardingRules = NO_MESH
 ) -> dict[str, Any]:
-    """As `load`, on the mesh of `rules`, or all on the first device."""
+    """Loads as `load`, on the mesh of `rules`, or all on the first device."""
     first = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     template = jax.tree.map(
         lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding or first),
@@ -117,7 +117,7 @@ def with_given_model(recipe: Recipe) -> Recipe:
 
 
 def _with_ends_tied(recipe: Recipe) -> Recipe:
-    """With stages that begin at `start_from` where it is given, and refer to a teacher's weights.
+    """The recipe with stages that begin at a given `start_from`, and refer to a teacher's weights.
 
     A cold start is left out then, and what came after it begins there too.
     """

@@ -36,7 +36,7 @@ LOOP, CONTROL = synthesis.LOOP, synthesis.CONTROL
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StatementSettings:
-    """How many statements of which kind, and who formalises them."""
+    """Numbers and kinds of statements, and their author."""
 
     theorems: Theorems = dataclasses.field(default_factory=Theorems)
     num_problems: int = 1500  # told in words: for the cold start and the pool
@@ -182,7 +182,7 @@ def run_seed(chosen: FormalOptions, seed: int, console: Console) -> dict[str, An
 
 
 def _share_first_round(directory: Path) -> None:
-    """Both arms begin with the same training, from the same seed, so it is made once."""
+    """Copies the first round to the other arm: both begin with the same training, from one seed."""
     source, target = (directory / arm / "round-0" for arm in (LOOP, CONTROL))
     partial = target.with_name("round-0.partial")
     if not target.exists():
@@ -301,7 +301,7 @@ def figures(
         }
 
     def difference(after: Round, before: Round) -> dict[str, Any]:
-        """Of solved shares, paired by statement."""
+        """The difference of solved shares, paired by statement."""
         found = metrics.paired_difference(solved(after), solved(before), seed=seed)
         return {"value": found.value, "ci95": found.ci95, "n": found.n}
 
@@ -314,7 +314,7 @@ def figures(
 
 
 def over_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What `figures` found, as means over runs of different seeds; pools as shares of themselves.
+    """Means of `figures` over runs of different seeds; pools are shares of themselves.
 
     The intervals are for other seeds and other statements (`metrics.over_runs`).
     """

@@ -131,7 +131,7 @@ def texts_of(recipe: Recipe) -> Texts:
 
 
 def texts_with(recipe: Recipe, tokenizer: Tokenizer) -> Texts:
-    """As `texts_of`, of a tokenizer that is there already."""
+    """The texts of a recipe, as `texts_of`, with a tokenizer that is there already."""
     form = recipe.form or form_of(tokenizer)
     is_chat = form.prompt == "chat" and tokenizer.chat is not None
     return Texts(
@@ -198,5 +198,5 @@ def _agent(settings: ToolSettings | None, template: ToolTemplate | ChatTurns) ->
 
 
 def tools_are_described(recipe: Recipe) -> bool:
-    """Whether prompts say what the tools are."""
+    """True if prompts describe the tools."""
     return recipe.tools is not None and recipe.tools.describe

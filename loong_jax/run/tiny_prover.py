@@ -114,7 +114,7 @@ class TinyProver:
         self._weights: Any = None
 
     def train(self, examples: Sequence[Solution], directory: Path, *, seed: int) -> None:
-        """From fresh weights; what is in `directory` already is loaded instead."""
+        """Trains from fresh weights; weights that are in `directory` already are loaded instead."""
         if checkpoint.steps(directory):
             found = checkpoint.restore(directory).arrays["weights"]
             self._weights = jax.tree.map(jnp.asarray, found)

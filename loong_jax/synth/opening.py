@@ -15,7 +15,7 @@ from loong_jax.verifiers.judge.client import Budget, Endpoint
 
 
 def endpoint_of(url: str, model: str, **settings: Any) -> Endpoint:
-    """Where the author is, as given or as the environment says.
+    """The author's endpoint, as given or as the environment says.
 
     `settings` are those of `Endpoint`. ConfigError where address or model is missing.
     """

@@ -51,7 +51,7 @@ class Case:
     answer: str
     perturbed: tuple[str, ...] | None = None
     render: Callable[[str], str] = as_it_is  # how an answer becomes a response
-    has_others: bool = False  # whether an answer beside this one may be right
+    has_others: bool = False  # an answer beside this one may be right
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ def admit(
 
 
 def _slowness() -> float:
-    """How many processes share a core, at least 1: a loaded machine is not the verifier's fault."""
+    """Processes per core, at least 1: a loaded machine is not the verifier's fault."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 

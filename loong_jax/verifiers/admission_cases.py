@@ -49,7 +49,7 @@ _KEYS = {"question", "gold", "answer", "perturbed", "render", "arguments"}
 
 
 def of_own(name: str, verifier: Any) -> Sequence[Case]:
-    """Those of a verifier of your own: `cases` of its class, rows with the keys of the file here.
+    """Cases of a verifier of your own: `cases` of its class, rows with the keys of the file here.
 
     VerifierError where there are none, or where a row has other keys.
     """

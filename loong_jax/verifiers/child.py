@@ -67,7 +67,7 @@ class Child:
         return self._read(size, deadline)
 
     def receive_until(self, end: bytes, deadline: float, max_bytes: int) -> bytes:
-        """What a child that sends no frames wrote, up to an end mark; for one reply at a time."""
+        """Reads from a child that sends no frames up to an end mark; for one reply at a time."""
         found = b""
         while not found.endswith(end):
             self._wait(self._read_fd, select.POLLIN, deadline)
@@ -117,7 +117,7 @@ class Child:
             raise TimeoutError
 
     def last_words(self, max_bytes: int = 2000) -> str:
-        """What a killed child has left on its stderr, if that is a pipe."""
+        """The rest of a killed child's stderr, if that is a pipe."""
         if self.process.stderr is None:
             return ""
         poll = select.poll()

@@ -139,7 +139,7 @@ def _judge(verifier: Any, line: bytes) -> tuple[Any, Verdict | Score]:
 
 
 def _verify_problem(verifier: Verifier, record: dict[str, Any]) -> Verdict:
-    """Of a verifier that reads problems alone: `gold`, `question` and the rest as arguments."""
+    """Verifies by a verifier that reads problems: `gold`, `question` and the rest as arguments."""
     from loong_jax.environments.environment import Problem  # which imports this package
 
     answer, gold = record.get("answer"), record.get("gold")

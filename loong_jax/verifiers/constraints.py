@@ -66,7 +66,7 @@ def _num_sentences(text: str) -> int:
 
 
 def _is_abbreviated(text: str, point: int) -> bool:
-    """Whether the point belongs to a word, to initials, or to the number of a list's item."""
+    """True if the point belongs to a word, to initials, or to the number of a list's item."""
     start = point - 8 if point > 8 else 0
     word = text[start:point].split()[-1:]
     if not word or text[point] != ".":
@@ -190,7 +190,7 @@ def check(constraints: Any, response_text: str) -> list[Checked]:
 
 
 def _written(response_text: str) -> str:
-    """What follows the thinking, as it is written: the answer's tags count where they hold all."""
+    """The text after the thinking, as written, without the answer's tags where they hold it all."""
     said = (tool_calls.spoken(response.without_end(response_text)) or "").strip()
     for opening, closing in response.ANSWERS:
         if said.startswith(opening) and said.endswith(closing):
@@ -318,7 +318,7 @@ def _texts(constraint: Mapping[str, Any]) -> list[str]:
 
 
 def _occurrences(text: str, wanted: str, *, exact: bool) -> Iterator[int]:
-    """Where a text stands as words of its own, or anywhere where that is `exact`."""
+    """The offsets at which a text stands as words of its own, or anywhere if `exact`."""
     for found in re.finditer(re.escape(wanted), text, 0 if exact else re.IGNORECASE):
         start, end = found.span()
         if exact or not (_goes_on(text, start, is_end=False) or _goes_on(text, end, is_end=True)):
@@ -330,7 +330,7 @@ def _is_there(text: str, wanted: str, exact: bool) -> bool:
 
 
 def _goes_on(text: str, place: int, *, is_end: bool) -> bool:
-    """Whether a word goes on over this place between two characters."""
+    """True if a word goes on over this place between two characters."""
     if not 0 < place < len(text):
         return False
     one, other = text[place - 1], text[place]

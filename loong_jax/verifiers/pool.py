@@ -50,7 +50,7 @@ class VerifierRequest:
 
     @functools.cached_property
     def body(self) -> bytes:
-        """What a worker needs of it, as JSON."""
+        """The request as JSON, for a worker."""
         body = {"problem": vars(self.problem), "response_text": self.response_text}
         return json.dumps(body, default=dict).encode()
 
@@ -252,7 +252,7 @@ class FormedPool:
         return self.pool.cancel(keys)
 
     def counts(self) -> dict[str, int]:
-        """Of the pool: what is malformed is not among them."""
+        """The counts of the pool: malformed answers are not among them."""
         return self.pool.counts()
 
     def pids(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""What runs on Ray, and how batches travel there: many JSON texts as one compressed block.
+"""The verifiers' actor on Ray, and its batches: many JSON texts as one compressed block.
 
 A module of its own, so that an actor's process loads little and never JAX.
 """

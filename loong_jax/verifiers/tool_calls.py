@@ -27,7 +27,7 @@ _PAIR = re.compile(
 )
 _CLOSES = re.compile("|".join(re.escape(closing) for _, closing in response.THINKING))
 _MENTIONED = re.compile(rf"\w[ \t]+(?:{_CLOSES.pattern})(?:[ \t]*[.,;:!?)]|[ \t]+(?=[a-z]))")
-# What of a schema is checked; `pattern` and its like would run expressions that come with a tool.
+# Checked keywords of a schema; `pattern` and its like would run expressions that come with a tool.
 _CHECKED = (
     *("$ref", "type", "enum", "const", "not", "anyOf", "oneOf", "allOf", "required"),
     *("properties", "additionalProperties", "items", "prefixItems", "minItems", "maxItems"),
@@ -48,7 +48,7 @@ class ToolCalls(NamedTuple):
 
 
 def spoken(text: str) -> str | None:
-    """What follows the thinking, calls as they are written; None for thinking that does not end.
+    """The text after the thinking, calls as written; None for thinking that does not end.
 
     A sentence may speak of a tag that ends thinking, where none was opened.
     """
@@ -171,7 +171,7 @@ def _require(target: Any, root: Any) -> None:
 
 
 def _misfit(validator: Any, value: Any) -> str:
-    """Why a value does not fit; "" where it does."""
+    """The fault of a value by its schema; "" where it fits."""
     try:
         error = next(validator.iter_errors(value), None)
     except RecursionError:
@@ -237,7 +237,7 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def refuse(name: str) -> Any:
-    """For NaN and infinities, which Python would read."""
+    """Refuses NaN and infinities, which Python would read."""
     raise ValueError(f"{name} is no JSON")
 
 

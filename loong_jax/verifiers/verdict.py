@@ -1,4 +1,4 @@
-"""What a verifier reads of a response, and what it says of it.
+"""Verdicts and scores of verifiers, and the answer that they read in a response.
 
 A verdict is `correct`, `wrong`, or `ungradable` with a reason; never a number. A score is a number:
 from a reward model, a rubric or a format check. The answer of a response is as data/response.py
@@ -23,7 +23,7 @@ class Verdict:
 
     outcome: Outcome
     reason: str = ""  # why it is wrong ("format", "value", ...) or ungradable ("timeout", ...)
-    evidence: str = ""  # what the decision rests on, for people; truncated by the verifier
+    evidence: str = ""  # the reason for people, truncated by the verifier
     isolation: IsolationTier = "none"
     cost_s: float = 0.0
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
@@ -60,7 +60,7 @@ class Score:
 
     value: float | None
     reason: str = ""  # why there is no value
-    evidence: str = ""  # what it rests on, for people
+    evidence: str = ""  # the reason for people
     cost_s: float = 0.0
 
     def __post_init__(self):
@@ -87,7 +87,7 @@ _FENCE = re.compile(r"```[a-z]*[ \t]*\n(.*?)\n?[ \t]*```", re.DOTALL)
 
 
 def answer_of(text: str) -> str | Verdict:
-    """What a response of any form answers, or why it is wrong: `format`, `no answer`."""
+    """The answer in a response of any form, or a wrong verdict: `format`, `no answer`."""
     if len(text) > MAX_RESPONSE_CHARS:
         return wrong("format", f"more than {MAX_RESPONSE_CHARS} characters")
     if response.after_thinking(text) is None:

@@ -36,7 +36,7 @@ class Waiting:
         return requests
 
     def can_take(self) -> bool:
-        """Whether an idle worker would get something."""
+        """True if an idle worker would get something."""
         return any(map(self._is_open, self._queues))
 
     def take(self, num_idle: int, max_requests: int) -> list[VerifierRequest]:

@@ -27,7 +27,7 @@ _MAX_LOSSES = 2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WorkerConfig:
-    """What a worker builds its verifiers from; plain JSON values, since they travel."""
+    """The settings of a worker's verifiers; plain JSON values, since they cross processes."""
 
     options: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     """Arguments of `get_verifier` by name of the verifier."""

@@ -46,7 +46,7 @@ class Chain:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StageCount:
-    """What became of the records that reached one stage. `cpu_s` is that of the stage alone."""
+    """Counts of the records that reached one stage. `cpu_s` is that of the stage alone."""
 
     name: str
     num_seen: int
@@ -260,7 +260,7 @@ def _without(alive: dict[int, dict[str, Any]], outcome: Outcome) -> dict[int, di
 
 
 class _Said:
-    """What the stages of a pass say of one chunk, as its file holds it."""
+    """The outcomes of all stages of a pass for one chunk, as its file holds them."""
 
     def __init__(self):
         self.stages: dict[str, dict[str, Any]] = {}

@@ -115,7 +115,7 @@ class CodeExecution:
         return note if note["code_pass_rate"] else "unsolved"
 
     def _run(self, record: Record, program: str) -> "list[Ran] | str":
-        """What the program did in every test, or why that is not known."""
+        """The result of the program in every test, or the reason why it is not known."""
         asked = {
             "language": self.language,
             "time_limit_s": self.time_limit_s,
@@ -135,7 +135,7 @@ class CodeExecution:
 
 @dataclasses.dataclass(frozen=True)
 class Ran:
-    """How one program did in one test; `output` is None where it crashed or ran out of time."""
+    """The result of a program in one test; `output` is None where it crashed or ran out of time."""
 
     passed: bool
     output: str | None
@@ -150,7 +150,7 @@ class Faults:
 
 
 def faults_of(table: Sequence[Sequence[Ran]], min_agreeing: int) -> Faults:
-    """Which tests the programs (rows) speak against; see `CodeExecution`.
+    """The tests that the programs (rows) speak against; see `CodeExecution`.
 
     A program is heard about the tests it fails if it passes at least as many as it fails.
     """
@@ -182,7 +182,7 @@ def tests_of(record: Record) -> list[Mapping[str, Any]] | None:
 
 
 def _setting(record: Record, name: str) -> Any:
-    """What a record says under a name, else what its verifier's arguments say."""
+    """The value under a name in a record, else in its verifier's arguments."""
     value, arguments = record.get(name), record.get("arguments")
     if value is None and isinstance(arguments, Mapping):
         return arguments.get(name)
@@ -200,7 +200,7 @@ def _ran(test: Mapping[str, Any]) -> Ran:
 
 
 def _sides(test: Mapping[str, Any]) -> tuple[str, str | None]:
-    """What goes in and what must come out, as texts; None where nothing is said."""
+    """Input and expected output of a test, as texts; the output is None where none is stated."""
     names = ("stdin", "input", "call", "function", "args", "kwargs")
     inside = {name: test[name] for name in names if name in test}
     expected = ("stdout", "output", "expected_output", "returns", "expected", "returns_any")

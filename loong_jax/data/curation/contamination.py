@@ -29,7 +29,7 @@ _FRAME_ITEMS = 4  # a long run that so many items have is the frame of a templat
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Overlap:
-    """How much of an item must be in a record."""
+    """The share of an item that a contaminated record contains."""
 
     ngram: int = 3
     min_share: float = 0.5  # of the item's runs

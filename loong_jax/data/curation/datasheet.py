@@ -24,7 +24,7 @@ _MAX_VALUES = 20  # of a field, most frequent first
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Datasheet:
-    """What is known of a corpus. `to_json` is what `datasheet.json` holds."""
+    """The facts about a corpus. `to_json` returns the content of `datasheet.json`."""
 
     name: str
     num_records: int

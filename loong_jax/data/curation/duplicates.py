@@ -34,7 +34,7 @@ _ID_TYPE = f"S{_ID_BYTES}"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Similarity:
-    """When two texts say the same.
+    """The measure by which two texts are near-duplicates.
 
     With `numbers_matter`, texts whose numbers differ are two problems, however alike their words.
     """

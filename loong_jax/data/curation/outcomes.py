@@ -1,4 +1,4 @@
-"""What attempts at a problem say about it: its difficulty, and whether its gold is right.
+"""Stages that use attempts at a problem: filters by pass rate, and a majority vote on its gold.
 
 Attempts come with the record (`outcomes`, a list of true, false and null for ungradable;
 `answers`, a list of texts) or from a file: JSON lines with `id` (or `uid`) and `correct` (or

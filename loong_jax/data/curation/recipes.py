@@ -28,7 +28,7 @@ from loong_jax.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Given:
-    """What a recipe may need that only its user knows."""
+    """Inputs of a recipe that only its user knows."""
 
     against: tuple[Path, ...] = ()  # benchmarks to keep away from
     rollouts: Path | None = None  # attempts of a policy at the problems

@@ -131,6 +131,6 @@ class SafetyKind:
 
 
 def counts(records: Sequence[Record]) -> dict[str, int]:
-    """How many records each kind of response has, all five named."""
+    """The number of records with each kind of response, all five named."""
     found = Counter(str(note_of(record, "response_kind")) for record in records)
     return {kind: found[kind] for kind in KINDS}

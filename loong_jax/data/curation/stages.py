@@ -1,4 +1,4 @@
-"""What a stage of a curation is: it looks at records, drops some with a reason, notes things.
+"""Stages of a curation: each looks at records, drops some with a reason, adds notes to others.
 
 A record is a JSON object: `prompt` (or `messages`), perhaps `gold`, `response`, `id`, `domain`,
 `origin`, `licence`, and whatever else its source has. Notes of earlier stages stand under `notes`.
@@ -25,7 +25,7 @@ Sketch: TypeAlias = dict[str, np.ndarray]  # arrays with one row per record
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a stage says, by the index of the record among those it was given.
+    """The decisions of a stage, by the index of the record among those it was given.
 
     A reason is a word or a few, perhaps with a detail after a colon: "duplicate: of item-7". What
     stands before the colon is what is counted.
@@ -41,7 +41,7 @@ class RecordFilter(Protocol):
     def name(self) -> str: ...
 
     def reason(self, record: Record) -> Said:
-        """Why the record is dropped, or what is noted of one that stays."""
+        """The reason to drop the record, or notes on one that stays."""
         ...
 
 
@@ -69,7 +69,7 @@ Stage: TypeAlias = RecordFilter | ChunkFilter | CorpusFilter
 
 
 def judge(stage: RecordFilter | ChunkFilter, records: Sequence[Record]) -> Outcome:
-    """What a stage says of a few records, whichever of the first two forms it has."""
+    """Applies a stage of either of the first two forms to a few records."""
     if isinstance(stage, ChunkFilter):
         return stage.judge(records)
     said = {index: stage.reason(record) for index, record in enumerate(records)}
@@ -78,7 +78,7 @@ def judge(stage: RecordFilter | ChunkFilter, records: Sequence[Record]) -> Outco
 
 
 def prompt_of(record: Record) -> str:
-    """What the model is asked: `prompt`, else the messages that are not its own."""
+    """The prompt of a record: `prompt`, else its messages that are not the assistant's."""
     prompt = record.get("prompt")
     if isinstance(prompt, str):
         return prompt
@@ -104,7 +104,7 @@ def list_of(record: Record, key: str) -> Sequence[Any]:
 
 
 def note_of(record: Record, key: str) -> Any:
-    """What an earlier stage noted, else what the record itself says under that key."""
+    """The note of an earlier stage under that key, else the record's own field."""
     notes = record.get("notes")
     if isinstance(notes, Mapping) and key in notes:
         return notes[key]

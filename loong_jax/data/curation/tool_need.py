@@ -1,4 +1,4 @@
-"""Which queries need tools, and trajectories with tools made alike and sorted by complexity.
+"""Selection of queries that need tools; trajectories with tools, normalised and sorted.
 
 LongCat-Flash-Thinking 2.2.3: v_x is the pass rate with tools minus that without, and a query stays
 where v_x > tau_1, the rate with tools > tau_2 and the rate without < tau_3.
@@ -63,7 +63,7 @@ Depth = Literal["answer", "lookup", "multi-hop", "planning"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Complexity:
-    """How a trajectory uses tools."""
+    """Statistics of the tool calls in a trajectory."""
 
     num_calls: int
     num_turns: int  # turns of the policy that call

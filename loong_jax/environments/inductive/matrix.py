@@ -35,7 +35,7 @@ RULES: dict[str, Callable[[int, int, Triple], int | None]] = {
 
 
 def _thirds(column: Sequence[Triple]) -> set[int]:
-    """What every rule that holds in the first two rows puts in the third."""
+    """The third entries that some rule, true of the first two rows, gives for the third row."""
     found = set()
     for rule in RULES.values():
         if all(rule(row[0], row[1], column[0]) == row[2] for row in column[:2]):

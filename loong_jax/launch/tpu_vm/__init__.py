@@ -1,4 +1,4 @@
-"""A run on a TPU slice through `gcloud`: topology, the commands of each action, who runs them."""
+"""A run on a TPU slice through gcloud: topology, the commands of each action, who runs them."""
 
 from loong_jax.launch.tpu_vm.actions import perform, state_of
 from loong_jax.launch.tpu_vm.commands import (

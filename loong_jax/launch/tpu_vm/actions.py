@@ -78,7 +78,7 @@ def _perform_all(vm: TpuVm, job: Job, say: Callable[[str], None], every_s: float
 
 
 def parts_before_logs(told: str) -> tuple[str, ...]:
-    """What `all` has to do on machines that are there; `told` is what their hosts say of the run.
+    """The parts of `all` that remain on existing machines; `told` is their report on the run.
 
     Beside a run that is going on, a host that lost its part, by a reboot say, starts it again.
     """
@@ -92,7 +92,7 @@ def _is_going_on(told: str) -> bool:
 
 
 def _says(told: str, pattern: str) -> re.Match[str] | None:
-    """Where a host says of its run what begins like that."""
+    """The first line in which a host reports something that begins with the pattern."""
     return re.search(rf"^\S+: {pattern}", told, re.MULTILINE)
 
 
@@ -175,7 +175,7 @@ def _how_it_ended(vm: TpuVm, say: Callable[[str], None]) -> int | None:
 
 
 def _steps_to_create(vm: TpuVm, say: Callable[[str], None]) -> list[Step]:
-    """What is left to do, given what is there: a request that died is replaced."""
+    """The steps that remain until the machine is there: a request that died is replaced."""
     state = state_of(vm)
     say(f"{vm.name}: {state or 'not there yet'}")
     match state:

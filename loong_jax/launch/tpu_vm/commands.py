@@ -87,7 +87,7 @@ class TpuVm:
 
 
 def train_words(vm: TpuVm, job: Job) -> tuple[str, ...]:
-    """What follows `loong` on every host.
+    """The arguments of `loong` on every host.
 
     Raises ConfigError when the hosts would have no place in common for checkpoints, and for a
     directory of the run other than the one that `worker.sh` keeps.
@@ -118,7 +118,7 @@ def train_words(vm: TpuVm, job: Job) -> tuple[str, ...]:
 
 
 def _values(words: Sequence[str], option: str) -> list[str]:
-    """What is given for an option, as `--option VALUE` or `--option=VALUE`."""
+    """The values given for an option, as `--option VALUE` or `--option=VALUE`."""
     values = [after for word, after in itertools.pairwise(words) if word == option]
     return values + [w.partition("=")[2] for w in words if w.startswith(f"{option}=")]
 
@@ -287,7 +287,7 @@ def _where(vm: TpuVm) -> tuple[str, str]:
 
 
 def _run_root(vm: TpuVm) -> str:
-    """Where the run's small files are kept between machines; - for nowhere."""
+    """The bucket directory of the run's small files, which outlives machines; - for none."""
     return f"{vm.bucket}/{vm.name}/run" if vm.bucket else "-"
 
 

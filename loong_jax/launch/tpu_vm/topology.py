@@ -14,9 +14,9 @@ from loong_jax.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Generation:
-    """What Cloud calls a generation of chips, and how it counts them."""
+    """A generation of chips: its names at Google Cloud, and how they are counted there."""
 
-    accelerator: str  # what an accelerator type starts with
+    accelerator: str  # prefix of an accelerator type
     counted_per_chip: int  # its number counts cores where 2
     devices_per_chip: int  # as JAX sees them
     runtime_version: str

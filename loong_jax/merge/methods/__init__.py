@@ -23,7 +23,7 @@ METHODS: dict[str, type[Method]] = {  # by name on the command line
     "fisher": Fisher,
     "fisher-deltas": FisherDeltas,
 }
-# What a recipe's fusion may be of: it has no importances, and no number of experts is fixed.
+# Methods for a recipe's fusion: they need no importances and no fixed number of experts.
 FusionMethod = (
     LongcatFusion
     | Linear

@@ -29,7 +29,7 @@ class Thinning(method.Method):
         return (self.keep_rate,) * num_experts
 
     def factors(self, matrix) -> np.ndarray:
-        """What deltas are multiplied by besides."""
+        """Factors of the deltas beside dropout's rescale, one per expert."""
         return np.ones(matrix.num_experts)
 
     def measure(self, matrix):

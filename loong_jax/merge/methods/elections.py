@@ -81,7 +81,7 @@ def _digit(counts: np.ndarray, num_kept: int) -> tuple[int, int]:
 
 
 def _histogram(model, index: int, upper: int | None) -> np.ndarray:
-    """How often each half of the bits occurs: the upper, or the lower after a given upper one."""
+    """A histogram of half of the bits: the upper half, or the lower after a given upper one."""
 
     def count(matrix, start: int, stop: int) -> np.ndarray:
         sizes = measures.magnitudes(matrix.read(start, stop, only=index))[0]
@@ -249,7 +249,7 @@ class Ram(method.Method):
 
 
 def _movers(deltas: method.Deltas, threshold: method.Number) -> tuple[method.Marks, Array]:
-    """Which experts move an entry by more than `threshold`, and how many."""
+    """True where an expert moves an entry by more than `threshold`; and how many experts do."""
     moved = tuple(jnp.abs(delta) > threshold for delta in deltas)
     return moved, method.add([mark.astype(jnp.int32) for mark in moved])
 

@@ -1,4 +1,4 @@
-"""What a method of fusion is, and the steps that several take.
+"""The interface of a method of fusion, and the steps that several methods share.
 
 b is the base, e_i an expert, d_i = e_i - b its delta, w_i its weight; everything is float32. An
 equation works entry by entry: what depends on a whole matrix or on the whole model (a threshold, a
@@ -27,11 +27,11 @@ Deltas = tuple[Float[Array, "*leaf"], ...]
 Marks = tuple[Bool[Array, "*leaf"], ...]
 Number = Array | float  # traced, so that a grid of settings is compiled once
 Numbers = tuple[Number, ...]  # one per expert
-Known = dict[str, Any]  # what was measured, by name
+Known = dict[str, Any]  # measurements by name
 
 
 class Inputs(NamedTuple):
-    """What an equation is given of a piece, and what it may know of masks."""
+    """Arguments of an equation for one piece of a leaf."""
 
     base: Float[Array, "*leaf"]
     models: Deltas
@@ -44,12 +44,12 @@ class Inputs(NamedTuple):
 
 class FusedLeaf(NamedTuple):
     value: Float[Array, "*leaf"]
-    kept: Marks  # what dropout, trimming or selection left of each delta
-    agreed: Marks  # what the election left of it
+    kept: Marks  # entries that dropout, trimming or selection left of each delta
+    agreed: Marks  # entries that the election left of it
 
 
 class Bound(NamedTuple):
-    """What a setting must be."""
+    """A condition on a setting, and its words for an error."""
 
     holds: Callable[[Any], bool]
     said: str
@@ -103,15 +103,15 @@ class Method:
         return is_thinned or type(self).measure is not Method.measure
 
     def measure_model(self, model: "WholeModel") -> Known:
-        """What the method must know of the whole model before the first leaf."""
+        """Statistics of the whole model, which the method needs before the first leaf."""
         return {}
 
     def measure(self, matrix: "Matrix") -> Known:
-        """What the equation must know of one matrix."""
+        """Statistics of one matrix, which the equation needs."""
         return {}
 
     def keep_rates(self, num_experts: int, ranks: Any, row_length: int) -> tuple[Any, ...]:
-        """Of every expert's entries, where masks are drawn."""
+        """The keep rate of every expert's entries, where masks are drawn."""
         return (None,) * num_experts
 
     def equation(self, given: Inputs, known: Known) -> "Array | FusedLeaf":
@@ -119,7 +119,7 @@ class Method:
         raise NotImplementedError
 
     def fuse(self, given: Inputs, known: Known) -> FusedLeaf:
-        """As `equation`, but NaN where a delta is not finite: a mask, a threshold or an election
+        """The `equation`, but NaN where a delta is not finite: a mask, a threshold or an election
         would leave such an entry out and the merge look sound.
         """
         if self.leaves_entries_out:
@@ -132,7 +132,7 @@ class Method:
 
 
 def elect(terms: Deltas, zero_sum: str = "plus") -> Marks:
-    """Where each term has the sign of the sum of terms. A term of exactly zero never agrees."""
+    """True where a term has the sign of the sum of terms. A term of exactly zero never agrees."""
     total = add(terms)
     sign = jnp.sign(total) if zero_sum == "drop" else jnp.where(total >= 0, 1.0, -1.0)
     return tuple((jnp.sign(term) == sign) & (term != 0) for term in terms)

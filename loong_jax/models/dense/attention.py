@@ -22,7 +22,7 @@ _MOST_SCORES = 1 << 26  # in memory at once: 256 MiB of float32
 
 
 class View(NamedTuple):
-    """Which keys a query may see: those of its own segment or of its parent, up to its own index.
+    """The mask of attention: a query sees keys of its segment or its parent, up to its own index.
 
     Segment 0 is padding and sees nothing.
     """
@@ -35,7 +35,7 @@ class View(NamedTuple):
 
     @classmethod
     def of_cache(cls, position: Int[Array, "B T"], capacity: int) -> "View":
-        """Of queries at these positions over the entries of a cache."""
+        """The mask of queries at these positions over the entries of a cache."""
         key_index_BS = jnp.zeros_like(position[:, :1]) + jnp.arange(capacity)[None]
         one_BT, one_BS = jnp.ones_like(position), jnp.ones_like(key_index_BS)
         return cls(one_BT, one_BT, position, one_BS, key_index_BS)
@@ -120,7 +120,7 @@ class GroupedAttention(parameters.Gathering, nnx.Module):
         view: View,
         length: str | None = "act_length",
     ) -> Float[Array, "B T D"]:
-        """What the attention adds to the residual stream, which lies as its input `x`.
+        """The attention's contribution to the residual stream, sharded as its input `x`.
 
         `length` names the logical axis of T.
         """

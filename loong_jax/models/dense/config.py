@@ -96,7 +96,7 @@ class DenseConfig:
         return self.num_heads * 2 * self.head_dim
 
     def chunk_rows(self, num_tokens: int) -> int | None:
-        """How many sequences of `num_tokens` make a chunk; None where there are no chunks."""
+        """The number of sequences of `num_tokens` in a chunk; None where there are no chunks."""
         return self.chunk_tokens and max(1, self.chunk_tokens // max(1, num_tokens))
 
     @classmethod

@@ -1,4 +1,4 @@
-"""How Llama, Qwen2 and Qwen3 are published: their config.json and the names of their tensors.
+"""The published form of Llama, Qwen2 and Qwen3: their config.json and names of tensors.
 
 A missing key has the default that transformers gives it for the architecture. Keys that would
 change what the model computes in a way that is not built here are refused; all others are kept
@@ -145,7 +145,7 @@ def _rotary(config: DenseConfig) -> Rotary:
 
 
 def _architecture(record: Mapping[str, Any]) -> Architecture:
-    """Of `architectures`, or of `model_type` where there is none; both must agree."""
+    """The architecture by `architectures`, or `model_type` where there is none; both must agree."""
     named, kind = record.get("architectures"), record.get("model_type")
     for one in ARCHITECTURES.values():
         fits = named in ([one.name], None, []) and kind in (one.model_type, None)
@@ -205,7 +205,7 @@ def _refuse_other_models(record: Mapping[str, Any]) -> None:
 
 
 def _sliding_window(record: Mapping[str, Any]) -> str | None:
-    """What says that a window is shorter than the sequences that some layer may meet."""
+    """The setting by which a window is shorter than a possible sequence in some layer, if any."""
     window, kinds = record.get("sliding_window"), record.get("layer_types")
     if odd := [kind for kind in kinds or () if kind != "full_attention"]:
         return f"{odd[0]!r} among its layer_types"

@@ -59,7 +59,7 @@ class DenseDecoder(nnx.Module):
         self.cut: Any = None  # the weights of each layer, where `layers_cut` has been called
         self.imported_config: str | None = None  # the config.json that the weights came with
         self.imported_dtype: str | None = None  # of the embedding in the files beside it
-        self.imported_layout: str | None = None  # of these files
+        self.imported_layout: str | None = None  # of these files, see `hf.writing`
         with self.rules.scope():
             vocab, embed, dtype = config.vocab_size, config.hidden_size, config.param_dtype
             self.embedding = parameters.kernel(
@@ -114,7 +114,7 @@ class DenseDecoder(nnx.Module):
         cache: KeyValueCache | None = None,
         start: Int[Array, "B"] | None = None,
     ) -> tuple[DenseOutput, KeyValueCache]:
-        """As a call, and the cache of its T positions, or with `cache` the next chunk of a prompt.
+        """A call that also returns the cache of its T positions; with `cache`, the next chunk.
 
         `mask` is true where there is a token; the tokens of a sequence stand together, with
         padding on either side. Entry s of the cache is position s, and entries past the last token
@@ -285,5 +285,5 @@ def init_weights(
 def abstract_weights(
     config: DenseConfig, rules: ShardingRules | None = None
 ) -> tuple[nnx.GraphDef, Weights]:
-    """As `init_weights`, without making any array: leaves are `jax.ShapeDtypeStruct`."""
+    """The graph and the abstract weights: leaves are `jax.ShapeDtypeStruct`, no array is made."""
     return decoder.abstract(functools.partial(DenseDecoder, config), rules)

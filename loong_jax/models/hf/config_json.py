@@ -243,7 +243,7 @@ def _not_built(what: str, kinds: tuple[Kind, ...]) -> ConfigError:
 
 
 def _original_length(record: Mapping[str, Any], rope: Json) -> Any:
-    """Of the key inside the rope record or beside it, which transformers takes before the other."""
+    """The original length, inside the rope record or beside it, which transformers takes first."""
     inner, outer = rope.get(_ORIGINAL_LENGTH), record.get(_ORIGINAL_LENGTH)
     if outer is not None:
         check_number(_ORIGINAL_LENGTH, outer)

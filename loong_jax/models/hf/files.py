@@ -22,7 +22,7 @@ from loong_jax.errors import CheckpointError
 from loong_jax.remote import AnyPath, RemotePath
 
 Entry = tuple[str, np.dtype, tuple[int, ...]]  # name, dtype and shape of a tensor
-Metadata = Mapping[str, str]  # what a header says beside its tensors
+Metadata = Mapping[str, str]  # of a header, beside its tensors
 Opened = dict[AnyPath, np.memmap]  # local files that are open
 
 INDEX = "model.safetensors.index.json"
@@ -45,11 +45,11 @@ DTYPES: dict[str, np.dtype] = {  # in the order in which safetensors lays them o
 }
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 _RANKS = {dtype: rank for rank, dtype in enumerate(CODES)}
-METADATA: Metadata = {"format": "pt"}  # what transformers writes
+METADATA: Metadata = {"format": "pt"}  # as transformers writes it
 
 
 class StoredTensor(NamedTuple):
-    """Where a tensor lies and what it is."""
+    """A tensor in a file: place, dtype and shape."""
 
     file: AnyPath
     dtype: np.dtype
@@ -224,7 +224,7 @@ def write_file(
 
 
 def is_whole(file: Path, tensors: Sequence[Entry], metadata: Metadata | None = METADATA) -> bool:
-    """Whether `write_file` wrote a file of these tensors there."""
+    """True if the file is complete: `write_file` has written exactly these tensors there."""
     header, stored = lay_out(file, tensors, metadata)
     size = max((tensor.end for tensor in stored.values()), default=len(header))
     try:
@@ -235,14 +235,16 @@ def is_whole(file: Path, tensors: Sequence[Entry], metadata: Metadata | None = M
 
 
 def in_order(tensors: Iterable[Entry]) -> list[Entry]:
-    """As safetensors lays them out: wider types first, so that all are aligned, then by name."""
+    """Tensors in safetensors' order: wider types first, so that all are aligned, then by name."""
     return sorted(tensors, key=lambda tensor: (_RANKS[tensor[1]], tensor[0]))
 
 
 def lay_out(
     file: Path, tensors: Sequence[Entry], metadata: Metadata | None = METADATA
 ) -> tuple[bytes, dict[str, StoredTensor]]:
-    """What `file` of these tensors, in this order, begins with, and where each will lie.
+    """The header of a `file` of these tensors, in this order, and the place of each tensor.
+
+    Equal to the byte to safetensors' own.
 
     To the byte what safetensors writes.
     """
@@ -263,7 +265,7 @@ def lay_out(
 
 
 def is_dangling(index: Path) -> bool:
-    """Whether it is an index and none of the files that it names is there."""
+    """True if the file is an index, and no file that it names exists."""
     try:
         weight_map = _read_index(index)
     except CheckpointError:

@@ -42,7 +42,7 @@ _NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-_ROPE_FACTORS = "rope_freqs.weight"  # what llama3 scaling comes to, one factor for each frequency
+_ROPE_FACTORS = "rope_freqs.weight"  # llama3 scaling, one factor for each frequency
 
 
 def import_gguf(source: Path, destination: Path, *, dtype: DTypeLike = "float32") -> None:

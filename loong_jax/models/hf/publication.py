@@ -1,4 +1,4 @@
-"""How checkpoints of a model family are published: names of architectures, config, tensors.
+"""The published form of a model family's checkpoints: names of architectures, config, tensors.
 
 A tensor is one slice of a leaf, transposed: published matrices are stored (out, in), ours (in, out)
 with heads as axes of their own and layers and experts stacked.
@@ -75,7 +75,7 @@ def table(
 
 
 def meet(a: Bounds, b: Bounds) -> Region | None:
-    """What two regions of one leaf have in common, None where that is nothing."""
+    """The intersection of two regions of one leaf; None where it is empty."""
     common = tuple((max(p[0], q[0]), min(p[1], q[1])) for p, q in zip(a, b, strict=True))
     return common if all(start < stop for start, stop in common) else None
 
@@ -112,7 +112,7 @@ def _nothing(*_: Any) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Publication:
-    """What tells the checkpoints of a family from others, and what their files mean.
+    """The published form of a family: how its checkpoints are recognised, and what files mean.
 
     `dtype` and `param_dtype` are fields of its configs. Leaves are by path, with shapes.
     """
@@ -145,7 +145,7 @@ def bits_differ(found: Tensors, opened: Opened, first: str, second: str, rows: i
 
 
 def publications() -> tuple[Publication, ...]:
-    """Of every family; the first is meant where config.json names nothing."""
+    """The publications of all families; the first is meant where config.json names nothing."""
     from loong_jax.models.dense import hf as dense  # they are made of this package
     from loong_jax.models.moe import hf as longcat
 
@@ -153,7 +153,7 @@ def publications() -> tuple[Publication, ...]:
 
 
 def publication_of(record: Mapping[str, Any]) -> Publication:
-    """How the model that a config.json names is published.
+    """The publication of the model that a config.json names.
 
     `architectures` tells, and `model_type` where there is none. Raises ConfigError for a model that
     is not built here.
@@ -174,5 +174,5 @@ def publication_of(record: Mapping[str, Any]) -> Publication:
 
 
 def published_as(config: Any) -> Publication:
-    """How models of a config are published."""
+    """The publication of a config's family."""
     return next(one for one in publications() if isinstance(config, one.config_type))

@@ -106,7 +106,7 @@ def _write(whole: jax.Array, block: jax.Array, start: Any) -> jax.Array:
 
 
 def is_finite(values: np.ndarray) -> bool:
-    """Whether no float is infinite or no number, seen by its exponent."""
+    """True if no value is infinite or NaN, judged by the exponent bits."""
     kind, ones = _EXPONENTS[values.dtype.name]
     return not values.size or int((values.view(kind) & kind(ones)).max()) != ones
 

@@ -149,7 +149,7 @@ def _own(directory: Path) -> set[str]:
 
 
 def _seen(file: Path) -> list[int] | None:
-    """What tells a file from another one of its name."""
+    """Size and modification time, which tell a file from another one of its name."""
     try:
         status = file.lstat()
     except OSError:

@@ -85,7 +85,7 @@ def _fitted(layout: str, tensors: Mapping[str, Entry]) -> tuple[list[FilePlan], 
 
 
 def _is_plain(file: str) -> bool:
-    """Whether a loader takes a file of that name for weights, and it lies in no other directory."""
+    """True if the file lies in the directory itself and a loader takes its name for weights."""
     return file.endswith(".safetensors") and not file.startswith(".") and "/" not in file
 
 
@@ -137,7 +137,7 @@ def save_weights_hf(
     max_shard_bytes: int | None = None,
     source: str | None = None,
 ) -> int:
-    """As `save_hf`, from the weights as a nested dict of JAX or NumPy arrays.
+    """Saves weights as `save_hf` does a model: a nested dict of JAX or NumPy arrays.
 
     `config_text` is the config.json that they came with, beside an embedding of `stored_dtype` and
     in files of `stored_layout`. With `source`, which tells these weights from all others, a save of

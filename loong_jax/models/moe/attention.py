@@ -29,7 +29,7 @@ LATENTS = "latents"  # the name under which a checkpoint policy finds what the r
 
 
 class Latent(NamedTuple):
-    """What one attention keeps of each token."""
+    """The entries that one attention caches for each token."""
 
     latent: Float[Array, "B S C"]  # after its norm and alpha_kv
     rope_key: Float[Array, "B S R"]  # rotated; first components of all pairs, then the second
@@ -80,7 +80,7 @@ class LatentAttention(parameters.Gathering, nnx.Module):
         self.out = matrix("out", heads, c.v_head_dim, width, fan_in=fan_in, gain=c.residual_gain)
 
     def sharded_matrices(self) -> parameters.Matrices:
-        """As elsewhere; no gradient comes back this way: see `with_matrices`."""
+        """The sharded matrices; no gradient comes back this way: see `with_matrices`."""
         return jax.lax.stop_gradient(super().sharded_matrices())
 
     def with_matrices(self, weights: parameters.Matrices) -> "LatentAttention":

@@ -1,4 +1,4 @@
-"""What keeps routing and states in bounds while training: the biases' controller, losses, measures.
+"""Balance of routing and size of states in training: the biases' controller, losses, measures.
 
 Losses and measures are functions of what a call of the model returns. In formulas n is the number
 of unmasked tokens of that call, a micro-batch over all devices; nothing is counted per sequence.
@@ -64,7 +64,7 @@ class BiasController:
 
     @property
     def remembers(self) -> bool:
-        """Whether earlier errors matter."""
+        """True if earlier errors enter the update."""
         return bool(self.proportional or self.derivative)
 
     def update(

@@ -52,7 +52,7 @@ class NgramEmbedding:
         return tuple(self.base_rows + 2 * table + 1 for table in range(len(self.orders)))
 
 
-# What a layer can keep for its backward pass: rows that arrived, the residual stream between its
+# A layer may keep for its backward pass: rows that arrived, the residual stream between its
 # sub-layers, the logits of the router, the products of gate and up of either FFN and, where they
 # are grouped products, of the experts, what splash attention or cuDNN needs to go back, the
 # queries, keys and values of cuDNN, and what the ranks of an attention hold before their norms.
@@ -124,7 +124,7 @@ class MoEConfig:
     dtype: DTypeLike = jnp.float32  # of activations
     param_dtype: DTypeLike = jnp.float32  # of weights; router and norms stay float32
     exchange: Exchange = GatherExchange()
-    token_chunks: int = 1  # of a device's tokens: one travels while another meets its experts
+    token_chunks: int = 1  # of a device's tokens: one is exchanged while experts compute another
     expert_gemm: ExpertGemm = "auto"
     remat: RematWord | tuple[str, ...] = "off"
 
@@ -231,12 +231,12 @@ class MoEConfig:
 
     @property
     def attention_scale(self) -> float:
-        """What scores are multiplied by before the softmax."""
+        """The factor of attention scores before the softmax."""
         plain = (self.qk_nope_head_dim + self.qk_rope_head_dim) ** -0.5
         return plain if self.yarn is None else plain * self.yarn.score_scale
 
     def chunk_rows(self, num_tokens: int) -> int | None:
-        """How many sequences of `num_tokens` make a chunk; None where there are no chunks."""
+        """The number of sequences of `num_tokens` in a chunk; None where there are no chunks."""
         return self.chunk_tokens and max(1, self.chunk_tokens // max(1, num_tokens))
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Which way attention is computed, and what a mesh has to do with it.
+"""The choice of an attention kernel, and its sharding.
 
 Queries stay where they are. Under context parallelism every device holds a part of the sequence
 and gathers what it needs of the rest as latents with their rotary keys: C + R values per token
@@ -44,7 +44,7 @@ _CAUSAL_QUERIES = 72  # at most so many at a time: fewer leave out more keys and
 
 
 def choose(num_queries: int, num_keys: int, platform: str, *, fused: bool = False) -> AttentionKind:
-    """What suits the lengths on one device and its platform; `fused` where `cudnn.fits`."""
+    """The kind of attention for these lengths on one device; `fused` where `cudnn.fits`."""
     if num_queries * num_keys <= _MOST_PAIRS:
         return WholeScores()
     if platform == "tpu" and splash.fits(num_queries, num_keys):

@@ -1,10 +1,10 @@
 """The experts of a layer: those with weights over the rows that chose them, and the identity.
 
-A mixture is made in five steps, so that a layer can do other work while rows travel (`overlap`):
-`pack` puts tokens into rows, `send` brings them to the devices that hold their experts, `run`
-computes there, `send_back` returns what those made, `mix` adds it up. Choices of zero-computation
+A mixture is made in five steps, so that a layer can do other work during the exchange (`overlap`):
+`pack` puts tokens into rows, `send` dispatches these to the devices of their experts, `run`
+computes there, `send_back` returns the outputs, `mix` combines them. Choices of zero-computation
 experts never become rows: they only add their gates to the weight of the identity. A device may
-send its tokens in chunks. Source: arXiv:2509.01322, section 2.1.
+dispatch its tokens in chunks. Source: arXiv:2509.01322, section 2.1.
 """
 
 import dataclasses
@@ -52,7 +52,7 @@ class Chunk(NamedTuple):
     round: Tree
     num_rounds: Int[Array, ""]  # until all have been sent; 1 unless a buffer is too small
     num_overflowed: Int[Array, ""]  # choices that are not sent now, over all devices
-    rest: Float[Array, "tokens D"] | None = None  # what became of those
+    rest: Float[Array, "tokens D"] | None = None  # outputs of those
 
 
 class Experts(nnx.Module):
@@ -149,7 +149,7 @@ class Experts(nnx.Module):
         return chunk._replace(rows=dataclasses.replace(arrived, packed=packed))
 
     def gathered_weights(self, x: Float[Array, "B T D"]) -> tuple[Array, Array]:
-        """Those of this device's experts; rows lie on the mesh as the tokens `x` do."""
+        """The weights of this device's experts; rows lie on the mesh as the tokens `x` do."""
         gate_up, down = (a[...].astype(self.config.dtype) for a in (self.gate_up, self.down))
         if self.layer is not None:
             return gate_up, down
@@ -164,7 +164,7 @@ class Experts(nnx.Module):
         i: int,
         weights: tuple[Array, Array],
     ) -> Chunk:
-        """What this device's experts make of chunk i, and of what waits for a later round."""
+        """The outputs of this device's experts for chunk i, and those of later rounds."""
         rules, places = self.rules, _Places.of(self.rules, x)
         placement, dtype = self._placement(x), x.dtype
         own = self._own_tokens(x, i)
@@ -330,7 +330,7 @@ def _of_layer(
 
 
 class _Places(NamedTuple):
-    """Where tokens and rows lie on the mesh, as partitions; without a mesh nobody looks."""
+    """Partitions of tokens and rows on the mesh; unused without one."""
 
     tokens: PartitionSpec = PartitionSpec()
     rows: PartitionSpec = PartitionSpec()

@@ -1,4 +1,4 @@
-"""How LongCat-Flash is published: its config.json, its tensors, and what only values tell.
+"""The published form of LongCat-Flash: its config.json, its tensors, facts that only values tell.
 
 A missing key of config.json has the default that transformers gives it, the published 560B model's.
 Keys that would change what the model computes in a way that is not built here are refused; all
@@ -163,7 +163,7 @@ def write_config(
 
 
 def _own_fields_that_differ(config: MoEConfig, record: Json) -> Json:
-    """Those of `config` that `record` does not give."""
+    """The fields of `config` that `record` does not give."""
     known = read_config(record)
     fields = {name: getattr(config, name) for name in _OWN_FIELDS}
     return {name: value for name, value in fields.items() if value != getattr(known, name)}
@@ -419,7 +419,7 @@ def _select(found: Tensors, opened: Opened, _: Json) -> tuple[Json, Tensors]:
 
 
 def _explain(missing: set[str], extra: set[str], config: MoEConfig) -> str | None:
-    """What is wrong with names that are missing or too many, and the remedy."""
+    """The fault behind missing or superfluous names, and its remedy; None for no known one."""
     fused = [name for name in extra if re.search(r"experts\.(gate_up_proj|down_proj)$", name)]
     dummies = [name for name in extra if _expert_of(name) >= config.num_experts]
     if fused:

@@ -1,4 +1,4 @@
-"""What attention mixes, and who may see whom: two numbers per token instead of all pairs."""
+"""The operands of attention, and its mask: two numbers per token in place of a matrix of pairs."""
 
 from typing import NamedTuple
 
@@ -33,7 +33,7 @@ def expand(
     key_up: Float[Array, "C N H"],
     value_up: Float[Array, "C N U"],
 ) -> tuple[Float[Array, "B N S h"], Float[Array, "B N S U"]]:
-    """As `Operands.expanded`, heads before keys."""
+    """Keys and values as `Operands.expanded` gives them, heads before keys."""
     key_BNSH = jnp.swapaxes(project(latent, key_up), 1, 2)
     rope_BNSR = jnp.broadcast_to(rope_key[:, None], (*key_BNSH.shape[:3], rope_key.shape[-1]))
     key_BNSh = jnp.concatenate([key_BNSH, rope_BNSR], axis=-1)

@@ -2,7 +2,7 @@
 
 Ways in: a call over whole sequences, `prefill`, which also fills a cache, and over that cache
 `decode`, one token per sequence, or `extend`, a few at once. Beside these `draft` and
-`draft_extend` run the head that drafts one more token, where the config has one. Weights travel as
+`draft_extend` run the head that drafts one more token, where the config has one. Weights are
 plain nested dicts; see `init_weights`. Source: arXiv:2509.01322.
 """
 
@@ -49,7 +49,7 @@ class _Rows(NamedTuple):
     """
 
     tokens: Int[Array, "B T"]
-    recent: Int[Array, "B T order"] | None  # what an n-gram embedding sees of each token
+    recent: Int[Array, "B T order"] | None  # the last ones up to each token, for n-gram embeddings
     positions: Int[Array, "B T"]
     mask: Bool[Array, "B T"]
     attention_mask: AttentionMask
@@ -64,7 +64,7 @@ class LongcatFlash(nnx.Module):
         self.cut: Any = None  # the weights of each layer, where `layers_cut` has been called
         self.imported_config: str | None = None  # the config.json that the weights came with
         self.imported_dtype: str | None = None  # of the embedding in the files beside it
-        self.imported_layout: str | None = None  # of these files, see `convert.layout`
+        self.imported_layout: str | None = None  # of these files, see `hf.writing`
         with self.rules.scope():
             self._make_weights(config, rngs)
 
@@ -121,7 +121,7 @@ class LongcatFlash(nnx.Module):
         start: Int[Array, "B"] | None = None,
         history: Int[Array, "B before"] | None = None,
     ) -> tuple[ModelOutput, LatentCache]:
-        """As a call, and the cache of its T positions, or with `cache` the next chunk of a prompt.
+        """A call that also returns the cache of its T positions; with `cache`, the next chunk.
 
         `mask` is true where there is a token; the tokens of a sequence stand together, with
         padding on either side. Entry s of the cache is position s, and entries past the last token
@@ -171,7 +171,7 @@ class LongcatFlash(nnx.Module):
         mask: Bool[Array, "B T"] | None = None,
         segment_ids: Int[Array, "B T"] | None = None,
     ) -> tuple[Float[Array, "B T D"], Latent]:
-        """As `draft`, up to the states that `logits_of` takes."""
+        """The states of `draft`, which `logits_of` takes."""
         rules, rows = self.rules, self._rows(next_tokens, positions, mask, segment_ids)
         hidden = rules.place(hidden, "act_batch", "act_length", "act_embed")
         hidden, word = (context.enter(a, rules) for a in (hidden, self._word(rows.tokens)))
@@ -187,7 +187,7 @@ class LongcatFlash(nnx.Module):
         positions: Int[Array, "B"],
         cache: Latent,
     ) -> tuple[Float[Array, "B T V"], Latent]:
-        """As `draft` for T more rows of each sequence, the first at `positions`, over a cache."""
+        """Drafts for T more rows of each sequence, the first at `positions`, over a cache."""
         hidden, next_tokens, positions = (
             self.rules.place(a, "act_batch") for a in (hidden, next_tokens, positions)
         )
@@ -340,7 +340,7 @@ class LongcatFlash(nnx.Module):
         mask: Bool[Array, "B"] | None = None,
         history: Int[Array, "B before"] | None = None,
     ) -> tuple[Float[Array, "B V"], Int[Array, "L B K"], LatentCache]:
-        """As `decode`, and the targets that the router of every layer chose for each token."""
+        """`decode`, which also returns the targets that the router of every layer chose."""
         x, target, cache = self._extend(tokens[:, None], positions, cache, mask, history)
         return self.logits_of(self._normed(x))[:, 0], target[:, :, 0], cache
 
@@ -465,7 +465,7 @@ def init_weights(
 def abstract_weights(
     config: MoEConfig, rules: ShardingRules | None = None
 ) -> tuple[nnx.GraphDef, Weights]:
-    """As `init_weights`, without making any array: leaves are `jax.ShapeDtypeStruct`.
+    """The graph and the abstract weights: leaves are `jax.ShapeDtypeStruct`, no array is made.
 
     They carry the shardings that the rules give them, so a pod's model can be looked at anywhere.
     """

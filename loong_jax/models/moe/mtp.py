@@ -34,7 +34,7 @@ _CACHE_AXES = ("act_batch", "act_keys", "act_rank")
 
 
 class MtpHead(nnx.Module):
-    """From hidden state and next token to the hidden state of the token after it."""
+    """Multi-token prediction: hidden state and next token to the state of the token after it."""
 
     def __init__(self, config: MoEConfig, *, rngs: nnx.Rngs, rules: ShardingRules):
         self.config, self.rules = config, rules

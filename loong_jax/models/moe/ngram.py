@@ -128,7 +128,7 @@ def recent_of_chunk(
 def seen_in_segments(
     segment_ids: Int[Array, "B T"], ngram: NgramEmbedding
 ) -> Bool[Array, "B T order"]:
-    """For `recent_tokens` over whole rows: the same segment, which is not padding."""
+    """True for tokens of the same segment, no padding; for `recent_tokens` over whole rows."""
     padded = jnp.pad(segment_ids, ((0, 0), (ngram.max_order - 1, 0)))
     end, num_tokens = padded.shape[1], segment_ids.shape[1]
     before = [padded[:, end - num_tokens - j : end - j] for j in range(ngram.max_order)]

@@ -1,8 +1,8 @@
-"""When the parts of a layer run beside one another: every barrier and gather of it, and no value.
+"""Overlap of a layer's parts: all its barriers and gathers, which change no value.
 
 A compiler is free to do what it can do early or late. Barriers pin the start of an exchange before
 the dense work that hides it, and its end after; gradients are pinned the same way round. Weights of
-that work, where they rest in parts, are gathered while no rows travel: those of FFN_0 beside
+that work, where they are sharded, are gathered outside of exchanges: those of FFN_0 beside
 Attention_0, those of Attention_1 and FFN_1 while experts compute.
 
     chunk 1   dispatch  compute   combine
@@ -62,7 +62,7 @@ class Overlap:
     ) -> tuple[Float[Array, "B T D"], DenseFFN]:
         """Sends the tokens in `mask` to their experts, those of the first chunk.
 
-        What is made of the results runs while the rows travel, not before they leave.
+        Work on the results runs during the exchange, not before it.
         """
         self.x, self.routing, experts = u, routing, self.experts
         self.chunks = [experts.pack(u, routing, mask, i) for i in range(experts.num_chunks(u))]
@@ -120,8 +120,8 @@ class Overlap:
                 chunks[i] = experts.send_back(x, chunks[i])
 
     def _in_order(self, *things: Chunk | Tree, before_gradient: Tree = ()) -> tuple:
-        """All of them, each only once the others are there; so for their gradients, which wait for
-        the arrays of `before_gradient` as well.
+        """Ties things together: each is there only once all others are; so for their gradients,
+        which wait for the arrays of `before_gradient` as well.
         """
         if not self.experts.sends_rows:
             return things
@@ -129,8 +129,8 @@ class Overlap:
         return _with_rows(things, together(*bare, before_gradient=before_gradient))
 
     def _wait_for_all(self, *things: Chunk | Tree) -> tuple:
-        """As `_in_order`, but of gradients nothing is asked; nor anything with None among them:
-        weights that are at hand.
+        """Ties things together in the forward pass alone; not at all with None among them: weights
+        that are at hand.
         """
         if not self.experts.sends_rows or any(a is None for a in things):
             return things

@@ -28,7 +28,7 @@ class Routing(NamedTuple):
 
 
 class LayerStatistics(NamedTuple):
-    """What a layer tells of its routing, over all devices; unused parts cost nothing under jit.
+    """Statistics of one layer's routing over all devices; unused ones cost nothing under jit.
 
     A scan over the layers stacks each of them on L.
     """
@@ -37,7 +37,7 @@ class LayerStatistics(NamedTuple):
     score_sum: Float[Array, "A"]  # float32, sum over unmasked tokens of the softmax; has a gradient
     target: Int[Array, "B T K"]  # the choices, those of masked tokens too
     num_overflowed: Int[Array, ""]  # choices that waited for a later round of the exchange
-    own_target: Int[Array, "B T K"] | None = None  # what it would have chosen, where some is forced
+    own_target: Int[Array, "B T K"] | None = None  # the router's choices, where others are forced
 
 
 class Router(nnx.Module):
@@ -149,7 +149,7 @@ def layer_statistics(
 def count_load(
     target: Int[Array, "B T K"], mask: Bool[Array, "B T"], num_targets: int
 ) -> Int[Array, "A"]:
-    """How many unmasked tokens each target received, over all devices."""
+    """The load: unmasked tokens that each target received, over all devices."""
     chosen_BTKA = target[..., None] == jnp.arange(num_targets)[None, None, None]
     return jnp.sum(chosen_BTKA & mask[..., None, None], axis=(0, 1, 2), dtype=jnp.int32)
 

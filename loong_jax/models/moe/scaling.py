@@ -68,7 +68,7 @@ def num_active_params(
 
 
 def by_path(config: MoEConfig) -> dict[str, int]:
-    """How many numbers each array of the weights has; a path is as in `parameters.by_path`."""
+    """The size of each array of the weights; a path is as in `parameters.by_path`."""
     _, weights = abstract_weights(config)
     return {path: math.prod(leaf.shape) for path, leaf in parameters.by_path(weights).items()}
 
@@ -136,7 +136,7 @@ def _check(times: int):
         )
 
 
-# What routes tokens and scales what they meet; the rule says nothing about a change of it.
+# Settings of routing and scale; the rule does not cover a change of them.
 _ALIKE = (
     "num_experts",
     "num_zero_experts",
@@ -173,12 +173,12 @@ def reaches(config: MoEConfig) -> dict[str, float]:
 
 
 def _plain(value: Any) -> Any:
-    """What must be alike of a setting: of an n-gram embedding its orders, not its rows."""
+    """The part of a setting that the proxy must share: of an n-gram embedding its orders alone."""
     return value.orders if isinstance(value, NgramEmbedding) else value
 
 
 def multiplier(config: MoEConfig, proxy: MoEConfig) -> Callable[[Sequence[object]], float]:
-    """What the rate of the weight at a path is multiplied by: reach in the proxy over reach here.
+    """The factor of the learning rate for the weight at a path: reach in the proxy over reach here.
 
     Paths hold the keys of nested dicts, outermost first, or the key entries of `jax.tree_util`. One
     that leads to no weight of the model raises ValueError. Raises ConfigError where the proxy

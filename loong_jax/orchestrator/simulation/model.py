@@ -1,4 +1,4 @@
-"""What a simulated run takes for granted: what everything costs, and how long responses are.
+"""The assumptions of a simulated run: costs, and lengths of responses.
 
 Costs are four fitted numbers, and assumptions that are named as such. Lengths are a seeded trace,
 the same for every policy: lognormal up to a cap, and correlated among attempts at one problem: a

@@ -98,7 +98,7 @@ class SimulatedReplica:
             self._active += 1
 
     def next_end_s(self) -> float | None:
-        """When the next response ends, if nothing changes before."""
+        """The time at which the next response ends, if nothing changes before."""
         if self.is_paused or not self._ends:
             return None
         steps = self._ends[0][0] - self._steps

@@ -178,7 +178,7 @@ def _report(world: SimulatedWorld, run: Orchestrator, warm_up: int, num_steps: i
 
 
 def _drift(ends_s: list[float]) -> float:
-    """Of steps between `ends_s`; 0 where there are too few to compare halves."""
+    """The drift of the time between steps, second half over first; 0 where there are too few."""
     half = (len(ends_s) - 1) // 2
     if not half:
         return 0.0

@@ -1,7 +1,7 @@
 """Replicas, trainer, verifiers, clock and event queue of a simulated run, in one object.
 
-The real loop drives it (`loong_jax.orchestrator.loop`), with the real buffer and ledger. Each
-group travels as one record with one placeholder rollout; its lengths are those of the trace.
+The real loop drives it (`loong_jax.orchestrator.loop`), with the real ledger. Each group is one
+record with one placeholder rollout; its lengths are those of the trace.
 """
 
 import collections
@@ -25,7 +25,7 @@ from loong_jax.verifiers.verdict import Verdict, correct
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How the accelerators are used."""
+    """The division of the accelerators."""
 
     num_accelerators: int
     accelerators_per_replica: int = 4
@@ -111,7 +111,7 @@ class SimulatedWorld(VirtualTime):
         cost: CostModel,
         reuses_cache: bool = True,
     ):
-        """With `reuses_cache` false, a group that moves is prefilled again."""
+        """`reuses_cache` false: a group that moves is prefilled again."""
         super().__init__()
         self.layout = layout
         self.trace = trace

@@ -22,7 +22,7 @@ from loong_jax.rl.objectives.objective import (
 
 
 class LossSums(NamedTuple):
-    """What a micro-batch adds to the metrics of a step; `add` combines two, `summarise` reads them.
+    """Sums of a micro-batch for the metrics of a step; `add` combines two, `summarise` reads them.
 
     Lag is the trainer's version minus the token's; the last of the H entries also holds everything
     above it.

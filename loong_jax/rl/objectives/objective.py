@@ -106,8 +106,8 @@ def _check_beta(beta: float) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Objective:
-    """What a rollout teaches (signal), how far the policy has moved (ratio), where that stops
-    (clip), how tokens become one number (reduction); besides, a penalty and trust in the engine.
+    """An objective of RL: the signal of a rollout, the ratio of policies, its clip, the reduction
+    of tokens to one number, a KL penalty, and trust in the engine.
     """
 
     signal: rewards.AdvantageEstimator

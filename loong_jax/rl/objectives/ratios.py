@@ -127,7 +127,7 @@ class Band:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineTrust:
-    """All bands must hold; the default trusts every token.
+    """Trust in the engine, by bands that must all hold; the default trusts every token.
 
     `token` is about rho_t (IcePop, MIS); `sequence` about the product of rho over the response;
     `geometric` about the mean of log rho over the response, as a ratio. One token with rho below
@@ -167,7 +167,7 @@ def engine_weight(
     segment_ids: Int[Array, "B T"],
     bound: float,
 ) -> tuple[Float[Array, "B T"] | float, Bool[Array, "B T"] | None]:
-    """What each token's objective is multiplied by, and which tokens are refused; None for none.
+    """The factor of each token's objective, and the refused tokens; None where none can be.
 
     `log_ratio` is log rho, `mask` is where it is known, `cap` that of the token, `bound` in nats.
     """
@@ -199,7 +199,7 @@ def engine_weight(
 def segment_sum(
     values: Float[Array, "B T"], mask: Bool[Array, "B T"], segment_ids: Int[Array, "B T"]
 ) -> Float[Array, "B T"]:
-    """For each token, the sum of `values` over the masked tokens of its own segment."""
+    """The sum of `values` over the masked tokens of each token's own segment."""
     num_segments = mask.shape[1] + 1
 
     def of_row(values_T, segment_T):
@@ -209,7 +209,7 @@ def segment_sum(
 
 
 def segment_length(mask: Bool[Array, "B T"], segment_ids: Int[Array, "B T"]) -> Float[Array, "B T"]:
-    """For each token, how many masked tokens its own segment has; at least 1."""
+    """The number of masked tokens in each token's own segment; at least 1."""
     ones = jnp.ones(mask.shape, jnp.float32)
     return jnp.maximum(segment_sum(ones, mask, segment_ids), 1.0)
 
@@ -217,5 +217,5 @@ def segment_length(mask: Bool[Array, "B T"], segment_ids: Int[Array, "B T"]) -> 
 def segment_mean(
     values: Float[Array, "B T"], mask: Bool[Array, "B T"], segment_ids: Int[Array, "B T"]
 ) -> Float[Array, "B T"]:
-    """For each token, the mean of `values` over its segment's masked tokens; 0 for none."""
+    """The mean of `values` over the masked tokens of each token's segment; 0 for none."""
     return segment_sum(values, mask, segment_ids) / segment_length(mask, segment_ids)

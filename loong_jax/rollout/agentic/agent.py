@@ -27,7 +27,7 @@ class Tool(Protocol):
 
     @property
     def description(self) -> str:
-        """For the policy."""
+        """The tool's description, for the policy."""
         ...
 
     @property

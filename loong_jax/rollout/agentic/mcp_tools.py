@@ -284,7 +284,7 @@ def _first_of(error: BaseException) -> BaseException:
 
 
 def _text_of(part: Any) -> str:
-    """Of one part of a result: its text, or what it was instead of text."""
+    """The text of one part of a result, or a note on a part without text."""
     if part.type == "text":
         return part.text
     if part.type == "resource" and hasattr(part.resource, "text"):

@@ -1,4 +1,4 @@
-"""What JetStream's git 29329e8 ("0.3.0") asks of an engine beyond what our scheduler uses.
+"""The contract of JetStream's git 29329e8 ("0.3.0") with an engine, beyond our scheduler's needs.
 
 Prompts come one at a time and padded, a request is greedy unless it says otherwise, and sizes are
 properties under JetStream's names. JetStream itself is not imported: `results` is the class that it

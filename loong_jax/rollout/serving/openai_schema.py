@@ -77,7 +77,7 @@ ONLY: dict[str, tuple[Any, ...]] = {
     "tool_choice": ("none",),
     "modalities": (["text"],),
 }
-# What the server itself says to a chat template.
+# Variables that the server itself gives to a chat template.
 RESERVED = {"add_generation_prompt", "continue_final_message", "documents", "messages", "tools"}
 READ = {
     *("max_tokens", "max_completion_tokens", "n", "best_of", "temperature", "top_p", "top_k"),
@@ -284,14 +284,14 @@ class Choice:
 
 
 class TextOffsets:
-    """Where in a text its tokens begin, in characters; they come as UTF-8, one after the other."""
+    """Offsets of tokens in a text, in characters; tokens come as UTF-8, one after the other."""
 
     def __init__(self):
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._num_chars = 0  # that are complete
 
     def push(self, piece: bytes) -> int:
-        """Of the next token: of the character that it goes on with, where it begins inside one."""
+        """The offset of the next token: of its character, where it begins inside one."""
         start = self._num_chars
         self._num_chars += len(self._decoder.decode(piece))
         return start

@@ -118,7 +118,7 @@ class EventStream:
         return len(self._events)
 
     def put(self, events: list[Event]) -> None:
-        """From any thread. Dropped where the loop has ended with its clients."""
+        """Adds events, from any thread. Dropped where the loop has ended with its clients."""
         self._events.extend(events)
         try:
             self._loop.call_soon_threadsafe(self._ready.set)

@@ -56,7 +56,7 @@ REBUILD_WAIT_S = 1.0  # between attempts to build a replica
 
 
 class Status(NamedTuple):
-    """How much there is to do."""
+    """The state and the load of the scheduler."""
 
     is_ready: bool
     is_paused: bool
@@ -68,7 +68,7 @@ class Status(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class Sample:
-    """How much of one sample has been handed out."""
+    """One sample, and the part of it that has been handed out."""
 
     index: int
     text: TextStream
@@ -236,7 +236,7 @@ class Scheduler:
             )
 
     def _retry_after_s(self) -> int:
-        """When the queue may have moved on by as much as it is too long."""
+        """The seconds until the queue may have room again."""
         rounds = self._num_samples / self.engine.config.slots_per_replica
         return min(60, max(1, math.ceil(rounds * self._sample_s)))
 
@@ -288,7 +288,7 @@ class Scheduler:
     def _listen(
         self, entry: OpenRequest, first: int, attempt: Attempt, reason: FinishReason | None
     ) -> None:
-        """What a block wrote of a sample; it is handed out when the block is over."""
+        """Takes a sample's tokens of one block; they are handed out when the block is over."""
         sample = entry.samples[first + attempt.number]
         if sample.has_ended:
             return

@@ -23,7 +23,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where to listen; port 0 takes a free one, and None leaves the interface out."""
+    """The address to listen at; port 0 takes a free one, and None leaves the interface out."""
 
     host: str = "127.0.0.1"
     port: int | None = 8000  # of HTTP

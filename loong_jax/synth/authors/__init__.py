@@ -1,7 +1,9 @@
 """Author models behind any OpenAI-compatible endpoint: asked in batches, paid for once.
 
-prompts (what is asked) -> author (parallel, within a budget) -> store (every call on disk before
-its reply is used) -> structured (JSON of an agreed shape). What fails is data.
+prompts, records   requests and replies; a failed request is a record too
+author             parallel requests to one endpoint, within a budget
+store              every call on disk, before its reply is used
+structured         replies as JSON of an agreed shape
 """
 
 from loong_jax.synth.authors.author import Author, AuthorDown

@@ -1,4 +1,4 @@
-"""What is asked of an author, and what came of it."""
+"""Records of requests to an author, and of their results."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How a role is asked; what is None is the endpoint's."""
+    """Settings of requests by a role; None takes the endpoint's."""
 
     model: str | None = None
     temperature: float | None = None

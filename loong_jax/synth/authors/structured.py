@@ -1,4 +1,4 @@
-"""What an author replied, read strictly: a refusal, or one JSON object of the agreed shape."""
+"""Strict reading of an author's reply: a refusal, or one JSON object of the agreed shape."""
 
 import functools
 import json
@@ -26,13 +26,13 @@ class Malformed(ValueError):
 
 
 def is_refusal(text: str) -> bool:
-    """Whether a reply that is no answer begins as refusals do."""
+    """True if a reply that is no answer begins as refusals do."""
     text = text.replace(_CURLY_APOSTROPHE, "'").strip().lstrip("\"'*_ ")
     return _REFUSAL.match(text) is not None
 
 
 def without_thinking(text: str) -> str:
-    """What follows a reasoning model's own thinking."""
+    """The reply of a reasoning model without its thinking."""
     return text.rpartition("</think>")[2].strip()
 
 

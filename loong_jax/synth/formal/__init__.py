@@ -1,6 +1,11 @@
 """The formal loop: problems in words become statements, are filtered, proved, and learnt from.
 
-formulas, statement, proof_term (the propositional language) -> backends (Metamath, Coq, Lean: one
-protocol) -> expert_iteration (the loop, of any prover and backend). The prover that trains is
-handed in; `loong_jax.run.tiny_prover` has one.
+    formulas, statement, proofs   the propositional language
+    problems                      theorems drawn at random, told in words
+    formalise                     problems in words as statements: an author translates, filters
+    backends                      Metamath, Coq and Lean under one protocol
+    hilbert                       Metamath's database of the language, and proofs in its steps
+    expert_iteration              the loop, of any prover and backend
+
+The prover that trains is handed in; `loong_jax.run.tiny_prover` has one.
 """

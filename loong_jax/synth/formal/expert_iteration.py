@@ -41,10 +41,10 @@ class Solution(NamedTuple):
 
 
 class Prover(Protocol):
-    """What learns. Deterministic in its arguments, so that a resumed run repeats itself."""
+    """The learner. Deterministic in its arguments, so that a resumed run repeats itself."""
 
     def train(self, examples: Sequence[Solution], directory: Path, *, seed: int) -> None:
-        """From scratch. `directory` is for its checkpoints; training that ended there is reused."""
+        """Trains from scratch. `directory` holds its checkpoints; finished training is reused."""
         ...
 
     def attempt(self, goals: Sequence[Goal], num_samples: int, *, seed: int) -> list[list[str]]:
@@ -70,7 +70,7 @@ class LoopSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """What came of the samples of one statement. Ungradable samples are in `num_ungradable`."""
+    """Verdicts on the samples of one statement. Ungradable ones are in `num_ungradable`."""
 
     uid: str
     num_samples: int
@@ -108,7 +108,7 @@ def run(
     held_out: Sequence[Goal],
     on_round: Callable[[Round], None] = lambda done: None,
 ) -> list[Round]:
-    """All rounds, each told to `on_round`; those that were done before are read from `directory`.
+    """Runs all rounds, each told to `on_round`; earlier ones are read from `directory`.
 
     Raises ConfigError where a held-out statement is kin to one that may train, where a proof of the
     cold start is not accepted, and where `directory` holds a run of other settings or statements.

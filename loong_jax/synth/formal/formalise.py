@@ -51,7 +51,7 @@ class WordProblem:
 
 @dataclasses.dataclass
 class Formalised:
-    """What became of one problem; `statement` where there is one, kept or not."""
+    """The result for one problem; `statement` where there is one, kept or not."""
 
     problem: WordProblem
     statement: Statement | None = None
@@ -188,7 +188,7 @@ def drop_kin(made: Sequence[Formalised], known: Collection[str]) -> None:
 
 
 def funnel(made: Sequence[Formalised]) -> dict[str, int]:
-    """How many problems ended at each stage; the sum is all of them."""
+    """The number of problems that ended at each stage; the sum is all of them."""
     counts = Counter(one.decision.stage for one in made)
     return {stage: counts[stage] for stage in STAGES}
 
@@ -227,7 +227,7 @@ def look(posed: Statement, atoms: Collection[str]) -> Decision:
 
 
 def compare(posed: Statement, intended: Statement) -> Decision:
-    """Where what is meant is known: hypothesis by hypothesis, and the goal."""
+    """Compares with the intended statement, where it is known: each hypothesis, and the goal."""
     if statement.says_the_same(posed, intended):
         return KEPT
     return Decision("not as intended", formulas.show(intended.formula)[:200])

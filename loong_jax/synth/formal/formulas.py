@@ -75,7 +75,7 @@ def implication(hypotheses: Sequence[Formula], goal: Formula) -> Formula:
 
 
 def premises_of(formula: Formula) -> tuple[tuple[Formula, ...], Formula]:
-    """What stands before the arrows, and what the last arrow leads to; inverse of `implication`."""
+    """(premises before the arrows, conclusion of the last arrow); inverse of `implication`."""
     premises = []
     while isinstance(formula, Implies):
         premises.append(formula.premise)
@@ -92,7 +92,7 @@ def fold(
     formula: Formula, atom: Callable[[str], T], negated: Callable[[T], T],
     implied: Callable[[T, T], T],
 ) -> T:  # fmt: skip
-    """What is made of a formula from its atoms up, from left to right."""
+    """Folds a formula from its atoms up, from left to right."""
     match formula:
         case Atom(name):
             return atom(name)
@@ -117,17 +117,17 @@ def rename(formula: Formula, name_of: Mapping[str, str]) -> Formula:
 
 
 def is_satisfiable(formulas: Sequence[Formula]) -> bool:
-    """Whether some row makes all of them true."""
+    """True if some row makes all formulas true."""
     return any(all(value(f, row) for f in formulas) for row in _rows(formulas))
 
 
 def follows(hypotheses: Sequence[Formula], goal: Formula) -> bool:
-    """Whether every row that makes the hypotheses true makes the goal true."""
+    """True if every row that makes the hypotheses true makes the goal true."""
     return not is_satisfiable([*hypotheses, Not(goal)])
 
 
 def are_equivalent(left: Formula, right: Formula) -> bool:
-    """Whether both are true in the same rows, over the atoms of either."""
+    """True if both are true in the same rows, over the atoms of either."""
     return all(value(left, row) == value(right, row) for row in _rows([left, right]))
 
 

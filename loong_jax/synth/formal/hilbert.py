@@ -184,7 +184,7 @@ def _written(items: Sequence[_Item], whole: int, variables: Sequence[str]) -> st
 
 
 def _uses(items: Sequence[_Item], whole: int) -> dict[int, int]:
-    """How often each item below `whole` stands before another one."""
+    """The number of uses of each item below `whole`."""
     uses, waiting = {whole: 1}, [whole]
     while waiting:
         for part in items[waiting.pop()].parts:

@@ -25,7 +25,7 @@ ATOM_NAMES = string.ascii_lowercase[15:23]  # p to w
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Theorems:
-    """What is drawn. Sizes are those of the derivation that a theorem grew from, in nodes."""
+    """The distribution of theorems. A size counts the nodes of the theorem's derivation."""
 
     min_size: int = 2
     max_size: int = 9

@@ -55,7 +55,7 @@ def renamed(statement: Statement, name_of: Mapping[str, str]) -> Statement:
 
 
 def says_the_same(left: Statement, right: Statement) -> bool:
-    """Whether their goals are equivalent and their hypotheses are, each to one of the other's.
+    """True if their goals are equivalent and their hypotheses are, each to one of the other's.
 
     Hypothesis by hypothesis, because two theorems are always equivalent as a whole.
     """

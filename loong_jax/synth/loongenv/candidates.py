@@ -51,8 +51,8 @@ class Candidate:
     detail: str = ""
     question: str = ""
     code: str = ""
-    stated: str = ""  # what the author says the answer is; never used
-    answer: str = ""  # what the program printed
+    stated: str = ""  # the answer by the author's own word; never used
+    answer: str = ""  # printed by the program
     seeds: tuple[str, ...] = ()  # ids of those that were shown
     attempts: tuple[Attempt, ...] = ()
     calls: tuple[str, ...] = ()  # keys of all calls made for it, in order
@@ -82,7 +82,7 @@ class Candidate:
 
 
 def funnel(candidates: Iterable[Candidate]) -> dict[str, int]:
-    """How many ended in each state; every candidate is in exactly one."""
+    """The number of candidates that ended in each state; every candidate is in exactly one."""
     candidates = list(candidates)
     counts = Counter(candidate.state for candidate in candidates)
     assert set(counts) <= set(OUTCOME), "a candidate is still open"

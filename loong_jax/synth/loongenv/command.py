@@ -68,7 +68,7 @@ class LoongEnvOptions:
     rewrites: int = 2  # of a question in each generation
     round_size: int = 16  # candidates that go through the stages together
     seed: int = 0  # another one asks everything anew
-    packages: Path | None = None  # what programs may import, as pip install --target fills it
+    packages: Path | None = None  # for programs to import, as pip install --target fills it
     cpu_s: float = 10.0  # of one program
     max_calls: int | None = None  # the budget, over all starts of this run
     max_tokens: int | None = None  # of prompts and replies together
@@ -77,7 +77,7 @@ class LoongEnvOptions:
     max_parallel: int = 16  # calls at a time
     timeout_s: float = 300.0  # of one attempt at a call
     max_reply_tokens: int = 8192
-    json_mode: bool = False  # whether the server takes response_format json_object
+    json_mode: bool = False  # the server takes response_format json_object
 
     def __post_init__(self):
         if not self.seeds:
@@ -86,7 +86,7 @@ class LoongEnvOptions:
             raise ConfigError(f"models name the roles {unknown}. There are {list(TEMPERATURES)}.")
 
 
-# What may differ from one start of a run to the next: how long, how fast, where to; not what.
+# Options that may differ from one start of a run to the next: they do not change its items.
 FREE = (
     "out", "seeds", "endpoint", "max_calls", "max_tokens", "usd_per_million_prompt",
     "usd_per_million_reply", "max_parallel", "timeout_s",

@@ -1,4 +1,4 @@
-"""Whether a question was asked before: equal texts, or nearly equal ones by word n-grams.
+"""Duplicate questions: equal texts, or nearly equal ones by word n-grams.
 
 Exact and quadratic in the worst case, which serves some ten thousand questions; an index with the
 same two methods, such as one by MinHash, can take its place.

@@ -23,7 +23,7 @@ NUM_RUNS = 2  # a program that prints two things is no gold
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExecutionConfig:
-    """How programs run: `packages` is a directory as `pip install --target` fills it."""
+    """Settings of programs: `packages` is a directory as `pip install --target` fills it."""
 
     packages: Path | None = None  # this interpreter's own unless given, where the sandbox reads it
     num_workers: int = 2
@@ -64,7 +64,7 @@ class Executions:
 
     @property
     def note(self) -> str:
-        """Why programs have no packages, where that is so; else ""."""
+        """The reason why programs have no packages, where that is so; else ""."""
         if self._empty is None:
             return ""
         return (
@@ -74,7 +74,7 @@ class Executions:
         )
 
     def available(self, packages: Sequence[str]) -> dict[str, str]:
-        """Those of these packages that are installed, with their versions."""
+        """The packages among these that are installed, with their versions."""
         installed = rationales.installed(self.where)
         return {
             name: installed[name]
@@ -163,7 +163,7 @@ def answer_of(output: str, domain: str) -> str:
 
 
 def _sandbox_reads(directory: Path) -> bool:
-    """Whether the user of the sandbox reaches a directory: our own, but nobody for root."""
+    """True if the user of the sandbox reaches a directory: our own, but nobody for root."""
     if os.geteuid() != 0:
         return os.access(directory, os.R_OK | os.X_OK)
     return all(place.stat().st_mode & 0o001 for place in (directory, *directory.parents))

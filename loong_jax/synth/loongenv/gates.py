@@ -1,4 +1,4 @@
-"""What can be said against a question or a program without asking or executing anything."""
+"""Gates of questions and programs that need no request and no execution."""
 
 import ast
 import functools
@@ -30,7 +30,7 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 def malformed(question: str) -> str:
-    """Why a question is none that can be posed, or ""."""
+    """The reason why a question cannot be posed, or ""."""
     if not MIN_QUESTION_CHARS <= len(question) <= MAX_QUESTION_CHARS:
         return f"{len(question)} characters"
     if found := _ORDERS.search(question):
@@ -43,7 +43,7 @@ def malformed(question: str) -> str:
 
 
 def tells(question: str, answer: str) -> bool:
-    """Whether the executed answer stands in the question word for word."""
+    """True if the executed answer stands in the question word for word."""
     answer = answer.strip()
     if len(answer) < MIN_TELLING_CHARS or "\n" in answer:
         return False
@@ -81,7 +81,7 @@ def undeclared(code: str, packages: Collection[str], where: Path) -> str:
 
 
 def hard_coded(code: str, answer: str, question: str) -> str:
-    """How a program holds its answer instead of computing it, or "".
+    """The way in which a program holds its answer instead of computing it, or "".
 
     A constant equal to the whole answer that the question does not give, or a program in which
     nothing is computed at all.

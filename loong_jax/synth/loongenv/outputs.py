@@ -1,4 +1,4 @@
-"""What a run leaves behind: candidates, items with their transcripts, problems to train on."""
+"""The files of a run: candidates, items with their transcripts, problems to train on."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -103,5 +103,5 @@ def level(one: Candidate) -> int:
 
 
 def licence(one: Candidate, seeds: Mapping[str, Seed]) -> str:
-    """Those of the seeds that were shown, since an item may stay close to them."""
+    """The licences of the seeds that were shown, since an item may stay close to them."""
     return " AND ".join(sorted({seeds[name].licence for name in one.seeds}))

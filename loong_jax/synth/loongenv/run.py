@@ -25,7 +25,7 @@ MIN_SEEDS = 3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoongEnvConfig:
-    """What is made, and how strictly. Costs: calls per candidate, see docs/how-to/synthesis.md."""
+    """Numbers of items, and gates. Costs: calls per candidate, see docs/how-to/synthesis.md."""
 
     strategies: tuple[str, ...] = STRATEGIES
     domains: tuple[str, ...] = ()  # all that have seeds, unless named
@@ -129,7 +129,7 @@ def _make_one(
     config: LoongEnvConfig, strategy: Strategy, workshop: Workshop, known: Duplicates,
     executions: Executions, rules: LoongBenchVerifier, say: Say,
 ) -> tuple[list[Candidate], bool]:  # fmt: skip
-    """All candidates of one strategy in one domain, and whether the budget ended them."""
+    """Makes all candidates of a strategy in a domain; true if the budget ended them."""
     found: list[Candidate] = []
     prefix = f"{workshop.domain}/{strategy.name}"
     num_kept = 0

@@ -32,7 +32,7 @@ class Seed:
 
     @property
     def is_held_out(self) -> bool:
-        """Whether no author ever sees it: a fifth of all, by a hash of the question."""
+        """True for a fifth of all seeds, which no author ever sees, by a hash of the question."""
         return split_of(f"loongenv:{' '.join(self.question.split())}") != "train"
 
 

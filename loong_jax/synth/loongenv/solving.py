@@ -18,7 +18,7 @@ from loong_jax.verifiers.loongbench import LoongBenchVerifier
 from loong_jax.verifiers.loongbench.domains import Row, get_domain
 
 SOLUTION = structured.fields(reasoning=str, answer=str)
-PROBES = ("", "unknown", "7", "-1.6180339", "(1, 2)")  # what no problem may reward but by chance
+PROBES = ("", "unknown", "7", "-1.6180339", "(1, 2)")  # rewarded by chance at most
 MAX_PROBES_PASSED = 1
 
 

@@ -127,7 +127,7 @@ IN_BREADTH = (
     Operator("mix", "Mix it with another idea of the field."),
     Operator("abstract", "Ask the general case of it, with the numbers given as parameters."),
 )
-# What stays solvable by symbols (arXiv 2509.03059, appendix: the operators for mathematics).
+# They keep it solvable by symbols (arXiv 2509.03059, appendix: the operators for mathematics).
 FOR_MATHS = (
     *(one for one in IN_DEPTH if one.name in ("constraints", "deepening", "expansion")),
     Operator("condense", "Say the same in half the words, and keep it solvable by symbols."),

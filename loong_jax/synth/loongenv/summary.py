@@ -1,4 +1,4 @@
-"""What a run amounts to, per domain and strategy: funnel, difficulty, diversity, cost."""
+"""The summary of a run, per domain and strategy: funnel, difficulty, diversity, cost."""
 
 import dataclasses
 import itertools
@@ -19,7 +19,7 @@ from loong_jax.synth.loongenv.seeds import Seed, SeedSet
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prices:
-    """Of a million tokens, in dollars; 0 where unknown."""
+    """Prices of a million tokens, in dollars; 0 where unknown."""
 
     prompt: float = 0.0
     reply: float = 0.0
@@ -89,7 +89,7 @@ def row(
 
 
 def diversity(kept: Sequence[Candidate], seeds: Sequence[Seed]) -> dict[str, float | int | None]:
-    """How far the kept questions are from the seeds and from each other.
+    """Distances of the kept questions from the seeds and from each other.
 
     `distance_to_seeds` and `distance_to_siblings`: mean over questions of one minus the Jaccard
     similarity (word 3-grams) to the nearest other. `distinct_shapes`: different texts once numbers

@@ -1,4 +1,4 @@
-"""What every strategy works with: one domain's seeds and packages, and the way to the author."""
+"""The resources of every strategy: one domain's seeds and packages, and the way to the author."""
 
 import dataclasses
 import hashlib
@@ -14,7 +14,7 @@ NUM_SHOWN = 3  # seeds in a prompt (arXiv 2509.03059, appendix)
 MAX_SHOWN_CHARS = 6000  # of one seed: longer ones are left out of prompts
 QUESTION = structured.fields(question=str)
 
-# What another try may mend. A call that timed out or met an error was tried again already.
+# Failures that another try may mend. A call that timed out or met an error was tried again already.
 _MENDABLE = ("refused", "malformed", "truncated")
 
 

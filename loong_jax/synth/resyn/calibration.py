@@ -1,4 +1,4 @@
-"""Whether an environment's levels are levels: the solve rate must fall as the level rises.
+"""Calibration of an environment's levels: the solve rate must fall as the level rises.
 
 ReSyn keeps an environment if logit P(solved) = a + b * level has b < 0 by a one-sided Wald test at
 0.05. Where solved and failed attempts are separated by level the estimate of b is infinite and its
@@ -22,7 +22,7 @@ _MAX_ITERATIONS = 100
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CalibrationRule:
-    """What is kept. Rates are shares of attempts that were graded."""
+    """The condition to keep an environment. Rates are shares of attempts that were graded."""
 
     attempts_per_level: int = 32  # each on an instance of its own
     alpha: float = 0.05  # one-sided
@@ -93,7 +93,7 @@ def fit_logistic(counts: Sequence[LevelCount]) -> Fit | None:
 
 
 def is_separated(counts: Sequence[LevelCount]) -> bool:
-    """Whether some level divides solved from failed, the dividing level itself aside.
+    """True if some level divides solved from failed, the dividing level itself aside.
 
     Also true where all attempts end alike, or all levels with attempts are one.
     """

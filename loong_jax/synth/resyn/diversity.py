@@ -1,4 +1,4 @@
-"""What makes two environments different: their verifier's code and their question's template.
+"""Differences between environments: in their verifier's code and their question's template.
 
 Both are normalised, so that renaming, other numbers or other words do not make a second environment
 out of one: an environment is new only if both its forms are. `measure` says how varied a set is.
@@ -52,7 +52,7 @@ def verifier_form(source: str) -> str:
 
 
 def template(questions: Sequence[str]) -> str:
-    """What the questions of one level share: numbers as 0, words that vary as w, runs once."""
+    """The pattern that a level's questions share: numbers as 0, words that vary as w, runs once."""
     worded = [re.findall(r"[a-z]+|[0-9]+|[^\sa-z0-9]", q.lower()) for q in questions]
     counts = Counter(word for words in worded for word in set(words))
     often = {word for word, n in counts.items() if n >= MIN_WORD_SHARE * len(worded)}
@@ -96,7 +96,7 @@ def measure(forms: Mapping[str, Form], keywords: Mapping[str, str]) -> dict[str,
 
 
 def _num_both(forms: Sequence[Form]) -> int:
-    """How many differ from all before them in verifier and in template."""
+    """The number of forms that differ from all before them in verifier and in template."""
     verifiers, templates, count = set(), set(), 0
     for form in forms:
         one, other = form.digests

@@ -46,7 +46,7 @@ GATES = (*ON_SOURCE, *IN_SANDBOX)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Examined:
-    """What came of a module: the gate that refused it and why, or measures of an accepted one."""
+    """The result of a module: the gate that refused it and why, or measures of an accepted one."""
 
     gate: str = ""  # "" for none
     detail: str = ""

@@ -48,7 +48,7 @@ class Item:
     guess_share: float = 0.0
     prompt_chars: tuple[int, ...] = ()
     form: tuple[str, str] = ("", "")  # digests of its normalised verifier and template
-    complaint: str = ""  # what the revision is told
+    complaint: str = ""  # given to the revision
     was_revised: bool = False
     first_refusal: str = ""  # stage and reason that the revision answered
     calibration: dict[str, Any] = dataclasses.field(default_factory=dict)

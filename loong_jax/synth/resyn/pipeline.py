@@ -161,7 +161,7 @@ class _Flow:
         self.forms[item.uid] = form
 
     def judge(self, items: Sequence[Item]) -> None:
-        """Both stages; the second sees what passed the first."""
+        """Runs both stages of the judge; the second sees what passed the first."""
         seed = self.settings.seed
         todo = [item for item in items if item.is_open and not item.complaint]
         asked = [questions.request("judge_module", seed, item) for item in todo]

@@ -1,4 +1,4 @@
-"""What ReSyn asks of an author, and how replies are read."""
+"""ReSyn's requests to an author, and how replies are read."""
 
 import dataclasses
 import re
@@ -36,7 +36,7 @@ _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 def request(name: str, seed: int, item: Item | None = None, **more: str) -> Request:
-    """What is asked by the prompt of this name, of an item and of what is given beside it."""
+    """The request with the prompt of this name, filled from an item and from `more`."""
     known = more if item is None else {**dataclasses.asdict(item), "code": item.source, **more}
     role, schema = ASKED[name]
     fields = {field: known[field] for field in prompts.load(f"resyn/{name}").fields}
@@ -50,13 +50,13 @@ def code_of(text: str) -> str:
 
 
 def answer_of(text: str) -> str | None:
-    """What the solver says last between the answer's marks; None where it says nothing so."""
+    """The last text between the answer's marks in a solver's reply; None without any."""
     found = _ANSWER.findall(text)
     return found[-1].strip() if found else None
 
 
 def module_refusal(view: dict[str, Any]) -> str:
-    """Why the first stage of the judge refuses, or "": ReSyn's either-or, and both others."""
+    """The first stage's reason to refuse, or "": ReSyn's either-or, and both others."""
     if not (view["reference_free"] or view["computational_advantage"]):
         return "neither reference-free nor a computational advantage"
     if not view["is_complete"]:
@@ -65,7 +65,7 @@ def module_refusal(view: dict[str, Any]) -> str:
 
 
 def question_refusal(view: dict[str, Any]) -> str:
-    """Why the second stage refuses, or ""."""
+    """The second stage's reason to refuse, or ""."""
     if not view["is_well_specified"]:
         return "not well specified"
     return "loophole seen" if view["has_loophole"] else ""

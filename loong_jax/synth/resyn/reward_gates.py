@@ -165,5 +165,5 @@ def _of_length(length: int) -> list[str]:
 
 
 def _is_right(trial: Trial, case: Case, text: str) -> bool:
-    """Whether a short nonsense text happens to be the reference, or another right answer's form."""
+    """True if a short nonsense text happens to be the reference, or another right answer's form."""
     return text.strip() == case.reference.strip() or len(text) <= len(case.reference)

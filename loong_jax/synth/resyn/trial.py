@@ -1,4 +1,4 @@
-"""What gates look at: a module's cases over levels and seeds, run once for all of them."""
+"""The material of the gates: a module's cases over levels and seeds, run once for all of them."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""What a run costs in the code sandbox: for `loong bench verify`."""
+"""Costs of a run in the code sandbox: for `loong bench verify`."""
 
 import dataclasses
 import os

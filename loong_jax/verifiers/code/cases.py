@@ -1,4 +1,4 @@
-"""What a code record asks for, read strictly: a record that is unclear is ungradable, not wrong."""
+"""Strict reading of code records: a record that is unclear is ungradable, not wrong."""
 
 import ast
 import dataclasses

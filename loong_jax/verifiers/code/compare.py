@@ -13,7 +13,7 @@ _SPECIAL = re.compile(r"NaN|-?Infinity")
 
 
 def matches_output(got: bytes, expected: Sequence[str], tolerance: float | None) -> bool:
-    """Whether an output is one of those expected.
+    """True if an output is one of those expected.
 
     White space at the ends of lines and of the output does not count. With a tolerance, the outputs
     are compared word by word, and numbers may differ by so much, absolute or relative.
@@ -48,14 +48,14 @@ def _numbers_match(got: bytes, wanted: bytes, tolerance: float) -> bool:
 
 
 def close(a: float, b: float, tolerance: float) -> bool:
-    """Whether two finite numbers differ by at most the tolerance, absolute or relative to b."""
+    """True if two finite numbers differ by at most the tolerance, absolute or relative to b."""
     if not (math.isfinite(a) and math.isfinite(b)):
         return False
     return abs(a - b) <= max(tolerance, tolerance * abs(b))
 
 
 def matches_value(got: Any, expected: Any, tolerance: float | None) -> bool:
-    """Whether a value answers an expected JSON value.
+    """True if a value answers an expected JSON value.
 
     `got` is as the driver wrote it: a scalar as it is, all else {"t": kind, "v": content}. Tuples
     answer lists; sets answer lists of their members in any order; the keys of a dict answer the

@@ -68,14 +68,14 @@ def _best(blocks: list[str], names: set[str], called: Collection[str]) -> str:
 
 
 def _is_signature(text: str, name: re.Match[str]) -> bool:
-    """Whether a type stands before a name and a body behind its parameters."""
+    """True if a type stands before a name and a body behind its parameters."""
     before = text[max(0, name.start() - 200) : name.start()].rpartition("\n")[2].split()
     is_type = bool(before) and before[-1][-1] not in "=(.+-!," and before[0] not in _NO_TYPES
     return is_type and re.match(r"[^;{}]*\{", text[name.end() :][:300]) is not None
 
 
 def _defines(text: str, name: str, names: set[str]) -> bool:
-    """Whether a block defines a function or class of this name, as far as its text says."""
+    """True if a block defines a function or class of this name, as far as its text says."""
     if "python" not in names:
         if re.search(rf"\b(?:{_DEFINING})\s+{re.escape(name)}\b", text):
             return True
@@ -105,7 +105,7 @@ def _without_name(text: str, names: set[str]) -> str:
 
 
 def _is_program(text: str, names: set[str]) -> bool:
-    """Whether it can be a program of the language, and is not prose or what one prints."""
+    """True if a text can be a program of the language, and is not prose or a program's output."""
     if "python" not in names:
         return _MARKS.search(text) is not None
     return any(
@@ -121,7 +121,7 @@ def _parses(text: str) -> bool:
 
 
 def _statements(text: str) -> list[ast.stmt]:
-    """Those of a Python program; none where it is not one."""
+    """The statements of a Python program; none where it is not one."""
     if len(text) > MAX_PARSED_CHARS:
         return []
     try:

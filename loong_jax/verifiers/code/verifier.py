@@ -35,7 +35,7 @@ _OUT_OF_MEMORY = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TestResult:
-    """How one test went. Sizes in bytes; `stdout` and `stderr` are cut to what people read."""
+    """The result of one test. Sizes in bytes; `stdout` and `stderr` are cut to what people read."""
 
     status: Status
     detail: str = ""
@@ -260,7 +260,7 @@ def _no_checker(said: str) -> Verdict:
 
 
 def status_of(ended: Ended) -> tuple[Status, str]:
-    """What the end of a run means, before its output is looked at; "OK" if it ended well."""
+    """The status of a run by its end, before its output is looked at; "OK" if it ended well."""
     if ended.end == "lost":
         return "IE", ended.detail
     if ended.end == "cpu":

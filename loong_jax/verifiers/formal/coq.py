@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MAX_SCRIPT_CHARS = 100_000
 _CLOSED = "Closed under the global context"
-# What a proof has no use for. The first rows reach files, plugins or the checker's settings; the
+# Words of no use to a proof. The first rows reach files, plugins or the checker's settings; the
 # others would fail the check of assumptions or of the type as well.
 _FORBIDDEN = frozenset(
     [
@@ -84,7 +84,7 @@ class CoqVerifier:
         )
 
     def check_statements(self, statements: Sequence[str], preamble: str = "") -> list[Verdict]:
-        """Whether each compiles as a proposition, proved or not."""
+        """A verdict per statement: correct if it compiles as a proposition, proved or not."""
         return [self._check_statement(str(text), preamble) for text in statements]
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ class Assertion(NamedTuple):
 
 
 class _Scope:
-    """What one `${ ... $}` adds."""
+    """The declarations of one `${ ... $}`."""
 
     def __init__(self) -> None:
         self.variables: set[str] = set()
@@ -66,7 +66,7 @@ class Database:
 
     @property
     def depth(self) -> int:
-        """How many scopes are open beside the outermost."""
+        """The number of open scopes beside the outermost."""
         return len(self._scopes) - 1
 
     def read(

@@ -185,7 +185,7 @@ class LeanVerifier:
         ]
 
     def check_statements(self, statements: Sequence[str], header: str = "import Mathlib") -> list:
-        """Whether each elaborates with `:= by sorry`: the syntax filter of 2.2.2, as verdicts."""
+        """A verdict per statement: correct if it elaborates with `:= by sorry` (2.2.2)."""
         read = [lean_text.read_statement(text, header) for text in statements]
         names = [_name() for _ in read]
         codes = [

@@ -33,7 +33,7 @@ class Repl:
         self._child = Child(command, **options)
         self.header = header
         self.num_uses = 0
-        self.env: int | None = None  # what the header has made
+        self.env: int | None = None  # made by the header
 
     @property
     def pid(self) -> int:

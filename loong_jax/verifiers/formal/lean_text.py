@@ -66,7 +66,7 @@ def syntax_probe(statement: Statement, name: str) -> str:
 
 
 def refused(proof: str) -> Verdict | None:
-    """Why a proof is not even sent, or None."""
+    """A wrong verdict on a proof that is not even sent, or None."""
     if len(proof) > MAX_PROOF_CHARS:
         return verdict.wrong("format", f"more than {MAX_PROOF_CHARS} characters")
     if bad := [c for c in proof if not c.isprintable() and c not in "\n\t"]:

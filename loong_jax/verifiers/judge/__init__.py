@@ -1,8 +1,13 @@
 """Judges reached over HTTP: LLM judges, generative reward models, rubric grading.
 
-gate (what is not worth asking) -> prompts (what is asked) -> client (budget, retries, cache) ->
-replies (strict) -> genrm (batches with canaries) -> verifier; ledger keeps what rules and judge
-said. Sources: LongCat-Flash-Thinking 3.2.2 (GenRM); Loong 2.2; arXiv 2507.08794 (master keys);
+    gate               answers that are refused without a request
+    prompts, replies   requests, and their strict reading
+    client             budget, retries, cache
+    genrm, canaries    batches of answers, with some whose verdict is known among them
+    rubric             weighted criteria
+    verifier, ledger   the verifier, and a record of what rules and judge said
+
+Sources: LongCat-Flash-Thinking 3.2.2 (GenRM); Loong 2.2; arXiv 2507.08794 (master keys);
 arXiv 2505.22203 (rules first).
 """
 

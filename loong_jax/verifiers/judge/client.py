@@ -41,7 +41,7 @@ class JudgeUnavailable(Exception):
 
 
 class Completion(NamedTuple):
-    """What a model answered. Without counts from the server the tokens are an estimate."""
+    """The reply of a model. Without counts from the server the tokens are an estimate."""
 
     text: str | None  # None where the model refused
     refusal: str | None  # as the API's own field says it
@@ -53,7 +53,7 @@ class Completion(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """Where the judge is, and how long and how often it is asked."""
+    """A judge's address, and limits and settings of its requests."""
 
     base_url: str  # such as http://127.0.0.1:8000/v1, our own `loong serve` included
     model: str
@@ -63,7 +63,7 @@ class Endpoint:
     timeout_s: float = 60.0  # of one attempt, from its start to its last byte
     max_attempts: int = 4
     backoff_s: float = 0.5  # before the second attempt; doubles, with jitter, up to 30 s
-    has_json_mode: bool = False  # whether the server takes response_format json_object
+    has_json_mode: bool = False  # the server takes response_format json_object
 
     def __post_init__(self):
         if not self.base_url.startswith(("http://", "https://")):
@@ -96,7 +96,7 @@ class Endpoint:
 
 @dataclasses.dataclass(kw_only=True)
 class Budget:
-    """What may be spent on judging; counts every attempt. Prices are unknown here: use tokens."""
+    """Limits on judging; every attempt counts. Prices are unknown here: use tokens."""
 
     max_requests: int | None = None
     max_tokens: int | None = None  # of prompts and replies together
@@ -255,7 +255,7 @@ class Client:
 
 
 class _Again(JudgeUnavailable):
-    """What another attempt may mend."""
+    """A failure that another attempt may mend."""
 
     def __init__(self, reason: str, detail: str, after_s: float = 0.0, status: int | None = None):
         super().__init__(reason, detail, status)

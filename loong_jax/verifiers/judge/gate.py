@@ -113,7 +113,7 @@ def refuse(answer: str, gold: str | None, *, max_chars: int) -> Verdict | None:
 
 
 def _has_no_content(text: str, gold: str) -> bool:
-    """Whether all of a text only opens or praises an answer, in words that the gold has not."""
+    """True if all of a text only opens or praises an answer, in words that the gold has not."""
     text = _LAYOUT.sub(" ", text).strip("\"'`*#>-. \n")
     if _SIGN.search(text) or _LETTER.search(text):
         return False
@@ -136,6 +136,6 @@ def _plain(text: str) -> str:
 
 
 def _alternatives(text: str) -> int:
-    """How many different short parts a text lists; sentences with commas are no list."""
+    """The number of different short parts that a text lists; sentences with commas are no list."""
     parts = {part.strip() for part in _SEPARATOR.split(text)}
     return sum(1 for part in parts if part and len(part.split()) <= 3)

@@ -35,7 +35,7 @@ class Item(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JudgeConfig:
-    """How a judge is asked. `batch_size` answers share a set of canaries."""
+    """Settings of a judge. `batch_size` answers share a set of canaries."""
 
     prompt: Literal["direct", "reasoning"] = "reasoning"
     max_answer_chars: int = 2000
@@ -57,7 +57,7 @@ class JudgeConfig:
 
 
 class Asked(Protocol):
-    """What a judge asks: `ask` gives a reply's text or raises JudgeUnavailable. Safe in threads."""
+    """A model behind a judge: `ask` gives its reply or raises JudgeUnavailable. Safe in threads."""
 
     @property
     def endpoint(self) -> Endpoint: ...
@@ -174,7 +174,7 @@ class Judge:
         return graded("judge" if said == "wrong" else "unsure", evidence, cost_s=cost_s)
 
     def ask(self, prompt: str, data: Mapping[str, object], read, *, is_cached: bool = True):
-        """What `read` makes of the reply, or an ungradable verdict. `read` may refuse its shape."""
+        """Applies `read`, which may refuse the shape, to the reply; else an ungradable verdict."""
         messages = prompts.messages(prompt, data)
         endpoint = self.client.endpoint
         key = client.content_hash(
@@ -206,7 +206,7 @@ _NO_REPLY = frozenset({"budget", "timeout", "endpoint", "malformed reply"})
 
 
 def _failure(canary: Canary, said: Verdict) -> str | None:
-    """What the judge said of a canary that is not so; None where it said right."""
+    """A sentence on the judge's mistake about a canary; None where it was right."""
     wanted = "correct" if canary.is_right else "wrong"
     if said.outcome == wanted:
         return None
@@ -214,7 +214,7 @@ def _failure(canary: Canary, said: Verdict) -> str | None:
 
 
 def _distrusted(pairs: Sequence[tuple[Canary, Verdict]], failed: Sequence[str]) -> Verdict:
-    """Why a batch is ungradable: the endpoint's own failure where that is all there was."""
+    """The ungradable verdict of a batch: the endpoint's own failure where that is all there was."""
     reasons = {said.reason for canary, said in pairs if _failure(canary, said) is not None}
     if reasons <= _NO_REPLY:
         return verdict.ungradable(sorted(reasons)[0], f"canaries: {failed[0]}"[:300])

@@ -81,7 +81,7 @@ class Ledger:
     def record_batch(
         self, *, num_items: int, num_canaries: int, failed: Iterable[str], model: str
     ) -> None:
-        """How the canaries of one batch fared; `failed` says what each failure was."""
+        """Records the canaries of one batch; `failed` says what each failure was."""
         counts = {"num_items": num_items, "num_canaries": num_canaries}
         self._write({"kind": "batch", **counts, "failed": list(failed), "model": model})
 

@@ -1,4 +1,4 @@
-"""What a judge replied, read strictly: one JSON object of the agreed shape, or nothing."""
+"""Strict reading of a judge's reply: one JSON object of the agreed shape, or nothing."""
 
 import json
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def said(text: str, *, with_reasoning: bool) -> tuple[Said, str]:
 
 
 def met(text: str, numbers: Sequence[str]) -> tuple[dict[str, bool], str]:
-    """Which criteria a reply calls met; every number once, true or false."""
+    """The criteria of a reply, every number once, true if met; and its reasoning."""
     reply = _object(text, {"reasoning", "met"})
     found, reasoning = reply["met"], reply["reasoning"]
     if not isinstance(found, dict) or set(found) != set(numbers):

@@ -46,7 +46,7 @@ class Sheet(NamedTuple):
     known: dict[str, bool]  # canaries: whether they are met
 
     def failed_canary(self, met: Mapping[str, bool]) -> str | None:
-        """What the judge got wrong that anybody can see, else None."""
+        """A sentence on the first canary that the judge got wrong; None where all are right."""
         for number, is_met in self.known.items():
             if met[number] != is_met:
                 return f"{self.texts[number]!r} is {'' if is_met else 'not '}met"

@@ -1,7 +1,11 @@
 """LoongBench: answers compared by the rules of their domain, and rationales executed.
 
-domains (what each compares with) -> literals (values read, not evaluated) -> compare; rationales
-runs the third-party programs in the sandbox. Source: Loong, arXiv 2509.03059, section 2.
+    domains                rules of equality in each domain
+    literals, quantities   values, read and not evaluated; numbers with units
+    compare                an answer and its gold, by the rules of a domain
+    rationales             the data set's programs, run in the sandbox
+
+Source: Loong, arXiv 2509.03059, section 2.
 """
 
 from loong_jax.verifiers.loongbench.verifier import LoongBenchVerifier

@@ -42,7 +42,7 @@ def compare(row: Row, answer: str, maths: MathVerifier) -> Verdict:
 
 
 def allowed(row: Row, gold: Quantity | None) -> float:
-    """How far from the gold a number may be, in the gold's own unit."""
+    """The permitted distance of a number from the gold, in the gold's own unit."""
     if gold is None:
         return row.tolerance
     domain = row.domain
@@ -117,7 +117,7 @@ def _candidates(answer: str) -> list[str]:
 
 
 def _lines(gold: str, answer: str) -> Verdict:
-    """What a program prints: equal line by line, save for space at the ends."""
+    """Compares a program's output line by line, save for space at the ends."""
     wanted = [line.rstrip() for line in gold.strip().splitlines()]
     given = [line.rstrip() for line in extract.statement(answer).strip().splitlines()]
     if wanted == given:

@@ -10,7 +10,7 @@ from loong_jax.errors import VerifierError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Domain:
-    """What counts as the same answer. An absolute tolerance of the row comes on top."""
+    """The rules of equality in one domain. An absolute tolerance of the row comes on top."""
 
     name: str
     relative_of_decimals: float = 0.0  # share of a gold with a decimal point; integers are exact

@@ -84,7 +84,7 @@ def _key(value: Any) -> Any:
 
 
 def equal(gold: Any, answer: Any, *, relative: float = 0.0, absolute: float = 0.0) -> bool:
-    """Whether two values agree: floats within the tolerance, sets in any order.
+    """True if two values agree: floats within the tolerance, sets in any order.
 
     A tuple equals the list of its items. The tolerance is for golds with a decimal point; integers
     agree exactly, unless `absolute` is given. True is not 1.

@@ -154,7 +154,7 @@ def split(text: str) -> tuple[str, Unit] | None:
 
 
 def agree(gold: Quantity, answer: Quantity, allowed: float) -> bool:
-    """Whether the answer, in the gold's unit, lies within `allowed` of it.
+    """True if the answer, in the gold's unit, lies within `allowed` of it.
 
     An answer without a unit is taken to be in the gold's; a gold without one takes any.
     """

@@ -46,7 +46,7 @@ _MAX_CHARS = 300_000  # some rationales hold their table of data
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Execution:
-    """What a rationale printed, or why it did not run to its end."""
+    """The output of a rationale, or the reason why it did not run to its end."""
 
     output: str = ""
     missing: str = ""  # a package that is not installed: no fault of the rationale
@@ -105,7 +105,7 @@ class RationaleRunner:
 
 
 def directory(packages: Path | str | None) -> Path:
-    """Where packages are looked for: as given, or where this interpreter keeps its own."""
+    """The directory of packages: as given, or this interpreter's own."""
     return Path(packages or sysconfig.get_path("purelib")).resolve()
 
 

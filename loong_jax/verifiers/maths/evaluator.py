@@ -321,7 +321,7 @@ class Evaluator:
         return value
 
     def real(self, value: Value) -> Any:
-        """As a number of the context."""
+        """The value as a number of the context."""
         if isinstance(value, int):
             return self.context.mpf(value)
         if isinstance(value, Fraction):

@@ -79,7 +79,7 @@ class Node:
 
     @property
     def is_constant(self) -> bool:
-        """Whether it stands for one number: no symbols, no collections, no relations."""
+        """True if the node stands for one number: no symbols, no collections, no relations."""
         return self.heads <= _NUMERIC
 
     @property
@@ -119,7 +119,7 @@ ZERO, ONE = number(0), number(1)
 INFINITY = constant("inf")
 REALS = Node("interval", (Node("neg", (INFINITY,)), INFINITY, True, True))
 EMPTY = Node("set", ())
-UNNAMED = symbol("?")  # what "at least 5" is said of
+UNNAMED = symbol("?")  # the subject of "at least 5"
 
 
 def depth(node: Node) -> int:
@@ -137,7 +137,7 @@ def depth(node: Node) -> int:
 
 
 def rewritten(item: Any, rule: Callable[[Node], Node | None]) -> Any:
-    """With nodes as a rule gives them, the outer ones first; where it gives none, one stays."""
+    """Replaces nodes by a rule, the outer ones first; a node stays where the rule gives none."""
     if isinstance(item, Node):
         return rule(item) or Node(item.head, tuple(rewritten(arg, rule) for arg in item.args))
     if type(item) is tuple:  # a unit is a tuple of another type, and stays
@@ -146,7 +146,7 @@ def rewritten(item: Any, rule: Callable[[Node], Node | None]) -> Any:
 
 
 def with_names(item: Any, names: Mapping[str, str]) -> Any:
-    """With symbols renamed, all at once: x and y may change places."""
+    """Renames symbols, all at once: x and y may change places."""
     return rewritten(item, lambda node: symbol(names.get(node.args[0], node.args[0]))
                      if node.head == "symbol" else None)  # fmt: skip
 

@@ -22,7 +22,7 @@ _WORD = re.compile(r"[A-Za-z][A-Za-z' -]*")
 
 @dataclasses.dataclass(frozen=True)
 class Gold:
-    """What an answer is compared with. `readings` is empty where only words can match."""
+    """A gold answer, read. `readings` is empty where only words can match."""
 
     text: str  # the span that counts
     kind: str  # one of TYPES
@@ -131,7 +131,7 @@ def _may_be_maths(text: str) -> bool:
 
 
 def _readings_of_words(text: str) -> tuple[Node, ...]:
-    """What words such as "twelve", "no solution" or "xy" may stand for besides themselves."""
+    """Readings of words such as "twelve", "no solution" or "xy", beside the words themselves."""
     bare = wording.normal(text)
     if (
         wording.is_nothing(bare)

@@ -77,7 +77,7 @@ def _verdict(outcome: Outcome, evidence: str) -> Verdict:
 
 
 def _by_letter(letter: str, spans: Candidates) -> Verdict | str:
-    """For the gold "(C) 12": a verdict on a letter alone, else what stands beside C, if any."""
+    """A verdict on a letter alone, for the gold "(C) 12"; else the text beside C, if any."""
     for span in spans:
         other = wording.lettered(span.text)
         chosen = wording.choice(span.text) if other is None else other[0]
@@ -214,7 +214,7 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
 
 
 def _differ_in_case(wanted: str, given: str) -> bool:
-    """Whether two rows of letters are symbols, V and v or CO and Co, and no words or options."""
+    """True if two rows of letters are symbols, V and v or CO and Co, and no words or options."""
     is_option = wording.choices(wanted) is not None or _OPTION_OR_NUMERAL.fullmatch(wanted)
     if wanted == given or is_option or not (wanted.isalpha() and given.isalpha()):
         return False
@@ -329,7 +329,7 @@ def _evidence(matcher: Matcher, span: Span, given: Node, wanted: Node) -> str:
 
 
 def _is_in_order(reference: Gold, span: Span, text: str) -> bool:
-    """Whether several blanks are filled: "the values are 5 and -3, respectively"."""
+    """True if several blanks are filled: "the values are 5 and -3, respectively"."""
     if reference.readings[0].head != "list" or "chain" in reference.readings[0].heads:
         return False
     if ";" in reference.text and ";" in span.text:
@@ -342,7 +342,7 @@ def _is_in_order(reference: Gold, span: Span, text: str) -> bool:
 
 
 def _may_be_set(wanted: Node, wanted_text: str, given: Node, given_text: str) -> bool:
-    """Whether one is a point and the other a list in plain braces, which LaTeX would not show."""
+    """True if one is a point and the other a list in plain braces, which LaTeX would not show."""
     if {wanted.head, given.head} != {"tuple", "list"}:
         return False
     items, text = (given, given_text) if given.head == "list" else (wanted, wanted_text)

@@ -143,7 +143,7 @@ _AMOUNT_SIGNS = frozenset("".join((*_UNITS, *_POWERS))) - frozenset(map(chr, ran
 
 
 def _is_measured(text: str) -> bool:
-    """Whether some of the words may be there that stand after a number."""
+    """True if the text may have some of the words that stand after a number."""
     return not (_AMOUNT_SIGNS.isdisjoint(text) and _AMOUNTS.isdisjoint(_LATIN_WORD.findall(text)))
 
 

@@ -1,4 +1,4 @@
-"""What words and LaTeX commands mean, as `tables.toml` says."""
+"""Meanings of words and LaTeX commands, from `tables.toml`."""
 
 import re
 import tomllib
@@ -16,7 +16,7 @@ def by_word(table: str) -> dict[str, str]:
 
 
 def measures(table: str) -> dict[str, str]:
-    """What each word of a table of units is."""
+    """The meaning of each word in a table of units."""
     entries = (entry.partition("=") for entry in TABLES["measures"][table].split(";"))
     return {word: text.strip() for words, _, text in entries for word in words.split()}
 

@@ -66,7 +66,7 @@ def read_formula(text: str, *, is_gold: bool = False) -> ast.expr | None:
 
 
 def equivalent(one: ast.expr, other: ast.expr) -> bool | None:
-    """Whether both have one truth table; None where that has too many letters."""
+    """True if both have one truth table; None where that has too many letters."""
     letters = sorted(_letters(one) | _letters(other))
     if len(letters) > MAX_LETTERS:
         return None
@@ -115,7 +115,7 @@ MAX_CHARS = 160
 
 @functools.lru_cache(maxsize=512)
 def may_be_group(text: str) -> bool:
-    """Whether a gold may be such a group: C_4 alone may be anything."""
+    """True if a gold may be such a group: C_4 alone may be anything."""
     return "Z" in text or "\u2124" in text or _JOIN.search(text) is not None
 
 
@@ -261,7 +261,7 @@ class Compound(NamedTuple):
     charge: int
 
     def composition(self) -> tuple:
-        """How often each element stands in it, and the charge."""
+        """The number of atoms of each element, and the charge."""
         stack: list[Counter] = [Counter()]
         factor = 1  # of what follows a dot
         for name, count in self.atoms:
@@ -285,7 +285,7 @@ class Chemical(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def read_chemical(text: str) -> Chemical | None:
-    """What a text names; None where it is no formula of chemistry, as far as can be told."""
+    """The formula of chemistry that a text names; None for other texts, as far as can be told."""
     if len(text) > MAX_CHEMICAL_CHARS or not _MAY_BE.search(text):
         return None
     is_marked = "\\ce" in text or "\\mathrm" in text or "\\text" in text
@@ -369,7 +369,7 @@ def _formula(text: str) -> Compound | None:
 
 
 def same_chemical(gold: Chemical, answer: Chemical) -> bool | None:
-    """Whether both say the same; None where the atoms are the same and their order is not."""
+    """True if both say the same; None where the atoms are the same and their order is not."""
     if gold.sides == answer.sides:
         return True
     if len(gold.sides) != len(answer.sides):

@@ -39,7 +39,7 @@ class SymbolicServer:
             self._begin()
 
     def budget(self) -> "Budget":
-        """For the questions of one verdict: they share its CPU time."""
+        """The budget of one verdict, whose questions share its CPU time."""
         return Budget(self, self._cpu_s)
 
     def ask(self, gold: Node, answer: Node, cpu_s: float) -> tuple[bool | None, float]:

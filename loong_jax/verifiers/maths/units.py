@@ -60,7 +60,7 @@ def _table() -> dict[str, Unit]:
 
 
 UNITS = _table()
-# what starts a unit without its context; single letters are variables unless written as text
+# words that start a unit without its context; single letters are variables unless written as text
 AMBIGUOUS = frozenset(name for name in UNITS if len(name) == 1) | {"in", "as", "at", "pm", "psi"}
 POWER_WORDS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
 CURRENCIES = {"$": UNITS["USD"], "\\$": UNITS["USD"], "€": UNITS["EUR"], "£": UNITS["GBP"],
@@ -122,7 +122,7 @@ def _bracketed(parser: Parser) -> Unit | None:
 
 
 def _is_another(parser: Parser) -> bool:
-    """Whether a unit with a power follows, set apart from one: mol L^{-1}."""
+    """True if a unit with a power follows, set apart from one: mol L^{-1}."""
     token = parser.token
     return (
         token.kind == "word"
@@ -175,7 +175,7 @@ def _one_unit(parser: Parser, *, first: bool) -> Unit | None:
 
 
 def _is_over_unit(parser: Parser) -> bool:
-    """Whether a quotient by a unit of several letters begins, as in 8 J/(mol K) and 2 J/kg."""
+    """True if a quotient by a unit of several letters begins, as in 8 J/(mol K) and 2 J/kg."""
     if not parser.token.spaced or parser.peek().text != "/":
         return False
     below = parser.peek(3 if parser.peek(2).text == "(" else 2)
@@ -183,7 +183,7 @@ def _is_over_unit(parser: Parser) -> bool:
 
 
 def _is_before_inverse(parser: Parser) -> bool:
-    """Whether a unit with a negative power follows, all set apart: 18 g mol^{-1}, 3 m s^{-1}."""
+    """True if a unit with a negative power follows, all set apart: 18 g mol^{-1}, 3 m s^{-1}."""
     unit, at = parser.peek(), 3 + (parser.peek(3).text == "{")
     return (
         parser.token.spaced
@@ -196,7 +196,7 @@ def _is_before_inverse(parser: Parser) -> bool:
 
 
 def _is_first_of_two(parser: Parser) -> bool:
-    """Whether a number and another unit follow, as in 2 m 30 cm."""
+    """True if a number and another unit follow, as in 2 m 30 cm."""
     count, unit = parser.peek(), parser.peek(2)
     return count.kind == "number" and unit.kind in ("word", "text") and unit.text in UNITS
 

@@ -19,7 +19,7 @@ FLOAT_TOLERANCE = Fraction(1, 10**11)  # relative, where one side is a double
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tolerance:
-    """What may differ, beside rounding of long decimals: nothing by default."""
+    """The permitted difference, beside rounding of long decimals: none by default."""
 
     relative: Fraction = Fraction(0)
     absolute: Fraction = Fraction(0)
@@ -41,7 +41,7 @@ def none(size: int | Fraction, gap: int | Fraction) -> int | Fraction:
 def between(
     gold: Node, answer: Node, least: int = LONG_DIGITS
 ) -> Callable[[int | Fraction, int | Fraction], int | Fraction]:
-    """How far apart the two may be because one of them is a rounded decimal."""
+    """The permitted difference of two values of which one is a rounded decimal."""
     digits = max(num_digits(gold), num_digits(answer))
     if digits >= FLOAT_DIGITS:
         return lambda size, gap: size * FLOAT_TOLERANCE
@@ -139,7 +139,7 @@ def near(evaluator: Evaluator, a: Value, b: Value, digits: int) -> bool:
 
 
 def _both_vanish(high: Evaluator, a: Value, b: Value, c: Value, d: Value) -> bool:
-    """Whether both are 0 but for rounding: the error shrank when the precision grew."""
+    """True if both are 0 but for rounding: the error shrank when the precision grew."""
     context = high.context
     bound = context.mpf(10) ** -(HIGH_DIGITS - 60)
     pairs = ((high.real(a), high.real(c)), (high.real(b), high.real(d)))
@@ -223,7 +223,7 @@ def equal_functions(
 
 
 def _is_real_logarithmic(node: Node) -> bool:
-    """Whether it has logarithms of its symbols and no imaginary number of its own."""
+    """True if a node has logarithms of its symbols and no imaginary number of its own."""
     parts = list(node.walk())
     return Node("constant", ("i",)) not in parts and any(
         part.head == "call" and part.args[0] in ("ln", "log") and part.symbols for part in parts
@@ -231,7 +231,7 @@ def _is_real_logarithmic(node: Node) -> bool:
 
 
 def _are_complex(gold: Node, answer: Node, bindings: Mapping[str, Value]) -> bool:
-    """Whether neither has a real value there."""
+    """True if neither has a real value at these bindings."""
     for node in (gold, answer):
         value, evaluator = evaluate(node, LOW_DIGITS, bindings, False)
         if evaluator.context.im(evaluator.real(value)) == 0:
@@ -242,7 +242,7 @@ def _are_complex(gold: Node, answer: Node, bindings: Mapping[str, Value]) -> boo
 def _identical_on_integers(
     gold: Node, answer: Node, ordered: list[str], common_log: bool
 ) -> bool | None:
-    """For sums up to n and (-1)^n: values at whole numbers, of both parities."""
+    """True if sums up to n and (-1)^n agree at whole numbers, of both parities."""
     if not _needs_integers(gold) and not _needs_integers(answer):
         return False
     compared = False
@@ -327,7 +327,7 @@ def constant_ratio(gold: Node, answer: Node) -> int | None:
 
 
 def is_fixed(node: Node) -> bool:
-    """Whether an expression has one real value, whatever its symbols are."""
+    """True if an expression has one real value, whatever its symbols are."""
     seen: list[Any] = []
     for context, (value,) in _at_points(node):
         if abs(context.im(value)) < (small := context.mpf(10) ** -25):
@@ -356,7 +356,7 @@ def bindings_at(names: Sequence[str], trial: int) -> dict[str, Value]:
 
 
 def equal(gold: Node, answer: Node, tolerance: Tolerance = EXACT) -> bool | None:
-    """Whether two expressions have the same value; None where that cannot be told.
+    """True if two expressions have the same value; None where that cannot be told.
 
     Raises CostError.
     """

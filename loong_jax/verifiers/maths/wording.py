@@ -108,7 +108,7 @@ def multiples(text: str) -> str | None:
 
 
 def concludes(sentence: str, wanted: str) -> bool:
-    """Whether a sentence, as a normal form, ends on "is <wanted>"."""
+    """True if a sentence, as a normal form, ends on "is <wanted>"."""
     if not wanted.isascii() and (
         had := re.search(rf"(?:有|打了?){re.escape(wanted)}.{{0,4}}\Z", sentence)
     ):
@@ -136,7 +136,7 @@ _ROWS = {
 
 
 def is_told(wanted: str, clause: str) -> bool:
-    """Whether a clause says this one alone of words that shut each other out: "he faces north"."""
+    """True if a clause states this one alone of words that exclude each other: "he faces north"."""
     clause = re.sub(r"\A(?:If|When) [^,]*, (?!.*\b(?:would|could)\b)", "", clause)
     said = normal("then " + CONCLUDES_ONLY.split(clause)[-1]).removeprefix("then ")
     rest = said if wanted.isascii() else said.replace(wanted, "")
@@ -170,7 +170,7 @@ MAX_SAID = 200
 
 
 def is_said(words: str) -> bool:
-    """Whether a text, as a normal form (see `normal`), says that there is nothing."""
+    """True if a text, as a normal form (see `normal`), says that there is nothing."""
     if len(words) > MAX_SAID or not any(hint in words for hint in _HINTS):
         return False
     words = words.removeprefix("that ").removeprefix("there ").strip()
@@ -182,7 +182,7 @@ def is_said(words: str) -> bool:
 
 
 def conclusion(sentence: str) -> str:
-    """What a sentence concludes: "it has no roots" of "The sum is 1 > 0, so it has no roots"."""
+    """The conclusion of a sentence: "it has no roots" of "The sum is 1 > 0, so it has no roots"."""
     return _SAID.CONCLUDES.split(sentence[-2 * MAX_SAID :])[-1].strip()
 
 
@@ -194,7 +194,7 @@ SYNONYMS = {  # normal forms that say the same as one, itself among them
 
 
 def is_known(word: str) -> bool:
-    """Whether a word is a whole answer, as odd and Tuesday are."""
+    """True if a word is a whole answer, as odd and Tuesday are."""
     return word in SYNONYMS or word.lower() in _ROWS
 
 
@@ -202,7 +202,7 @@ _NAME = re.compile(r"[A-Z][a-z]{1,14}")
 
 
 def is_said_of(name: str, sentence: str) -> bool:
-    """Whether a sentence says of a name, and of no other, that it stands out: "Emma won."."""
+    """True if a sentence says of a name, and of no other, that it stands out: "Emma won."."""
     sentence = CONCLUDES_ONLY.split(sentence.strip(" .!*"))[-1]
     others = set(_SAID.OTHER_NAME.findall(sentence)) - {name}
     if _NAME.fullmatch(name) is None or others or DENIAL.search(sentence):
@@ -309,7 +309,7 @@ def lettered(text: str) -> tuple[str, str] | None:
 
 
 def is_choice(text: str) -> bool:
-    """Whether a gold is one capital letter, as the key of a question."""
+    """True if a gold is one capital letter, as the key of a question."""
     text = COMMANDS.sub("", text).replace("{", "").replace("}", "").replace("$", "").strip()
     return _SINGLE.fullmatch(text) is not None
 
@@ -352,7 +352,7 @@ def last_mention(clause: str) -> str:
 
 
 def is_date(text: str) -> bool:
-    """Whether a gold is a date or a time of day and no sum, quotient or ratio of numbers."""
+    """True if a gold is a date or a time of day and no sum, quotient or ratio of numbers."""
     bare = text.strip(" $")
     if re.search(r"[^\W\d_]", text):
         return date(text) is not None or clock(text) is not None

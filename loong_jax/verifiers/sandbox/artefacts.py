@@ -51,7 +51,7 @@ class ArtefactCache:
         self._lock = threading.Lock()
 
     def note(self, key: str) -> dict | None:
-        """What `put` was given besides the files, or None without such an entry."""
+        """The note that `put` was given beside the files; None without such an entry."""
         try:
             note = json.loads((self.directory / (key + _NOTE)).read_text())
         except (OSError, ValueError):

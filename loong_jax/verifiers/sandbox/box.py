@@ -26,7 +26,7 @@ _MAX_STRETCH = 4  # of a run's wall time, as the zygote has it
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one run may use. CPU time ends a busy program, wall time one that sleeps.
+    """Limits of one run. CPU time ends a busy program, wall time one that sleeps.
 
     The defaults are for calls of a function, and the lower half is for whole programs alone: theirs
     start from `PROGRAM`.
@@ -86,7 +86,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a run ended. `status` is the exit code, or minus the signal that ended it.
+    """The end of a run. `status` is the exit code, or minus the signal that ended it.
 
     `lost` is no fault of the program: the sandbox failed. A call that ended without a report has
     `crashed`, or `forged` where it wrote something else.

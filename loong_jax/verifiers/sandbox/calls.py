@@ -30,7 +30,7 @@ class Program:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProgramResult:
-    """How a program ended: `ok` with one value per call, else why not.
+    """The result of a program: `ok` with one value per call, else the way it ended.
 
     `error`: it raised, or returned what is no plain value. `timeout`: its CPU time is used up.
     `stalled`: its wall time passed first, so it slept or the machine is overloaded. `limit`: a

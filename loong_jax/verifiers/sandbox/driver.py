@@ -11,7 +11,7 @@ import os
 import re
 import sys
 
-# What sites import for a method of their starter code, and the nodes that it takes for granted.
+# Imports of sites for a method of their starter code, and the nodes that it takes for granted.
 _MODULES = (
     "collections", "heapq", "bisect", "math", "itertools", "functools", "typing", "string", "copy",
     "re", "operator", "random", "json", "datetime", "sys",
@@ -32,7 +32,7 @@ class TreeNode:
 
 
 def _lent(code, is_method):
-    """What a program names and does not define, of what its starter code takes for granted."""
+    """Values of the names that a program uses and does not define, as its starter code expects."""
     names, todo = set(), [code]
     while todo:
         one = todo.pop()
@@ -69,7 +69,7 @@ def _made(value):
 
 
 def _hints(function):
-    """What the signature says of each parameter by place, and of the value, as texts."""
+    """The type hints of each parameter by place, and of the value, as texts."""
     function = getattr(function, "__func__", function)
     function = getattr(function, "__wrapped__", function)
     names = getattr(getattr(function, "__code__", None), "co_varnames", ())

@@ -1,4 +1,4 @@
-"""What calls a function of an answer: a driver, and what of the answer's source it needs changed.
+"""Drivers, which call a function of an answer, and the changes of its source that they need.
 
 Drivers are files beside this one. Where a language is compiled, a driver is compiled with the
 answer for one function, whose name is put in here; types are the compiler's business.
@@ -46,7 +46,7 @@ impl Parameter for %(kind)s {
 
 
 def lends(language: Language, text: str, function: str) -> tuple[bool, ...]:
-    """With and without what sites put before a method, in the order in which it is tried."""
+    """The tries of a method, with and without the text that sites put before it, in order."""
     if not language.lent or "." not in function:
         return (False,)
     return (False, True) if re.search(language.imports, text) else (True, False)
@@ -110,7 +110,7 @@ def _defines(text: str, owner: str) -> bool:
 
 
 def _rust_owner(text: str, owner: str) -> str:
-    """How a method gets the value it is called on."""
+    """Rust code that makes the value on which a method is called."""
     if re.search(rf"\b(?:mod|trait)\s+{owner}\b", text):
         return ""
     kind = f"crate::{owner}"

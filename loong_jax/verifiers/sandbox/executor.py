@@ -94,7 +94,7 @@ class Executor:
 
     @functools.cached_property
     def group_counts(self) -> tuple[str, ...]:
-        """What the kernel limits for a run as a whole; the rest is sampled."""
+        """The limits that the kernel enforces for a run as a whole; the rest is sampled."""
         with self._box() as box:
             box.start()
             return box.group_counts
@@ -119,7 +119,7 @@ class Executor:
             return Ended(end="lost", detail=str(error))
 
     def version(self, name: str) -> str:
-        """What the toolchain of a language says of itself; raises ToolchainMissing."""
+        """The version text of a language's toolchain; raises ToolchainMissing."""
         if name not in self._versions:
             language = languages.LANGUAGES[name]
             ended = None
@@ -232,7 +232,7 @@ class Executor:
         return self._run_built(built, language.call, limits, files=files, reports=True)
 
     def check(self, built: Built) -> str:
-        """What the language says against the source, if it can say so without running it."""
+        """The errors that a language finds in the source without running it; "" for none."""
         if not built.language.check:
             return ""
         limits = dataclasses.replace(_PROBE, cpu_s=10.0, wall_s=30.0)

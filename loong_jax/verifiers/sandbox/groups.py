@@ -16,7 +16,7 @@ _ROOT = Path("/sys/fs/cgroup")
 _PREFIX = "loong-"
 _COUNTER = itertools.count()
 
-# what the zygote calls a file: its name, by version of the hierarchy
+# the zygote's name of a file -> its name, by version of the hierarchy
 _FILES_V1 = {
     "memory": {
         "memory_tasks": "cgroup.procs",
@@ -48,7 +48,7 @@ class Group:
 
     @property
     def counts(self) -> tuple[str, ...]:
-        """What is limited by the kernel for the group as a whole."""
+        """The limits that the kernel enforces for the group as a whole."""
         found = {"memory_max": "memory", "pids_max": "processes", "cpu": "cpu"}
         return tuple(word for name, word in found.items() if name in self.fds)
 

@@ -28,7 +28,7 @@ class Language:
     check: str = ""
     aliases: str = ""
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    runtime_bytes: int = 16 * MB  # what the language's runtime takes before the program does
+    runtime_bytes: int = 16 * MB  # taken by the language's runtime before the program
     compile_bytes: int = 1024 * MB
     compile_s: float = 20.0
     has_bounded_address_space: bool = True  # false: it reserves far more than it uses
@@ -42,7 +42,7 @@ class Language:
     path_mark: str = "."  # between a class and its method
     dropped: str = ""  # pattern before a source's second group, which is left out of its head
     imports: str = ""  # pattern of what a source imports by itself
-    lent: str = ""  # what sites put before a method of their starter code
+    lent: str = ""  # the text of sites before a method of their starter code
     nodes: Mapping[str, str] = dataclasses.field(default_factory=dict)  # and declare for it
 
     def source(self, text: str) -> str:

@@ -40,7 +40,7 @@ for name, text in files:
 del sys.modules[room]
 module.main()
 """
-# What of /etc a toolchain reads; nothing else of it is there.
+# Files of /etc that toolchains read; nothing else of it is there.
 _ETC = (
     "alternatives", "ocamlfind.conf", "fonts", "mono", "php", "perl", "R", "racket",
     "swi-prolog", "erlang", "guile", "ghc", "nim", "sbclrc", "emacs", "scala", "crystal",
@@ -153,7 +153,7 @@ def required_isolation(min_tier: IsolationTier, tier: IsolationTier | None = Non
 
 
 def _in_namespaces() -> Iterator[Mechanism]:
-    """All ways that there are, the best first; each with every interpreter that may do.
+    """All mechanisms that there are, the best first; each with every interpreter that may do.
 
     Interpreters are ours, then the system's, in case ours lies in a private home.
     """

@@ -1,12 +1,12 @@
-"""Three ways for tokens to reach the experts of other devices and for sums to come back.
+"""Three exchanges: dispatch of tokens to the experts of other devices, and combine of the outputs.
 
-An expert group has P devices, and each of them N = T K choices of its own tokens. A row is a token
-on its way: its state, up to J choices among the experts of its destination, and their gates. The
-destination multiplies gates in and sums the choices of a row, so rows come back with nothing to be
-weighted and the sender adds up the rows of each token.
+An expert group has P devices, and each of them N = T K choices of its own tokens. A row is a
+dispatched token: its state, up to J choices among the experts of its destination, and their gates.
+The destination multiplies gates in and sums the choices of a row, so rows come back weighted, and
+the sender adds up the rows of each token.
 
-With `dispatch_dtype` rows travel to the experts in eight bits, each scaled to its largest value,
-and come back, as do all gradients, in the dtype of activations.
+With `dispatch_dtype` rows are dispatched in eight bits, each scaled to its largest value, and come
+back, as do all gradients, in the dtype of activations.
 
 Choices of zero-computation experts never become rows. Buffers have fixed sizes; rows that do not
 fit wait for a later round, so no choice is ever lost. What is chosen here is done by `gathered`,
@@ -20,13 +20,13 @@ from typing import Literal, TypeAlias
 from loong_jax.errors import ConfigError
 from loong_jax.models.moe.exchange.buffers import round_up
 
-# What rows travel to the experts in; None for the dtype of activations.
+# The dtype of dispatched rows; None for that of activations.
 DispatchDtype: TypeAlias = Literal["float8_e4m3fn"] | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GatherExchange:
-    """Every device gets all tokens of its group, and a reduce-scatter sums what they became.
+    """An all-gather of the tokens of a group, and a reduce-scatter of the experts' outputs.
 
     Moves P - 1 rows per token each way whatever was chosen, so it suits groups of up to 8.
     """
@@ -64,7 +64,7 @@ class RaggedExchange:
     """An all-to-all of exactly the rows there are, into one buffer per device.
 
     CPU has no such collective and emulates it by an all-gather. tpu7x waits for one of eight-bit
-    rows, where those of 16 bits travel beside other work (docs/measurements/plan.md).
+    rows, where that of 16-bit rows is asynchronous (docs/measurements/plan.md).
     """
 
     buffer_factor: float = 1.25  # of the receiving buffer, in mean numbers of rows
@@ -89,14 +89,15 @@ def _check_factor(exchange: Exchange) -> None:
 def _check_dtype(exchange: PaddedExchange | RaggedExchange) -> None:
     if exchange.dispatch_dtype not in (None, "float8_e4m3fn"):
         raise ConfigError(
-            f"dispatch_dtype={exchange.dispatch_dtype!r} is no way to send rows: what travels with "
-            "them is exact in float8_e4m3fn alone. Use that, or None for the activations' dtype."
+            f"dispatch_dtype={exchange.dispatch_dtype!r} is no dtype of dispatched rows: the "
+            "numbers sent with them are exact in float8_e4m3fn alone. Use that, or None for the "
+            "activations' dtype."
         )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """What an exchange knows of its device, all of it static."""
+    """Static sizes of an exchange, of one device."""
 
     axes: tuple[str, ...]  # of the mesh, over which an expert group extends
     num_devices: int  # P, in an expert group

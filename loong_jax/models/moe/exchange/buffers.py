@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BufferLayout:
-    """Where rows, their gates and their experts lie in a buffer.
+    """The layout of a buffer: rows, their gates and their experts.
 
     Each of `num_blocks` blocks of `stride` rows ends in `number_rows` rows that hold the numbers of
     the others, cut into whole numbers so small that every dtype of rows holds them exactly. Nothing
@@ -34,7 +34,7 @@ class BufferLayout:
         choices_per_row: int,
         dispatch_dtype: str | None,
     ) -> "BufferLayout":
-        """With room for at least `rows` rows per block; blocks are whole tiles.
+        """A layout with room for at least `rows` rows per block; blocks are whole tiles.
 
         A tile of TPU memory has 8 rows, and those of eight bits are packed by two tiles.
         """

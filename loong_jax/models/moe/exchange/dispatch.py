@@ -1,4 +1,4 @@
-"""Which choices go to which device in which round, and the rows that carry them there.
+"""Dispatch: the destination and round of each choice, and the rows that are sent.
 
 Everything is written for one device. Choices are sorted by the device they go to, by gathers and
 sorts, without a scatter. T tokens make N = T K choices for P devices; a round sends R rows (`sent`)
@@ -41,10 +41,10 @@ class DispatchPlan(NamedTuple):
 
 
 class Round(NamedTuple):
-    """How choices ride in rows in one round; on the sending device."""
+    """The rows of one round, and the choices in each; on the sending device."""
 
     choice: Int[Array, "sent J"]  # t * K + k; T * K where there is none
-    place: Int[Array, "T K"]  # the row each rides in; past the end where in none
+    place: Int[Array, "T K"]  # the row of each choice; past the end where in none
     first_place: Int[Array, "T K"]  # the same for the first choice of each row only
 
 

@@ -1,7 +1,7 @@
 """`PaddedExchange` on one device, inside `shard_map`: equal buffers for each other one.
 
-What is sent, and what is received, are P blocks of `stride` rows each: R = P * stride rows, each
-with J choices.
+A device sends, and receives, P blocks of `stride` rows each: R = P * stride rows, each with J
+choices.
 """
 
 import dataclasses
@@ -64,11 +64,11 @@ class Padded:
         return plan_dispatch(target, kept, sizes.num_local, sizes.num_devices, per_row)
 
     def num_rounds(self, plan: DispatchPlan) -> Int[Array, ""]:
-        """That this device needs for its rows."""
+        """The rounds that this device needs for its rows."""
         return -(-jnp.max(plan.count) // self.layout.rows)
 
     def num_waiting(self, plan: DispatchPlan) -> Int[Array, ""]:
-        """Choices that do not travel in round 0."""
+        """Choices that are not sent in round 0."""
         waits = (plan.expert >= 0) & (plan.rank >= self.layout.rows)
         return jnp.sum(waits, dtype=jnp.int32)
 

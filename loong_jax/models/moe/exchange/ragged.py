@@ -47,7 +47,7 @@ class Ragged:
 
     @property
     def num_rows(self) -> int:
-        """Of the receiving buffer."""
+        """The rows of the receiving buffer."""
         most = self.sizes.num_devices * self.sizes.num_tokens * self.sizes.most_per_device
         return min(self.sizes.mean_rows(self.exchange.buffer_factor), round_up(most, 16))
 
@@ -64,11 +64,11 @@ class Ragged:
         return plan, jax.lax.all_gather(plan.count, self.sizes.axes)
 
     def num_rounds(self, plan: tuple[DispatchPlan, Int[Array, "P P"]]) -> Int[Array, ""]:
-        """That the device which receives the most rows needs for them."""
+        """The rounds needed by the device that receives the most rows."""
         return -(-jnp.max(jnp.sum(plan[1], axis=0)) // self.num_rows)
 
     def num_waiting(self, plan: tuple[DispatchPlan, Int[Array, "P P"]]) -> Int[Array, ""]:
-        """Choices of this device that do not travel in round 0."""
+        """Choices of this device that are not sent in round 0."""
         now = self.take_round(plan, 0).count[jax.lax.axis_index(self.sizes.axes)]
         return jnp.sum(plan[0].count) - jnp.sum(now)
 

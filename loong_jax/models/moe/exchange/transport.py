@@ -26,7 +26,7 @@ GradientBuffer = TypeVar("GradientBuffer")  # packed gradients, that go the othe
 
 @runtime_checkable
 class RowPlacement(Protocol[Plan, Round]):
-    """Which choices go into which rows on one device; methods in the order of use."""
+    """Assignment of choices to rows on one device; methods in the order of use."""
 
     @property
     def room(self) -> int | None:
@@ -76,7 +76,7 @@ class DeviceExchange(RowPlacement[Plan, Round], Protocol[Plan, Round, Buffer, Gr
         ...
 
     def send_back(self, made: Float[Array, "rows D"], round: Round) -> Float[Array, "..."]:
-        """What the experts made of each row, on the sending device."""
+        """Sends the experts' outputs back to the devices that the rows came from."""
         ...
 
     def pack_gradient(

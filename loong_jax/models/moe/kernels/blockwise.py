@@ -125,7 +125,7 @@ def _forward_and_residuals(operands, mask, sizes):
 
 
 def _backward(sizes, residuals, grads):
-    """With weight = softmax(score): d_score = weight (d_weight - sum of weight d_weight).
+    """With weight = softmax(score), d_score = weight (d_weight - sum of weight d_weight).
 
     Scores stand key by query here, [S, T], so that of the three products they enter only that of
     d_query contracts their rows, which is slow on CPU.

@@ -26,13 +26,13 @@ from loong_jax.models.moe.kernels.cudnn_kernels import (
 )
 from loong_jax.models.moe.mask import AttentionMask, Operands
 
-# What `MoEConfig.remat` calls what goes into the kernels, and what comes out.
+# Names in `MoEConfig.remat` of the kernels' operands and results.
 EXPANDED, KEPT_AS = "expanded", "attention"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cudnn:
-    """For NVIDIA GPUs, in bfloat16 or float16; `others` is for rows that the kernels do not take.
+    """Attention by cuDNN in bfloat16 or float16; `others` is for rows that its kernels do not take.
 
     `packed` says how many sequences a row may hold, once for each program there is to be: one for
     more takes longer for few (0.17 ms on an H200 for one more, 65,536 tokens and 16 heads, where
@@ -69,7 +69,7 @@ class Cudnn:
 def fits(
     capability: tuple[int, int] | None, dtype: DTypeLike, head_width: int, value_width: int
 ) -> bool:
-    """Whether a device of this compute capability has the kernels for heads of H + R and U."""
+    """True if a device of this compute capability has the kernels for heads of H + R and U."""
     if capability is None or jnp.dtype(dtype) not in (jnp.bfloat16, jnp.float16):
         return False
     widest = 256 if capability >= (9, 0) else 128 if capability >= (8, 0) else 0
@@ -115,14 +115,14 @@ def way_of(mask: AttentionMask, sizes: Cudnn) -> Int[Array, ""]:
 
 
 def one_sequence_each(mask: AttentionMask) -> Bool[Array, ""]:
-    """Whether every row is one sequence in its order, with padding on its right or none."""
+    """True if every row is one sequence in order, with padding on its right or none."""
     segment_BT = mask.query_segment
     goes_on = segment_BT[:, 1:] == segment_BT[:, :-1]
     return jnp.all(goes_on | (segment_BT[:, 1:] == 0)) & _in_order(mask)
 
 
 def few_sequences_each(mask: AttentionMask, most: int) -> Bool[Array, ""]:
-    """Whether every row is at most so many sequences in their order, with padding anywhere."""
+    """True if every row is at most `most` sequences in order, with padding anywhere."""
     segment_BT = mask.query_segment
     _, start_BM, length_BM = sequences_of(segment_BT, most)
     all_in = jnp.all(jnp.sum(length_BM, axis=1) == jnp.sum(segment_BT > 0, axis=1))

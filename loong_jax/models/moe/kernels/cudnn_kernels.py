@@ -142,7 +142,7 @@ def _at_tokens(a_BTNw: Float[Array, "B T N w"], sequences: Sequences) -> Float[A
 
 
 def _rows_and_heads(num_rows: int, num_heads: int, at_once: int) -> tuple[int, int]:
-    """How many rows, and heads of each, to take at once; heads are parted only of a single row."""
+    """Numbers of rows, and of heads of each, to take at once; a single row's heads may be split."""
 
     def most(number, limit):
         return max(size for size in range(1, number + 1) if number % size == 0 and size <= limit)
@@ -181,7 +181,7 @@ def _as_wide(value_BSNU: Float[Array, "B S N U"], head: int) -> Float[Array, "B 
 
 
 def version() -> int:
-    """Of cuDNN, 91000 for 9.10, where JAX has its private functions; else 0."""
+    """The version of cuDNN, 91000 for 9.10, where JAX has its private functions; else 0."""
     fused = _jax_module()
     try:
         return 0 if fused is None else fused.check_cudnn_version()

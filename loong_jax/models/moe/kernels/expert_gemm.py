@@ -58,7 +58,7 @@ def choose(
     num_choices: int,
     on_hopper: bool = False,
 ) -> ExpertGemm:
-    """What `auto` means on a platform for so many rows that meet so many choices among experts.
+    """The kernel that `auto` stands for, by platform, rows, experts and choices.
 
     `on_hopper` says that `hopper.fits`.
     """
@@ -133,7 +133,7 @@ def expert_ffn(
 
         first, second = _halves(project, gate_up)
         hidden = jax.nn.silu(first) * second * gate_r1
-        used = jnp.arange(room) < last_E[-1]  # what stands past the last group is not defined
+        used = jnp.arange(room) < last_E[-1]  # values past the last group are undefined
         hidden = jnp.where(used[:, None], hidden, 0).astype(x.dtype)
         return sum_rows(product(hidden, down, size_E), place_RK, choice_r // expert.shape[1])
 
@@ -156,7 +156,7 @@ def _grouped_product(gemm: ExpertGemm) -> Callable[[Array, Array, Array], Array]
 
 
 def _halves(product: Callable[[Array], Array], gate_up: GateUp) -> tuple[Array, Array]:
-    """What `product` makes with the gates and with the up projections, at once if they allow."""
+    """The products with the gate and the up projections, in one call of `product` where joined."""
     if isinstance(gate_up, tuple):
         return product(gate_up[0]), product(gate_up[1])
     first, second = jnp.split(product(gate_up), 2, axis=-1)

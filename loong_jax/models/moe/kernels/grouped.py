@@ -26,7 +26,7 @@ from loong_jax.models.moe.exchange.dispatch import zeros_alike
 
 
 class Plan(NamedTuple):
-    """Where choices lie. Choice n = t * K + k of N = T * K; N stands for none.
+    """The places of choices. Choice n = t * K + k of N = T * K; N stands for none.
 
     Expert e has the sorted choices from first[e] to first[e + 1]; those of them that have no cell
     of the table are cut into blocks.
@@ -208,7 +208,7 @@ def _swiglu(both: Float[Array, "... m"]) -> Float[Array, "... M"]:
 def _swiglu_backward(
     both: Float[Array, "... m"], gate: Float[Array, "... 1"], grad_gated: Float[Array, "... M"]
 ) -> tuple[Float[Array, "... M"], Float[Array, "... m"], Float[Array, "... 1"]]:
-    """What entered the product with `down`, and the gradients of `both` and, float32, `gate`."""
+    """The input of the product with `down`, and the gradients of `both` and, float32, `gate`."""
     first, second = jnp.split(both.astype(jnp.float32), 2, axis=-1)
     sigmoid = jax.nn.sigmoid(first)
     silu = first * sigmoid

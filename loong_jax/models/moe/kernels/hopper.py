@@ -16,7 +16,7 @@ _ROWS = 128  # of every block
 
 
 def fits(capability: tuple[int, int] | None, dtype: DTypeLike, *widths: int) -> bool:
-    """Whether a device of this compute capability has the kernels for such matrices."""
+    """True if a device of this compute capability has the kernels for matrices of these widths."""
     return (
         capability is not None
         and capability[0] == 9
@@ -29,7 +29,7 @@ def fits(capability: tuple[int, int] | None, dtype: DTypeLike, *widths: int) -> 
 def ragged_dot(
     x: Float[Array, "R width"], weight: Float[Array, "E width out"], size: Int[Array, "E"]
 ) -> Float[Array, "R out"]:
-    """As `jax.lax.ragged_dot`; rows past the last group are zero, going back as well.
+    """`jax.lax.ragged_dot`; rows past the last group are zero, in the backward pass as well.
 
     On a mesh, inside `shard_map`, all three must vary along the same axes.
     """
@@ -98,7 +98,7 @@ def _filled(rows: Float[Array, "R width"]) -> Float[Array, "r width"]:
 
 
 def _varying_like(x: Array, made: Array) -> Array:
-    """What a kernel made, along whose axes it varies: kernels do not say so themselves."""
+    """Marks a kernel's result as varying along the mesh axes of x, which kernels do not do."""
     missing = jax.typeof(x).mat.varying - jax.typeof(made).mat.varying
     return jax.lax.pcast(made, tuple(sorted(missing)), to="varying") if missing else made
 

@@ -26,7 +26,7 @@ _HIDDEN = -1e30  # finite, so that differences of hidden scores are
 
 
 def fits(capacity: int, kv_lora_rank: int) -> bool:
-    """Whether entries and latents come in whole lanes."""
+    """True if capacity and latent rank are multiples of a lane."""
     return capacity % _LANES == 0 and kv_lora_rank % _LANES == 0
 
 

@@ -24,7 +24,7 @@ _TRITON = "jax.experimental.pallas.triton"  # which JAX means to remove
 _BLOCK = 64  # entries that are read at a time; half of it where that alone divides the capacity
 _MOST_BYTES = 1152  # of an entry, in 99 KiB of shared memory; Hopper and large Blackwells have 227
 _ROWS = 16  # queries of a program, heads and tokens together; no product has fewer rows
-# What was fastest of 15 on an H200 (64 sequences of 8192 entries; in a whole step it reads 4.1 of
+# The fastest of 15 on an H200 (64 sequences of 8192 entries; in a whole step it reads 4.1 of
 # 4.8 TB/s): groups of 32 threads, blocks on their way, and programs, two for each processor.
 _WARPS, _STAGES, _PROGRAMS = 4, 2, 264
 _HIDDEN = -1e30  # finite, so that differences of hidden scores are
@@ -37,7 +37,7 @@ def fits(
     kv_lora_rank: int,
     rope_width: int,
 ) -> bool:
-    """Whether a device of this compute capability runs the kernel for entries of these widths.
+    """True if a device of this compute capability runs the kernel for entries of these widths.
 
     Entries must come in multiples of 32, widths be powers of two, and blocks on their way fit into
     the memory that a processor has for itself.

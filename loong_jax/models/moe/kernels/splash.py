@@ -23,7 +23,7 @@ _LANES = 128
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Splash:
-    """For TPU; elsewhere its kernel is interpreted, which only tests should want.
+    """Splash attention, for TPU; elsewhere its kernel is interpreted, which only tests should want.
 
     Lengths must be multiples of 128. Blocks are the largest divisors of the length that divide the
     sizes below.
@@ -42,7 +42,7 @@ class Splash:
 
 
 def fits(num_queries: int, num_keys: int) -> bool:
-    """Whether these lengths on one device can be cut into blocks."""
+    """True if these lengths, of one device, divide into blocks."""
     return num_queries % _LANES == 0 and num_keys % _LANES == 0
 
 
@@ -89,7 +89,7 @@ def make_kernel(
 
 
 def specs(kernel: Any, rules: ShardingRules) -> Any:
-    """How a kernel lies on the mesh: its lists of blocks follow the queries."""
+    """Partitions of a kernel on the mesh: its lists of blocks follow the queries."""
     if kernel is None:
         return None
     spec = rules.spec(None, "act_length")

@@ -1,4 +1,4 @@
-"""What judges are asked: one readable file per purpose, and how data is put into it."""
+"""Prompts of judges: one readable file per purpose, and how data is put into it."""
 
 import functools
 import hashlib

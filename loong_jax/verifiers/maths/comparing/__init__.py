@@ -1,1 +1,1 @@
-"""What is the same without looking the same, one kind a module, over what `nodes` are."""
+"""Equality of answers that look different, one kind a module, over the kinds of `nodes`."""

@@ -27,7 +27,7 @@ class Class(NamedTuple):
 
 
 class Classes(NamedTuple):
-    name: str | None  # what is in them
+    name: str | None  # of their members
     classes: tuple[Class, ...]
 
 
@@ -145,7 +145,7 @@ def _rational(node: Node) -> Fraction | None:
 
 
 def same_classes(gold: Classes, answer: Classes) -> bool:
-    """Whether both hold the same numbers. Raises CostError."""
+    """True if both hold the same numbers. Raises CostError."""
     if None not in (gold.name, answer.name) and gold.name != answer.name:
         return False
     unit = gold.classes[0].period
@@ -185,7 +185,7 @@ def _offsets(classes: Sequence[Class], unit: Fraction, common: Fraction) -> list
 
 
 def is_open(node: Node) -> bool:
-    """Whether a remainder is left to work out: 42 mod 5."""
+    """True if a remainder is left to work out: 42 mod 5."""
     found = [values.real_value(x) if not x.symbols else None for x in node.args]
     return isinstance(found[0], int) and isinstance(found[1], int) and 0 < found[1] <= abs(found[0])
 
@@ -254,7 +254,7 @@ def read(node: Node) -> Family | None:
 
 
 def equal(gold: Family, answer: Family) -> bool | None:
-    """Whether both hold the same points; None where a domain that counts is not stated."""
+    """True if both hold the same points; None where a domain that counts is not stated."""
     if gold.names and answer.names:
         if set(gold.names) != set(answer.names):
             return None
@@ -364,7 +364,7 @@ def _all_hold(conditions: Sequence[Node], variable: str, at: Node) -> bool:
 
 
 def _holds(relation: Node) -> bool:
-    """Whether a chain of inequalities between numbers is true."""
+    """True if a chain of inequalities between numbers holds."""
     operators, *operands = relation.args
     for operator, left, right in zip(operators, operands, operands[1:], strict=False):
         same = values.equal(left, right)

@@ -45,7 +45,7 @@ def names_ratio(node: Node) -> bool:
 
 
 def names_function(left: Node, gold: Node, right: Node) -> bool:
-    """Whether F(s), phi(pq) or P(X = k), read as a product, is a name that neither side uses."""
+    """True if F(s), phi(pq) or P(X = k), read as a product, is a name that neither side uses."""
     if left.head != "mul" or len(left.args) != 2 or left.args[0].head != "symbol":
         return False
     name, argument = left.args
@@ -148,7 +148,7 @@ def order_of_point(names: Sequence[str]) -> list[str] | None:
 
 
 def is_term(node: Node, name: Node) -> bool:
-    """Whether a(n), read as a product, is the a_n of a sequence."""
+    """True if a(n), read as a product, is the a_n of a sequence."""
     is_pair = node.head == "mul" and len(node.args) == 2
     if not is_pair or name.head != "symbol" or any(part.head != "symbol" for part in node.args):
         return False
@@ -285,7 +285,7 @@ _ALIASES = {"I": "i", "j": "i", "E": "e"}  # as Python and engineers write them
 
 
 def with_constants(gold: Node, answer: Node) -> tuple[Node, Node] | None:
-    """Both with I, j and E as the constants they may be; not where both have such a variable."""
+    """Gold and answer with I, j and E as constants; None where both have such a variable."""
     once = (gold.symbols ^ answer.symbols) & _ALIASES.keys()
     for name in once:
         meant = Node("constant", (_ALIASES[name],))
@@ -316,7 +316,7 @@ def with_names_of(gold: Node, answer: Node) -> Node | None:
 
 
 def applied(gold: Node, answer: Node) -> tuple[Node, Node]:
-    """Both with P(x) as the name it is, where it was read as a product on the left of an equation.
+    """Gold and answer with P(x) as a name, where it was read as a product on an equation's left.
 
     That is so where the other has P(t) there, and where a function in pieces or a vector follows.
     """
@@ -401,14 +401,14 @@ def _may_be_constant(name: str) -> bool:
 
 
 def _is_defined(node: Node, constants: list[str]) -> bool:
-    """Whether one of them is what an equation says the value of."""
+    """True for an equation that gives the value of one of the constants."""
     return (
         node.head == "chain" and node.args[1].head == "symbol" and node.args[1].args[0] in constants
     )
 
 
 def absorbed(gold: Node, answer: Node) -> bool:
-    """Whether both end on a free constant and differ by a constant besides: ln|x| and ln|2x|."""
+    """True if both end on a free constant and differ by a constant besides: ln|x| and ln|2x|."""
     own, given = _without_constant(gold), _without_constant(answer)
     if own is None or given is None or own.symbols != given.symbols or not own.symbols:
         return False

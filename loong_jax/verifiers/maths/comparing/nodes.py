@@ -1,4 +1,4 @@
-"""What nodes are: values, names, derivatives, labels; fractions, vectors and matrices as one."""
+"""Kinds of nodes: values, names, derivatives, labels; fractions, vectors and matrices as one."""
 
 from collections.abc import Callable
 from typing import Any
@@ -55,7 +55,7 @@ def without_accent(name: str) -> str:
 
 
 def is_applied(node: Node) -> bool:
-    """Whether p(x), read as a product, is the name of a function and its variable."""
+    """True if p(x), read as a product, is the name of a function and its variable."""
     if node.head != "mul" or len(node.args) != 2 or any(n.head != "symbol" for n in node.args):
         return False
     name, variable = (item.args[0] for item in node.args)
@@ -81,7 +81,7 @@ _DIFFERENTIALS = (Node("symbol", ("d",)), Node("symbol", ("partial",)))
 
 
 def is_unsolved(equation: Node) -> bool:
-    """Whether an equation such as 3x + 4 = 19 leaves its unknown to be found."""
+    """True if an equation such as 3x + 4 = 19 leaves its unknown to be found."""
     operators, *sides = equation.args
     return operators == ("=",) and not any(s.head == "symbol" or s == number(0) for s in sides)
 
@@ -110,7 +110,7 @@ def label(node: Node) -> tuple[str, ...]:
 
 
 def domains(node: Node) -> tuple[str, ...]:
-    """Where its parameters live, as labels: "in Z"."""
+    """The domains of a node's parameters, as labels: "in Z"."""
     if node.head != "labelled" or not node.args[1][0].startswith("in "):
         return ()
     return node.args[1]
@@ -129,7 +129,7 @@ _SOLUTIONS = frozenset(("solution", "solutions", "root", "roots"))
 
 
 def denies(label: tuple[str, ...]) -> bool:
-    """Whether the words after an answer take it back or change it: "(D) is incorrect"."""
+    """True if the words after an answer take it back or change it: "(D) is incorrect"."""
     words = {word.lower() for word in label}
     if label and label[0].lower() == "who":  # 45 who do not
         return False
@@ -186,7 +186,7 @@ Parts = dict[Any, Node]  # coefficients, by a place
 
 
 def is_combination(node: Node) -> bool:
-    """Whether unit vectors are named beyond doubt: 4i may be a complex number."""
+    """True if unit vectors are named beyond doubt: 4i may be a complex number."""
     if node.head not in _COMBINED:
         return False
     found = {item for item in node.walk() if item in _UNITS}

@@ -24,7 +24,7 @@ _NARROWEST = Fraction(1, 10**9)
 
 
 def equal(gold: Node, answer: Node) -> bool | None:
-    """Whether both are the same function; either may be an expression, which holds everywhere."""
+    """True if both are the same function; either may be an expression, which holds everywhere."""
     own, given = _branches(gold), _branches(answer)
     conditions = [branch.condition for branch in (*own, *given)]
     unknowns = frozenset[str]().union(*(c.symbols for c in conditions))
@@ -97,7 +97,7 @@ def _equal_by_place(own: list[Branch], given: list[Branch], name: str) -> bool |
 
 
 def _is_plain(value: Node) -> bool:
-    """Whether its kinks are known, so that a few points of a gap speak for all of it."""
+    """True if the kinks of a value are known, so that a few points of a gap speak for all of it."""
     if "piecewise" in value.heads:
         return False
     return not any(n.head == "call" and n.args[0] in _STEPS for n in value.walk())
@@ -115,7 +115,7 @@ def _agree(a: Node, b: Node, name: str, at: Sequence[Node]) -> bool | None:
 
 
 def _breaks(value: Node, name: str) -> Iterator[Node]:
-    """Where an absolute value, a maximum or a minimum of affine arguments has its kink."""
+    """The kinks of absolute values, maxima and minima of affine arguments."""
     for node in value.walk():
         if node.head != "call" or node.args[0] not in ("abs", "max", "min"):
             continue
@@ -189,7 +189,7 @@ def parity_variable(conditions: Sequence[Node]) -> str | None:
 
 
 def equal_by_parity(gold: Branches, answer: Branches, name: str) -> bool | None:
-    """Whether both have the same value at even and at odd numbers."""
+    """True if both have the same value at even and at odd numbers; None where one has none."""
     for one in (gold, answer):
         if not all(value.symbols <= {name} for value, _ in one):
             return None

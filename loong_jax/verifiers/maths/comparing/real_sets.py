@@ -76,7 +76,7 @@ def _without(left_out: Sequence[Node]) -> RealSet:
 
 
 def is_set(node: Node) -> bool:
-    """Whether it can only be a set: brackets around two numbers might be a point or a list."""
+    """True if a node can only be a set: brackets around two numbers might be a point or a list."""
     node = node.unlabelled
     if node.head in ("interval", "union", "intersection", "setminus", "builder"):
         return True
@@ -155,7 +155,7 @@ def _affine(left: Node, operator: str, right: Node, name: str) -> RealSet | None
 
 
 def affine_root(gap: Node, name: str) -> Node | None:
-    """Where an affine function of one unknown is 0; None if it is none, or constant."""
+    """The root of an affine function of one unknown; None if it is none, or constant."""
     found = _root_and_slope(gap, name)
     return None if found is None else found[0]
 
@@ -229,7 +229,7 @@ def cut(parts: Sequence[RealSet]) -> Line | None:
 
 
 def equal(gold: RealSet, answer: RealSet) -> bool | None:
-    """Whether two sets hold the same numbers; None where an end has no real value."""
+    """True if two sets hold the same numbers; None where an end has no real value."""
     line = cut((gold, answer))
     if line is None:
         return None

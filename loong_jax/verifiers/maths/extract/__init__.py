@@ -1,4 +1,4 @@
-"""Where a response states its answer: the last box, a closing phrase, the last formula or number.
+"""The answer of a response: the last box, a closing phrase, the last formula or number.
 
 `candidates` gives them, the most trusted first, out of the `statements` of a text: what follows a
 `closing` phrase, what its `prose` says, its `last_maths`.

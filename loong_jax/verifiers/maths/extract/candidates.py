@@ -77,7 +77,7 @@ def spans(text: str) -> Iterator[Span]:
 
 
 def _after_box(said: Span) -> Span | None:
-    """What a text says is the answer after a box, if it may take the place of what is boxed."""
+    """The answer that a text states after a box, if it may take the place of the boxed one."""
     text = statements.without_bold(said.text).strip(" $.")
     if wording.is_choice(text):
         return Span(text, "letter")
@@ -206,7 +206,7 @@ _WORDS = re.compile(r"(?<!\\)\b[A-Za-z]{3,}")
 
 
 def gives_up(text: str) -> bool:
-    """Whether it refuses, asks back, takes back or announces more, and states no answer."""
+    """True if a text refuses, asks back, takes back or announces more, and states no answer."""
     if response.boxes(text):
         return False
     body = statements.statement(text)[-MAX_CHARS:]
@@ -250,7 +250,7 @@ def _refuses(clause: str) -> bool:
 
 
 def _settles(clause: str) -> bool:
-    """Whether a clause states something: "so x = 12", "the sum is 5", a formula alone."""
+    """True if a clause states something: "so x = 12", "the sum is 5", a formula alone."""
     clause = clause.strip()
     if _SAID.NOTHING.search(clause) and not _refuses(clause):
         return True

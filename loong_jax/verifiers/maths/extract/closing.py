@@ -1,4 +1,4 @@
-"""What follows a closing phrase: the answer is 12."""
+"""Answers after a closing phrase: "the answer is 12"."""
 
 import functools
 import itertools
@@ -30,15 +30,15 @@ def phrases_of(body: str) -> tuple[re.Match[str], ...]:
 
 
 def _may_announce(body: str) -> bool:
-    """Whether some of what is in all of `PHRASE` is there."""
+    """True if the text has one of the hints that every match of `PHRASE` has."""
     lowered = body.lower()
     return lowered[:1] in ("a", "*") or any(hint in lowered for hint in _HINTS)
 
 
 def spans(body: str) -> Iterator[Span]:
-    """What follows "the answer is", from the last such phrase backwards.
+    """The spans after "the answer is" and its like, from the last such phrase backwards.
 
-    Those before the last one count only for who finds no maths in words that doubt nothing.
+    An earlier phrase counts only where the last one is in words alone, without doubt.
     """
     has_options = "A:" in body and _OPTIONS.search(body) is not None
     matches = [
@@ -99,7 +99,7 @@ def spans(body: str) -> Iterator[Span]:
 
 
 def says_value(text: str) -> bool:
-    """Whether it has maths, or is a number in words."""
+    """True if a text has maths, or is a number in words."""
     return _MATHS.search(text) is not None or numerals.number_from_words(text) is not None
 
 
@@ -121,7 +121,7 @@ def without_comments(body: str) -> str:
 
 
 def is_derived(body: str, match: re.Match[str]) -> bool:
-    """Whether a phrase is about another number than the answer, or about a wrong one."""
+    """True if a phrase is about another number than the answer, or about a wrong one."""
     before = body[max(0, match.start() - 60) : match.start()]
     return bool(_SAID.NOT_OF_ANSWER.search(before) or _SAID.CHANGED_ANSWER.search(match[0]))
 

@@ -151,7 +151,7 @@ def spans(body: str) -> Iterator[Span]:
 
 
 def _define_the_same(one: re.Match[str], gap: str, other: re.Match[str]) -> bool:
-    """Whether "and" sets two formulas for one function beside each other: f(x) = x and f = 0."""
+    """True if "and" sets two formulas for one function beside each other: f(x) = x and f = 0."""
     if len(gap) > 60 or _STOP.search(gap) or not re.search(r"\b(?:and|or)\b", gap):
         return False
     left = [_DEFINES.match(_content(match)) for match in (one, other) if not match[5]]
@@ -159,7 +159,7 @@ def _define_the_same(one: re.Match[str], gap: str, other: re.Match[str]) -> bool
 
 
 def _is_operand(body: str, number: re.Match[str]) -> bool:
-    """Whether signs beside a number make it a part of something that is not read."""
+    """True if signs beside a number make it a part of something that is not read."""
     before, after = body[max(0, number.start() - 24) : number.start()], body[number.end() :][:12]
     return (
         _PART_BEFORE.search(before) is not None
@@ -179,7 +179,7 @@ def _words_before(body: str, position: int) -> str:
 
 
 def _is_any(body: str, match: re.Match[str]) -> bool:
-    """Whether it is the x of "for all $x$", or the M of "and $M$ is therefore invertible"."""
+    """True for the x of "for all $x$", and the M of "and $M$ is therefore invertible"."""
     if match[5] or _LETTER.fullmatch(_content(match)) is None:
         return False
     before = body[max(0, match.start() - 24) : match.start()]
@@ -194,19 +194,19 @@ def _content(match: re.Match[str]) -> str:
 
 
 def is_tried(sentence: str) -> bool:
-    """Whether a sentence asks, or supposes what it says: "How about 12?"."""
+    """True if a sentence asks, or supposes what it says: "How about 12?"."""
     asks = sentence.endswith("?") and _A_NUMBER.search(sentence) is not None
     return asks or _SAID.PREMISE.match(sentence) is not None
 
 
 def is_relative(text: str) -> bool:
-    """Whether a text begins with a number that is a distance: "7 less than the total"."""
+    """True if a text begins with a number that is a distance: "7 less than the total"."""
     number = _A_NUMBER.match(text)
     return number is not None and _SAID.RELATIVE.match(text[number.end() :]) is not None
 
 
 def is_mentioned(body: str, start: int, end: int) -> bool:
-    """Whether the number at `start` to `end` is in a sentence that does not end by stating it."""
+    """True if the number at `start` to `end` is in a sentence that does not end by stating it."""
     before, after = closing.sentence_before(body, start), body[end:]
     line = body[body.rfind("\n", 0, start) + 1 : start]
     if _SAID.LABEL.search(before) or (_SAID.CITED.search(before) and after.startswith("]")):
@@ -220,19 +220,19 @@ def is_mentioned(body: str, start: int, end: int) -> bool:
 
 
 def _numbers_lines(body: str, start: int) -> bool:
-    """Whether the line at `start` and another one before it are numbered."""
+    """True if the line at `start` and another one before it are numbered."""
     own = _A_NUMBERED_LINE.match(body, start)
     return own is not None and len(_A_NUMBERED_LINE.findall(body, 0, own.end())) > 1
 
 
 def _rest(after: str) -> str:
-    """What the sentence says behind the number."""
+    """The rest of the sentence behind the number."""
     end = _SENTENCE_END.search(after)
     return after[: end.start()] if end else after
 
 
 def _goes_on(after: str) -> bool:
-    """Whether other sentences follow than those that end a conversation."""
+    """True if other sentences follow than those that end a conversation."""
     rest = after[len(_rest(after)) :].lstrip(".!?*`\n )$")
     if not _WORD.search(rest):
         return False

@@ -1,4 +1,4 @@
-"""What sentences say around an answer: units after a number, second thoughts, "the mean is ..."."""
+"""Sentences around an answer: units after a number, second thoughts, "the mean is ..."."""
 
 import functools
 import re
@@ -33,7 +33,7 @@ def sentences(text: str) -> list[str]:
 
 
 def stated(text: str) -> Iterator[str]:
-    """What the last sentence says something is: "(2, 3)" of "The vertex is at (2, 3)."."""
+    """The values that the last sentence states: "(2, 3)" of "The vertex is at (2, 3)."."""
     sentence = SAID.AS_ANSWER.sub("", last_sentence(text)[-2 * MAX_STATED :])
     if "odds" in sentence:  # 3:5 is no probability of 3/5
         return
@@ -80,7 +80,7 @@ def two_stated(sentence: str) -> str | None:
 
 _FORMAL = re.compile(
     r"\bbetween\b|[=<>^{}|±√∞≤≥≠-]|(?<!\\)\$|\\(?!\$)|\A\W*\d"
-)  # what is left to the grammar
+)  # left to the grammar
 _AMOUNTS = re.compile(r"(?<![\w.,^])(?:\\?[$€£])?\d[\d,]*(?:\.\d+)?(?![\d.]*\d|\s?[-+*/^=])")
 
 
@@ -88,7 +88,7 @@ _PART = re.compile(r"(?:\A|[\n;,.:*])\s*\**\(([1-8a-h])\)\**")
 
 
 def labelled_parts(text: str) -> list[str] | None:
-    """What (1) and (2) hold, where a text has these two parts."""
+    """The parts (1) and (2), or more, of a text; None for a text without them."""
     if "(1)" not in text and "(a)" not in text:
         return None
     row = "abcdefgh" if "(1)" not in text else "12345678"
@@ -153,7 +153,7 @@ def unit_after(text: str, end: int) -> str:
 
 
 def after_last_equals(text: str) -> str | None:
-    """What a last sentence without marks of maths says something equals: "∫ x² dx = x³/3 + C"."""
+    """The text after the last "=" of a last sentence without marks of maths: "x² dx = x³/3 + C"."""
     sentence = last_sentence(text)[-MAX_STATED:]
     left, equals, said = sentence.rpartition("=")
     plain = (
@@ -168,7 +168,7 @@ _THOUGHT_HINTS = str.split(  # some of them is in all of that
 
 
 def second_thought(text: str) -> str | None:
-    """What a text that takes something back puts in its place, to the end of that sentence."""
+    """The replacement in a text that takes something back, to the end of that sentence."""
     lowered = text.lower()
     if not any(hint in lowered for hint in _THOUGHT_HINTS):
         return None
@@ -249,7 +249,7 @@ def bold_inside(sentence: str) -> str | None:
 
 
 def _ends_on_value(said: str) -> bool:
-    """Whether a text ends on a value, but for what its last sentence adds to it."""
+    """True if a text ends on a value, but for what its last sentence adds to it."""
     if SAID.ENDS_ON_VALUE.search(said) is not None or wording.is_known(said[said.rfind(" ") + 1 :]):
         return True
     last = _BREAK.split(said)[-1]
@@ -258,7 +258,7 @@ def _ends_on_value(said: str) -> bool:
 
 
 def _is_settled(body: str, breaks: list[re.Match[str]]) -> bool:
-    """Whether the sentence before the last concludes with a value in bold type."""
+    """True if the sentence before the last concludes with a value in bold type."""
     last, end = body[breaks[-1].end() :], breaks[-1].start()
     start = breaks[-2].end() if len(breaks) > 1 else 0
     is_plain = len(last) <= MAX_CHARS and "**" not in last and not SAID.AMENDS.search(last)
@@ -276,7 +276,7 @@ def last_inequality(body: str) -> str | None:
 
 
 def _states_nothing(sentence: str) -> bool:
-    """Whether a sentence neither states a value nor takes one back or goes on to another.
+    """True if a sentence neither states a value nor takes one back or goes on to another.
 
     What stands in brackets, in a reason, behind "for" or "than" is not what a sentence states.
     """
@@ -290,7 +290,7 @@ def _states_nothing(sentence: str) -> bool:
 
 
 def _cut(sentence: str) -> int | None:
-    """Where the remark begins that ends a sentence; None where none does."""
+    """The start of the remark that ends a sentence; None where none does."""
     for tail in SAID.TAIL.finditer(sentence, 1):
         head, rest = sentence[: tail.start()], sentence[tail.end() :]
         kind = tail.lastgroup
@@ -325,7 +325,7 @@ def count_before(sentence: str) -> str | None:
 
 
 def _may_stand(word: str, head: str, rest: str) -> bool:
-    """Whether "when ..." says where a value is taken: "is 0 when x = 3" may be asked for x."""
+    """True if "when ..." says where a value is taken: "is 0 when x = 3" may be asked for x."""
     if word.strip() in ("after", "before", "during"):
         return re.search(r"\b(?:is|are|was|will be)\b", rest) is None and len(head.split()) > 2
     return "=" not in rest or not re.search(r"=|\b0\b|zero", head)

@@ -82,7 +82,7 @@ def _short_gap(gap: re.Match[str]) -> str:
 
 
 def _tagged(text: str, opening: str, closing: str) -> str:
-    """What the last tags hold; with only white space before them, all in a row are one list."""
+    """The content of the last tags; tags in a row, with white space between, are one list."""
     contents: list[str] = []
     while len(contents) < SPRAY:
         before, found, after = text.rpartition(opening)
@@ -100,7 +100,7 @@ def _tagged(text: str, opening: str, closing: str) -> str:
 
 
 def is_denied(text: str, box: Box) -> bool:
-    """Whether the words right before or after it say that this is not the answer."""
+    """True if the words right before or after a box say that this is not the answer."""
     before, after = text[max(0, box.start - 80) : box.start], text[box.end : box.end + 40]
     return SAID.DENIED.search(before) is not None or SAID.DENIED_AFTER.match(after) is not None
 
@@ -134,7 +134,7 @@ def joined(text: str, boxes: list[Box]) -> str:
 
 
 def _are_cases(text: str, one: Box, other: Box) -> bool:
-    """Whether a sentence has a box for either case: "9 if it may repeat; if not, 6"."""
+    """True if a sentence has a box for either case: "9 if it may repeat; if not, 6"."""
     before, gap = text[max(0, one.start - 80) : one.start], text[one.end : other.start]
     before, gap = (part.replace("\nAnswer:", " ") for part in (before, gap))
     before = re.split(r"[.!?\n]", before)[-1]
@@ -188,7 +188,7 @@ def undecorated(text: str) -> str:
 
 
 def set_apart(body: str) -> tuple[str, str] | None:
-    """What comes before a last line that stands on its own, and that line without bold type.
+    """(text before, last line without bold type), where the last line stands on its own.
 
     It does where it is bold from end to end, or follows a line that ends with a colon. None where
     there is no such line, or where what comes before takes it back.
@@ -207,7 +207,7 @@ def set_apart(body: str) -> tuple[str, str] | None:
 
 
 def _is_alone(before: str, line: str) -> bool:
-    """Whether a last line is the value of what stands before it: "We multiply 6 by 7.\\n42"."""
+    """True if a last line is the value of what stands before it: "We multiply 6 by 7.\\n42"."""
     earlier = before.rpartition("\n")[2].strip()
     if len(line) > 60 or "=" in line or _SAID.BARE.fullmatch(line.strip()) is None or not earlier:
         return False
@@ -223,7 +223,7 @@ def _is_alone(before: str, line: str) -> bool:
 
 
 def last_bold(body: str) -> str | None:
-    """What is in bold type at the end of a text, with what "and" or "or" sets beside it."""
+    """The text in bold type at the end, with other bold texts that "and" or "or" sets beside it."""
     if "**" not in body:
         return None
     found = list(_SAID.BOLD.finditer(body))
@@ -259,7 +259,7 @@ def whole_list(text: str) -> str | None:
 
 
 def ends_on_bullet(text: str) -> bool:
-    """Whether the last of several lines is the item of a list."""
+    """True if the last of several lines is the item of a list."""
     _, newline, last = text.rstrip().rpartition("\n")
     return bool(newline) and _SAID.BULLET.fullmatch(last) is not None
 

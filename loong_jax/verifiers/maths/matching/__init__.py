@@ -1,4 +1,4 @@
-"""Whether an answer matches a gold: by the kind of the gold, down the ladder of equality.
+"""Matching of an answer and a gold: by the kind of the gold, down the ladder of equality.
 
 The gold decides what is compared, and the relation is not symmetric: "x = 11" and "11 cm" answer
 the gold 11, while "1" does not answer the gold x + z = 1.

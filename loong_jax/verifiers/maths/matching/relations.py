@@ -194,7 +194,7 @@ def system(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
 
 
 def solves(curve: Node, halves: Node) -> bool:
-    """Whether an equation quadratic in a name has as its solutions both values of the other.
+    """True if an equation quadratic in a name has as its solutions both values of the other.
 
     The coefficient of the square has to be a number: x y^2 = x has the line x = 0 besides.
     """

@@ -164,7 +164,7 @@ def point(node: Node) -> Node:
 
 
 def value_of(matcher: Comparison, answer: Node, gold: Node) -> Node | None:
-    """What an equation such as k = 1 or 5 + 6 = 11 says the value is; None if it says none."""
+    """The value that an equation such as k = 1 or 5 + 6 = 11 states; None if it states none."""
     if answer.head != "chain":
         return answer
     operators, *operands = answer.args
@@ -219,7 +219,7 @@ def _equal_or_none(matcher: Comparison, gold: Node, answer: Node) -> bool:
 
 
 def contradicts(chain: Node) -> bool:
-    """Whether two numbers of a chain differ, "6 = 5"; f(2) is none, f being unknown."""
+    """True if two numbers of a chain differ, "6 = 5"; f(2) is none, f being unknown."""
     operators, *operands = chain.args
     known: Node | None = None
     for index, operand in enumerate(operands):

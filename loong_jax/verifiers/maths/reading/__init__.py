@@ -100,7 +100,7 @@ def _in_pieces(text: str) -> str:
 
 
 def prepare(text: str) -> str:
-    """What the tokenizer reads: see `plain`, and digits of one number put together."""
+    """The input of the tokenizer: see `plain`, and digits of one number put together."""
     text = _in_pieces(text)
     if len(text) < 400 and (unit := _SAID.LETTER_UNIT.fullmatch(text)) is not None:
         text = f"{unit[1]} \\text{{{unit[2] or unit[3]}}}{unit[4] or ''}"

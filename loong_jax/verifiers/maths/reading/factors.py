@@ -108,7 +108,7 @@ def _split_letters(parser: Parser) -> None:
 
 
 def _takes_transpose(parser: Parser) -> bool:
-    """Whether T or \\top comes next, in braces or not."""
+    """True if T or \\top comes next, in braces or not; takes it."""
     mark = parser.mark()
     braces = parser.accept("{")
     while parser.accept("\\mathsf", "\\mathrm", "\\intercal"):

@@ -53,7 +53,7 @@ _UNIONS = {"\\cup": "union", "\\cap": "intersection", "\\setminus": "setminus",
 
 
 def whole(parser: Parser) -> Node:
-    """All of the text, with the words around it: "the answer is 12 ways"."""
+    """Parses the whole text, with the words around it: "the answer is 12 ways"."""
     while words.is_leading(parser.token, parser.peek()):
         parser.take()
         parser.accept(":")
@@ -295,7 +295,7 @@ def _read(text: str) -> tuple[Node, ...]:
 
 
 def _is_formula(line: str) -> bool:
-    """Whether a line is a formula that neither goes on nor was begun before it."""
+    """True if a line is a formula that neither goes on nor was begun before it."""
     if _OPERATES.match(line) or _SAID.GOES_ON.search(line) or "\\begin" in line or "\\end" in line:
         return False
     return all(line.count(one) == line.count(other) for one, other in ("()", "[]", "{}"))

@@ -1,4 +1,4 @@
-r"""What stands on either side of a value and is no part of it.
+r"""Text on either side of a value that is no part of it.
 
 Before it a name that the grammar does not read, [OH^-], \text{area}, Var(X), but nothing that
 calculates; after it what is said of its letters: "where k \in Z", "(n >= 1)".
@@ -13,7 +13,7 @@ _EQUALS = re.compile(r"(?<![<>!=:\\])(?:=|\\approx\b|\u2248)(?![=>])")
 
 
 def value_after(text: str) -> str | None:
-    """What follows the one sign of equality after such a name; None for any other text."""
+    """The text after the one sign of equality that follows such a name; None for any other text."""
     if len(text) > 300 or not any(sign in text for sign in ("=", "\u2248", "\\approx")):
         return None
     parts = _EQUALS.split(text)

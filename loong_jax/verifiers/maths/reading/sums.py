@@ -96,7 +96,7 @@ def _with_smaller_unit(parser: Parser, node: Node) -> Node:
 
 
 def _juxtaposed(parser: Parser, left: Node) -> bool:
-    """Whether a factor follows without a sign between. Two numbers in a row are no product."""
+    """True if a factor follows without a sign between. Two numbers in a row are no product."""
     token = parser.token
     if token.kind in ("number", "recurring"):
         if left.head == "number":
@@ -157,7 +157,7 @@ def _is_choose(left: Node, token: Token) -> bool:
 
 
 def _is_mixed(parser: Parser) -> bool:
-    """Whether "1/2" comes next, as in "3 1/2"."""
+    """True if "1/2" comes next, as in "3 1/2"."""
     tokens = [parser.peek(ahead) for ahead in range(-1, 4)]
     before, numerator, slash, denominator, after = tokens
     return (
@@ -211,7 +211,7 @@ _OPENING, _CLOSING = ("(", "[", "{", "\\{"), (")", "]", "}", "\\}")
 
 
 def big(parser: Parser, head: str) -> Node:
-    """What follows the sign of a sum, product or integral."""
+    """Parses the rest of a sum, product or integral after its sign."""
     low = high = None
     while parser.at("_", "^"):
         if parser.take().text == "^":
@@ -291,7 +291,7 @@ def _take_differential(parser: Parser) -> tuple[str, bool]:
 
 
 def _differential(token: Token, following: Token) -> tuple[str, str, int] | None:
-    """What stands before dx in its word, the variable, and how many tokens dx takes."""
+    """(letters before dx in its word, variable, number of tokens of dx)."""
     if token.kind not in ("word", "text"):
         return None
     if token.text == "d":

@@ -32,7 +32,7 @@ def letters_of(word: str) -> tuple[str, ...] | None:
 
 
 def is_operand(token: Token) -> bool:
-    """Whether a factor can start with this word."""
+    """True if a factor can start with this word."""
     word = token.text
     if token.kind == "text":
         return len(word) == 1 or word in names.PREFIX_FUNCTIONS
@@ -44,7 +44,7 @@ def is_operand(token: Token) -> bool:
 
 
 def is_leading(token: Token, following: Token) -> bool:
-    """Whether this word stands before the expression and is no part of it."""
+    """True if this word stands before the expression and is no part of it."""
     if token.kind not in ("word", "text"):
         return False
     word = token.text.lower()

@@ -1,4 +1,4 @@
-"""What runs inside the sandbox: these files, sent as text to a bare Python.
+"""The modules that run inside the sandbox, sent as text to a bare Python.
 
 They import each other, in this order, and the standard library only.
 """

@@ -37,7 +37,7 @@ HIDDEN = (
 
 
 def run(head, blob, state):
-    """How the call ended, and where its report is."""
+    """Runs a call in a fork; returns how it ended, and where its report is."""
     limits = head["limits"]
     token = os.urandom(16)
     read_end, write_end = os.pipe()
@@ -178,7 +178,7 @@ def describe(error):
 
 
 class Sink:
-    """What the program prints: the first `max_bytes` are kept, the rest is dropped."""
+    """A stream for a program's output: the first `max_bytes` are kept, the rest is dropped."""
 
     def __init__(self, max_bytes):
         self.max_bytes, self.parts, self.size = max_bytes, [], 0

@@ -1,4 +1,4 @@
-"""What Python has no function for: calls of the kernel, frames, and files in memory.
+"""System calls, frames and files in memory, for which Python has no function.
 
 A frame to or from the zygote is a 4-byte little-endian length and that many bytes: one line of
 JSON, then raw bytes whose sizes the JSON gives. What programs are given and what they write passes

@@ -1,4 +1,4 @@
-"""What a run uses, by the control group's count or by samples, and why it must end."""
+"""Resource usage of a run, by the control group's count or by samples, and why it must end."""
 
 import contextlib
 import math
@@ -15,7 +15,7 @@ MAX_STRETCH = 4  # how far an overloaded machine may stretch a program's wall ti
 
 
 class State:
-    """What all runs share: our streams, the filter, and the control group's open files."""
+    """State that all runs share: our streams, the filter, and the control group's open files."""
 
     def __init__(self, setup):
         self.filter = bytes.fromhex(setup["filter"])
@@ -36,7 +36,7 @@ class State:
         return int(text) / 1e9
 
     def kills(self):
-        """How many processes the kernel has killed for want of memory in the control group."""
+        """Processes of the control group that the kernel killed for want of memory, a count."""
         words = self.read("kills").split()
         return int(words[words.index(b"oom_kill") + 1]) if b"oom_kill" in words else 0
 
