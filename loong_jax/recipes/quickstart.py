@@ -41,8 +41,9 @@ MODEL = MoEConfig.tiny(chunk_tokens=None, unroll_layers=True)
 COLD_START = SftStage(
     num_steps=900,
     optimizer=AdamW(schedule=SFT_SCHEDULE, weight_decay=0.01),
-    rows=5,
-    row_length=216,
+    rows=15,
+    micro_batches=3,  # of so few tokens a CPU keeps the temporaries in its caches
+    row_length=76,  # each holds one demonstration: the longest have 75 tokens
     first_pairs=9500,
     first_careful_share=0.9,
     careful_share=0.35,

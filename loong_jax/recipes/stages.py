@@ -39,6 +39,7 @@ class SftStage:
     optimizer: Optimizer
     lora: LoraConfig | None = None  # what is trained in place of the weights; None: these
     rows: int = 48
+    micro_batches: int = 1  # equal parts of the rows, one after another: their gradients add up
     row_length: int = 0  # tokens; 0: what the examples need
     first_pairs: int = 0  # demonstrations that teach the skill, mostly in the careful style
     first_careful_share: float = 0.9
@@ -50,7 +51,7 @@ class SftStage:
     wall_time_of: tuple[str, ...] = ()  # stages whose training time, added up, ends this one
 
     def __post_init__(self):
-        refuse_below(self, 1, "num_steps", "rows", "checkpoint_every")
+        refuse_below(self, 1, "num_steps", "rows", "micro_batches", "checkpoint_every")
         refuse_below(self, 0, "first_pairs", "row_length")
         if self.epochs is not None and (self.samples_of or not 0 < self.epochs < math.inf):
             raise ConfigError(

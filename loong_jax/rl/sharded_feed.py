@@ -37,8 +37,9 @@ def first_cursors(rules: ShardingRules) -> Int[Array, "F"]:
 
 
 def batch_template(settings: sft.SftSettings, rules: ShardingRules) -> dict[str, Any]:
-    """Shapes, dtypes and shardings of a batch, as `jax.ShapeDtypeStruct`."""
-    shape, sharding = (settings.rows, settings.row_length), _cut(rules, "act_batch", "act_keys")
+    """Shapes, dtypes and shardings of a micro-batch, as `jax.ShapeDtypeStruct`."""
+    shape = settings.rows // settings.micro_batches, settings.row_length
+    sharding = _cut(rules, "act_batch", "act_keys")
     dtypes = dict(tokens=jnp.int32, loss_mask=bool, segment_ids=jnp.int32, positions=jnp.int32)
     return {
         name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
@@ -52,7 +53,8 @@ def _cut(rules: ShardingRules, *names: str) -> NamedSharding:
 
 
 class ShardedFeed:
-    """`next(feed)` is the batch of the next step; `feed.cursors()` what a checkpoint must hold.
+    """`next(feed)` are the micro-batches of the next step; `feed.cursors()` what a checkpoint must
+    hold.
 
     Arrays of a batch are sharded by rows; every device along the other axes holds whole rows.
     """
@@ -66,12 +68,14 @@ class ShardedFeed:
         cursors: Int[Array, "F"],
     ):
         parts = num_parts(rules)
-        if settings.rows % parts:
+        if settings.rows % (parts * settings.micro_batches):
             raise ConfigError(
                 f"rows={settings.rows} cannot be shared among {parts} devices (slice, data, fsdp "
-                f"and expert together). Use a multiple of {parts}."
+                f"and expert together) in {settings.micro_batches} micro-batches. Use a multiple "
+                f"of {parts * settings.micro_batches}."
             )
         self._num_parts = parts
+        self._num_micro_batches = settings.micro_batches
         self._rows_per_part = settings.rows // parts
         self._template = batch_template(settings, rules)
         self._cursor_sharding = _cut(rules, "act_batch")
@@ -85,21 +89,26 @@ class ShardedFeed:
             own = dataclasses.replace(settings, rows=self._rows_per_part)
             self._streams[part] = sft.batches(map(pair_at, numbers), encode, own)
 
-    def __next__(self) -> dict[str, Array]:
+    def __next__(self) -> tuple[dict[str, Array], ...]:
         made: dict[int, Any] = {}
         for part, stream in self._streams.items():
-            made[part], taken = next(stream)
+            batch, taken = next(stream)
+            made[part] = sft.micro_batches(batch, self._num_micro_batches)
             self._cursors[part] += taken
+        height = self._rows_per_part // self._num_micro_batches
 
-        def rows_of(name: str, index: Any) -> np.ndarray:
-            return made[(index[0].start or 0) // self._rows_per_part][name]
+        def rows_of(number: int, name: str, index: Any) -> np.ndarray:
+            return made[(index[0].start or 0) // height][number][name]
 
-        return {
-            name: jax.make_array_from_callback(
-                like.shape, like.sharding, functools.partial(rows_of, name)
-            )
-            for name, like in self._template.items()
-        }
+        return tuple(
+            {
+                name: jax.make_array_from_callback(
+                    like.shape, like.sharding, functools.partial(rows_of, number, name)
+                )
+                for name, like in self._template.items()
+            }
+            for number in range(self._num_micro_batches)
+        )
 
     def cursors(self) -> Int[Array, "F"]:
         """How many pairs each part has used."""

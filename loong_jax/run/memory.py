@@ -162,10 +162,13 @@ def _compiled(recipe: Recipe, stage: SftStage | RlStage) -> Iterator[Need]:
         published = trainer.on_mesh(rules, made.published)
         called = trainer.calls(programs, made.policy, state, batch, published, frozen)
         space = max(_space(called[name].lower()) for name in ("accumulate", "update"))
+        less = "--STAGE.rows"
     else:
         step = sft.make_train_step(made.policy, stage.optimizer)
-        space = _space(step.lower(state, sft.batch_shapes(made.policy, *shape), frozen))
-    less = "--STAGE.rows, --STAGE.row-length, --model.remat layer, --mesh.*"
+        micro_batch = sft.batch_shapes(made.policy, stage.rows // stage.micro_batches, shape[1])
+        space = _space(step.lower(state, (micro_batch,) * stage.micro_batches, frozen))
+        less = "--STAGE.micro-batches to raise, --STAGE.rows"
+    less += ", --STAGE.row-length, --model.remat layer, --mesh.*"
     yield Need("working space of a step", space, 0, less)
     if not isinstance(stage, RlStage):
         return
@@ -188,7 +191,9 @@ def _space(lowered: Any) -> float:
 def _estimated(recipe: Recipe, stage: SftStage | RlStage, rules: ShardingRules) -> Iterator[Need]:
     model = recipe.model
     width = jnp.dtype(model.dtype).itemsize
-    tokens = stage.rows * stage.row_length / rules.parts("act_batch") / rules.parts("act_length")
+    turns = stage.micro_batches if isinstance(stage, SftStage) else 1
+    parts = rules.parts("act_batch") * rules.parts("act_length") * turns
+    tokens = stage.rows * stage.row_length / parts
     # of every layer what going back needs: states, heads, both sides of the feed-forward net
     heads = model.num_heads * getattr(model, "head_dim", getattr(model, "v_head_dim", 0))
     inner = 6 * model.hidden_size + (4 * heads + 4 * model.ffn_hidden_size) / rules.size("tensor")
