@@ -112,8 +112,9 @@ def rl_stage(after: str, domains: tuple[str, ...], *, num_steps: int) -> RlStage
         optimizer=AdamW(schedule=RL_SCHEDULE),
         group_size=GROUP_SIZE,
         sampling=SamplingSettings(max_new_tokens=MAX_NEW_TOKENS),
-        rows=4,  # of so few a CPU keeps the temporaries in its caches
-        row_length=152,
+        rows=3,  # of so few a CPU keeps the temporaries in its caches
+        score_rows=2,  # hold a group
+        row_length=224,
         # No right response comes near the limit here: what reaches it runs on in circles. Masked
         # instead, such responses would go unpunished and take over.
         reward=RewardRule(repetition=RepetitionDetector(threshold=1.2, window=200, min_length=24)),

@@ -112,6 +112,7 @@ class RlStage:
     replays_routing: bool = False  # trains with the experts that the engine chose
     # rows hold a prompt once for all its responses; None: where the model can
     shares_prompts: bool | None = None
+    score_rows: int = 4  # of such rows scored at once; each group is scored on its own
     reuse: GroupReuse = GroupReuse()  # of trained groups, beside the scheduler's fresh ones
     collapse: CollapseRules = CollapseRules()  # what stops the run; nothing unless set
     reference: str | None = None  # whose weights a penalty pulls to; None: those it starts from
@@ -122,7 +123,7 @@ class RlStage:
     def __post_init__(self):
         scheduler = as_own(self.scheduler, "scheduler", OWN_SCHEDULER)
         object.__setattr__(self, "scheduler", scheduler)
-        refuse_below(self, 1, "num_steps", "rows", "max_issues", "solved_after")
+        refuse_below(self, 1, "num_steps", "rows", "score_rows", "max_issues", "solved_after")
         refuse_below(self, 1, "checkpoint_every")
         refuse_below(self, 2, "group_size")  # a group of one has nothing to be compared with
         counted = getattr(self.objective.reduction, "group_size", self.group_size)
