@@ -1,7 +1,7 @@
 """Checksums of arrays: sums of bits, made where arrays lie, and CRC-32 of those in one place."""
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -35,11 +35,20 @@ def is_of_whole(saved: str | int) -> bool:
 
 
 def _labelled(array: Any, *, of_bits: bool) -> str:
-    kind = f"{array.dtype}{list(array.shape)}"
     if of_bits:
-        return f"{_BITS}{kind}:{of_array(array):08x}"
+        return f"{_BITS}{array.dtype}{list(array.shape)}:{of_array(array):08x}"
+    return of_whole(array.dtype, array.shape, crc32(array))
+
+
+def of_whole(dtype: np.dtype, shape: Sequence[int], crc: int) -> str:
+    """As `labelled`, of an array in one place that has this CRC-32."""
+    return f"{dtype}{list(shape)}:{crc:08x}"
+
+
+def crc32(array: Any, before: int = 0) -> int:
+    """CRC-32 of bytes in C order, behind others that have `before`."""
     content = np.ascontiguousarray(np.asarray(array)).reshape(-1).view(np.uint8)
-    return f"{kind}:{zlib.crc32(content.data):08x}"
+    return zlib.crc32(content.data, before)
 
 
 def of_array(array: Any) -> int:

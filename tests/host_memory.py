@@ -12,7 +12,11 @@ import sys
 import time
 from pathlib import Path
 
-SLACK = 48e6  # bytes, of what is compiled and read on the way
+SLACK = 24e6  # bytes, of what is compiled and read on the way
+ENV = {
+    "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+    "MALLOC_MMAP_THRESHOLD_": "262144",  # what is freed goes back at once, so it does not count
+}
 _CHILD = """
 import json, sys
 import jax
@@ -39,7 +43,7 @@ def of_load(load: str, small: str, large: str) -> tuple[int, list[int]]:
     """
     child = subprocess.Popen(
         [sys.executable, "-c", _CHILD.format(load=load), small, large],
-        env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"},
+        env=os.environ | ENV,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

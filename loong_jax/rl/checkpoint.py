@@ -13,7 +13,9 @@ or a shared file system.
 import contextlib
 import functools
 import gc
+import json
 import math
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,9 +28,10 @@ from etils import epath
 from loong_jax import checksums
 from loong_jax.data import disk
 from loong_jax.errors import CheckpointError, DiskFullError
+from loong_jax.rl import stored_parts
 
 FORMAT_VERSION = 1
-READ_BYTES = 8_000_000  # that are read at once, or what one device is to hold of one array
+READ_BYTES = 8 * 2**20  # that are read at once, or what one device is to hold of one array
 
 Shardings = Callable[[str], jax.sharding.Sharding | None]  # by the name of an array
 
@@ -66,8 +69,9 @@ def save(
     record = {
         "format_version": FORMAT_VERSION,
         "checksums": {name: checksums.labelled(array) for name, array in flat.items()},
-        "metadata": dict(metadata or {}),
+        "metadata": json.loads(json.dumps(dict(metadata or {}))),
     }
+    record["checksum"] = _of_record(record)
     place = _place(directory)
     try:
         with disk.writing(str(place / str(step))), _manager(place, keep, create=True) as manager:
@@ -142,13 +146,16 @@ class Stored:
     def __init__(self, directory: Path | str, step: int):
         self._path, self.step = _place(directory) / str(step), step
         with self._finding_damage("its record"):
-            record = ocp.JsonCheckpointHandler().restore(self._path / "record")
+            record = dict(ocp.JsonCheckpointHandler().restore(self._path / "record"))
             found, self.metadata = record.get("format_version"), record["metadata"]
         if found != FORMAT_VERSION:
             raise CheckpointError(
                 f"{self._path} has format_version={found!r}, not {FORMAT_VERSION}. Use the version "
                 "of loong_jax that wrote it."
             )
+        saved = record.pop("checksum", None)  # the first had none
+        if saved is not None and saved != _of_record(record):
+            raise _DamagedError(self._path, "the checksum of its record differs")
         self._checksums = record.get("checksums", {})  # those of pods had none at first
         self._whole = {n for n, saved in self._checksums.items() if checksums.is_of_whole(saved)}
 
@@ -167,23 +174,16 @@ class Stored:
     ) -> Iterator[tuple[str, Any]]:
         """The arrays of these names, on the devices of their places; None for NumPy's.
 
-        No more than `READ_BYTES`, or one device's part of one array, are held beside those already
-        there. An array that was written whole is read whole.
+        No more than `READ_BYTES`, or one device's share of one array, are held beside those already
+        there. A large array that was compressed is read whole.
         """
-        direct = {n: None if n in self._whole else place for n, place in places.items()}
-        parts = {name: self._bytes_to_read(name, place) for name, place in direct.items()}
-        for group in _groups({name: sum(sizes) for name, sizes in parts.items()}):
-            at_once = max(READ_BYTES, *(max(parts[name], default=0) for name in group))
-            with self._finding_damage(", ".join(group[:3])):
-                found = self._read({name: direct[name] for name in group}, at_once)
+        for group in _groups({name: self._num_bytes(name) for name in places}):
+            if self._is_in_parts(name := group[0]):
+                found = {name: self._read_by_parts(name, places[name])}
+            else:
+                found = self._read({name: places[name] for name in group})
             for name in group:
-                array, saved = found.pop(name), self._checksums.get(name)
-                if saved is not None and checksums.like(saved, array) != saved:
-                    raise _DamagedError(self._path, f"checksums differ for {name}")
-                if direct[name] is None and (place := places[name]) is not None:
-                    array = _on_devices(array, place)
-                yield name, array
-                del array
+                yield name, found.pop(name)
                 gc.collect(0)  # else JAX holds what it copied to devices until its next turn
 
     def restore(self, template: Any) -> Any:
@@ -196,36 +196,70 @@ class Stored:
         found = dict(self.arrays({name: leaf.sharding for name, leaf in wanted.items()}))
         return jax.tree.unflatten(jax.tree.structure(template), [found[name] for name in wanted])
 
-    def _read(
-        self, places: Mapping[str, jax.sharding.Sharding | None], at_once: int
-    ) -> dict[str, Any]:
+    def _num_bytes(self, name: str) -> int:
+        return math.prod(self.shapes[name].shape) * np.dtype(self.shapes[name].dtype).itemsize
+
+    @functools.cached_property
+    def _parts(self) -> stored_parts.StoredParts:
+        return stored_parts.StoredParts(self._path / "arrays")
+
+    def _is_in_parts(self, name: str) -> bool:
+        with self._finding_damage(name):
+            return self._num_bytes(name) > READ_BYTES and self._parts.is_plain(name)
+
+    def _read_by_parts(self, name: str, place: jax.sharding.Sharding | None) -> Any:
+        shape, dtype = tuple(self.shapes[name].shape), np.dtype(self.shapes[name].dtype)
+        everything = tuple(slice(0, size) for size in shape)
+
+        def read(index: stored_parts.Index) -> np.ndarray:
+            with self._finding_damage(name):
+                return self._parts.read(name, dtype, index, READ_BYTES)
+
+        if place is not None and name in self._whole:
+            # Its CRC-32 is of bytes in order, and no share has them: shares are read again.
+            crc = sum_of_bits = 0
+            held_as = jax.dtypes.canonicalize_dtype(dtype)
+            with self._finding_damage(name):
+                for part in self._parts.parts(name, dtype, everything, READ_BYTES):
+                    crc = checksums.crc32(part.array, crc)
+                    sum_of_bits += checksums.of_array(part.array.astype(held_as, copy=False))
+            self._compare(name, checksums.of_whole(dtype, shape, crc), self._checksums[name])
+            array = stored_parts.by_shares(read, shape, place)
+            self._compare(name, checksums.of_array(array), sum_of_bits & 0xFFFFFFFF)
+            return array
+        array = read(everything) if place is None else stored_parts.by_shares(read, shape, place)
+        self._check(name, array)
+        return array
+
+    def _read(self, places: Mapping[str, jax.sharding.Sharding | None]) -> dict[str, Any]:
+        """By Orbax. Those whose checksum is of the whole are read whole."""
+        direct = {name: None if name in self._whole else place for name, place in places.items()}
         kinds = {
             name: ocp.RestoreArgs(restore_type=np.ndarray)
             if place is None
             else ocp.ArrayRestoreArgs(sharding=place)
-            for name, place in places.items()
+            for name, place in direct.items()
         }
         item = {name: self.shapes[name] for name in places}
-        return ocp.BasePyTreeCheckpointHandler(restore_concurrent_bytes=at_once + 1).restore(
-            self._path / "arrays",
-            ocp.args.PyTreeRestore(item, restore_args=kinds, partial_restore=True),  # pyright: ignore[reportArgumentType]
-        )
+        with self._finding_damage(", ".join(list(places)[:3])):
+            found = ocp.BasePyTreeCheckpointHandler().restore(
+                self._path / "arrays",
+                ocp.args.PyTreeRestore(item, restore_args=kinds, partial_restore=True),  # pyright: ignore[reportArgumentType]
+            )
+        for name, place in places.items():
+            array = found[name]
+            self._check(name, array)
+            if place is not None and direct[name] is None:
+                found[name] = stored_parts.by_shares(array.__getitem__, array.shape, place)
+        return found
 
-    def _bytes_to_read(self, name: str, place: jax.sharding.Sharding | None) -> list[int]:
-        """For the part of an array on each device here. Chunks in the file are read whole."""
-        shape, chunk = self.shapes[name].shape, self.shapes[name].storage.chunk_shape
-        itemsize = np.dtype(self.shapes[name].dtype).itemsize
-        if place is None:
-            return [math.prod(shape) * itemsize]
+    def _check(self, name: str, array: Any) -> None:
+        if (saved := self._checksums.get(name)) is not None:
+            self._compare(name, checksums.like(saved, array), saved)
 
-        def bytes_of(index: Any) -> int:
-            spans = [part.indices(size)[:2] for part, size in zip(index, shape, strict=True)]
-            chunks = [
-                -(-stop // c) - start // c for (start, stop), c in zip(spans, chunk, strict=True)
-            ]
-            return math.prod(chunks) * math.prod(chunk) * itemsize
-
-        return [bytes_of(index) for index in place.addressable_devices_indices_map(shape).values()]
+    def _compare(self, name: str, found: str | int, expected: str | int) -> None:
+        if found != expected:
+            raise _DamagedError(self._path, f"checksums differ for {name}")
 
     @contextlib.contextmanager
     def _finding_damage(self, what: str) -> Iterator[None]:
@@ -237,12 +271,8 @@ class Stored:
             raise _DamagedError(self._path, reason) from error
 
 
-def _on_devices(array: np.ndarray, place: jax.sharding.Sharding) -> jax.Array:
-    indices = place.addressable_devices_indices_map(array.shape)
-    parts = [jax.device_put(array[index], device) for device, index in indices.items()]
-    return jax.make_array_from_single_device_arrays(
-        array.shape, place, jax.block_until_ready(parts)
-    )
+def _of_record(record: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(record, sort_keys=True).encode())
 
 
 class _DamagedError(CheckpointError):

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.rollout.engine import PrefillWork, SampleRequest
 from loong_jax.rollout.records import (
     FinishReason,
@@ -24,8 +23,7 @@ from loong_jax.rollout.records import (
     Ticket,
     Turn,
 )
-
-MAX_TOKENS_PER_CHAR = 4
+from loong_jax.rollout.text_stream import Decode, TextStream
 
 
 @dataclasses.dataclass(eq=False)
@@ -62,6 +60,10 @@ class Attempt:
     tool_turns: list[Turn] = dataclasses.field(default_factory=list)
     cache: Any = None  # prefix of all but the last token it wrote, while tools run and until read
     versions: list[tuple[int, int]] = dataclasses.field(default_factory=list)  # as of a `Rollout`
+    text: TextStream | None = None  # of the last turn as far as stop texts were looked for
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"text": None}  # it holds a tokenizer, and is made again
 
     def __post_init__(self):
         self.versions = self.versions or [(0, self.job.version)]
@@ -81,6 +83,7 @@ class Attempt:
 
     def extend_by_tools(self, tokens: np.ndarray, turn: Turn) -> None:
         """Tokens that the policy reads and did not write."""
+        self.text = None
         self.tool_turns.append(turn)
         self.extend(tokens, np.zeros(len(tokens), np.float32))
 
@@ -98,7 +101,7 @@ class Attempt:
         self.tokens.clear()
         self.log_probs.clear()
         self.tool_turns.clear()
-        self.cache = None
+        self.cache = self.text = None
         del self.versions[1:]
 
     @property
@@ -138,6 +141,7 @@ class Attempt:
 
     def cut(self, num_tokens: int) -> None:
         """Without its last `num_tokens` tokens."""
+        self.text = None
         self.length -= num_tokens
         for calls in (self.tokens, self.log_probs, *([self.targets] if self.targets else [])):
             left = num_tokens
@@ -147,21 +151,20 @@ class Attempt:
                     calls.append(last[:-left])
                 left -= min(left, len(last))
 
-    def cut_at_stop(self, tokenizer: Tokenizer, num_new: int) -> bool:
+    def cut_at_stop(self, decode: Decode) -> bool:
         """Cuts off what stands behind the token that completes a stop text; False without one.
 
-        Looks at what the last block wrote, `num_new` tokens, and at one that a prefill may have
-        written before. The same tokens are kept however long blocks are.
+        The same tokens are kept however long blocks are.
         """
         stops = self.job.sampling.stops
         if not stops:
             return False
-        behind = MAX_TOKENS_PER_CHAR * max(map(len, stops)) + 1
-        tokens = self.turn_tokens[-(num_new + behind) :]
-        for end in range(max(1, len(tokens) - num_new), len(tokens) + 1):
-            text = tokenizer.decode(tokens[:end])
-            if any(stop in text for stop in stops):
-                self.cut(len(tokens) - end)
+        self.text = self.text or TextStream(decode, stops)
+        unread = self.turn_tokens[self.text.num_tokens :]
+        for num_read, token in enumerate(unread.tolist(), 1):
+            self.text.push(token)
+            if self.text.is_stopped:
+                self.cut(len(unread) - num_read)
                 return True
         return False
 

@@ -313,7 +313,7 @@ class Replica:
                 if result.target is not None:
                     attempt.targets.append(result.target[row, :count])
                 num_tokens += count
-                if attempt.cut_at_stop(self._tokenizer, count):
+                if attempt.cut_at_stop(self._tokenizer.decode):
                     self._slots.halt(slot)
                     reason = "stop"
                 else:

@@ -9,6 +9,7 @@ import optax
 import orbax.checkpoint as ocp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from orbax.checkpoint._src.serialization import tensorstore_utils
 
 from loong_jax import checksums, sharding
 from loong_jax.errors import CheckpointError, DiskFullError
@@ -225,6 +226,62 @@ def test_arrays_go_from_any_place_to_any_other(written, wanted, tmp_path, monkey
         assert getattr(found[name], "sharding", None) == wanted
 
 
+@pytest.mark.parametrize("file_bytes", [2**31, 300], ids=["one", "many"])
+@pytest.mark.parametrize("place", [CUT, None], ids=["cut", "numpy"])
+def test_parts_are_read_whatever_the_chunks(place, file_bytes, tmp_path, monkeypatch):
+    """Orbax cuts what is larger than one of its files, and not always in the order of bytes."""
+    monkeypatch.setattr(tensorstore_utils, "_DEFAULT_OCDBT_TARGET_DATA_FILE_SIZE", file_bytes)
+    monkeypatch.setattr(checkpoint, "READ_BYTES", 100)
+    shapes = [(4, 6, 5), (16, 22), (4, 2, 31), (256, 2), (4, 602), (4, 2, 3, 5, 7)]
+    draw = np.random.default_rng(0).integers
+    arrays = {f"a{i}": draw(0, 2**15, shape, np.int16) for i, shape in enumerate(shapes)}
+    checkpoint.save(tmp_path, 1, arrays)
+    chunks = [n.storage.chunk_shape for n in checkpoint.Stored(tmp_path, 1).shapes.values()]
+    assert (chunks == shapes) == (file_bytes == 2**31)
+    found = checkpoint.restore(tmp_path, shardings=lambda name: place).arrays
+    jax.tree.map(np.testing.assert_array_equal, found, arrays)
+
+
+@pytest.mark.parametrize("written", [CUT, None], ids=["cut", "whole"])
+@pytest.mark.parametrize("place", [CUT, None], ids=["cut", "numpy"])
+def test_no_damaged_byte_is_taken_for_a_value(written, place, tmp_path, monkeypatch):
+    """Bytes of the files in turn: the checkpoint is refused, or comes back as it was."""
+    monkeypatch.setattr(checkpoint, "READ_BYTES", 4000)
+    values = np.random.default_rng(0).standard_normal
+    arrays = {"large": values((64, 64), np.float32), "small": values((8, 4), np.float32)}
+    metadata = {"cursor": 12345, "names": ["a", "b"]}
+    checkpoint.save(tmp_path, 1, jax.device_put(arrays, written) if written else arrays, metadata)
+    files = [file for file in (tmp_path / "1").rglob("*") if file.is_file()]
+    num_refused = 0
+    for file in files:
+        content = file.read_bytes()
+        for at in {0, len(content) - 1, *range(0, len(content), len(content) // 6 + 1)}:
+            file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+            try:
+                found = checkpoint.restore(tmp_path, shardings=lambda name: place)
+            except CheckpointError:
+                num_refused += 1
+            else:
+                jax.tree.map(np.testing.assert_array_equal, found.arrays, arrays)
+                assert found.metadata == metadata
+        file.write_bytes(content)
+    assert num_refused > len(files)
+
+
+@pytest.mark.parametrize("place", [CUT, None], ids=["cut", "numpy"])
+def test_large_arrays_that_were_compressed_are_read(place, tmp_path, monkeypatch):
+    """Those of the first versions are."""
+    handler = ocp.PyTreeCheckpointHandler
+    monkeypatch.setattr(ocp, "PyTreeCheckpointHandler", lambda **_: handler(use_compression=True))
+    monkeypatch.setattr(checkpoint, "READ_BYTES", 100)
+    array = np.arange(256.0, dtype=np.float32).reshape(16, 16)
+    checkpoint.save(tmp_path, 1, {"a": array})
+    monkeypatch.setattr(ocp, "PyTreeCheckpointHandler", handler)
+    assert not checkpoint.Stored(tmp_path, 1)._parts.is_plain("a")
+    found = checkpoint.restore(tmp_path, shardings=lambda name: place).arrays
+    np.testing.assert_array_equal(found["a"], array)
+
+
 def test_sums_of_bits_do_not_depend_on_where_arrays_lie():
     tree = checkpoint.by_path(cut_tree())
     for name, array in tree.items():
@@ -238,8 +295,10 @@ def test_sums_of_bits_do_not_depend_on_where_arrays_lie():
 
 
 def rewrite_record(directory, change):
+    """As an earlier version wrote it: without a checksum of the record itself."""
     path = directory / "1" / "record" / "metadata"
     record = json.loads(path.read_text())
+    record.pop("checksum", None)
     change(record)
     path.write_text(json.dumps(record))
 
@@ -287,13 +346,13 @@ def load(directory):
 @pytest.mark.parametrize("written", [CUT, None], ids=["cut", "whole"])
 @pytest.mark.parametrize("place", ["cut", "None"])
 def test_a_load_holds_its_arrays_and_a_part_of_one(written, place, tmp_path):
-    for name, rows in (("small", 64), ("large", 2048)):
+    for name, rows in (("small", 1024), ("large", 8192)):
         draw = np.random.default_rng(0).standard_normal
-        arrays = {f"a{i}": draw((rows, 4096), np.float32) for i in range(8)}
+        arrays = {f"a{i}": draw((rows, 4096), np.float32) for i in range(2)}
         arrays |= {f"b{i}": draw((64, 64), np.float32) for i in range(40)}
         checkpoint.save(tmp_path / name, 1, jax.device_put(arrays, written) if written else arrays)
     load = LOAD.format(place=place)
     taken, sizes = host_memory.of_load(load, str(tmp_path / "small"), str(tmp_path / "large"))
     assert sum(sizes) > 260e6
-    parts = 8 if written is not None and place == "cut" else 1  # else an array is read whole
-    assert taken < sum(sizes) + max(sizes) / parts + host_memory.SLACK
+    beyond = taken - sum(sizes)
+    assert beyond < max(sizes) / 8 + host_memory.SLACK, f"{beyond / 1e6:.0f} MB beyond the arrays"

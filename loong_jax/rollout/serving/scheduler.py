@@ -33,7 +33,6 @@ from loong_jax.rollout.records import (
 )
 from loong_jax.rollout.replica import Replica
 from loong_jax.rollout.serving.metrics import Metrics
-from loong_jax.rollout.serving.prompts import TextStream
 from loong_jax.rollout.serving.request import (
     Busy,
     Ended,
@@ -48,6 +47,7 @@ from loong_jax.rollout.serving.request import (
     Unavailable,
 )
 from loong_jax.rollout.slot_engine import SlotEngine
+from loong_jax.rollout.text_stream import TextStream
 from loong_jax.rollout.versions import VersionStore
 
 log = logging.getLogger(__name__)

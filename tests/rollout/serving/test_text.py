@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from loong_jax.rollout.serving.prompts import TextStream
+from loong_jax.rollout.text_stream import TextStream
 
 
 def decode(tokens):
