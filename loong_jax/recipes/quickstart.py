@@ -42,7 +42,7 @@ COLD_START = SftStage(
     num_steps=900,
     optimizer=AdamW(schedule=SFT_SCHEDULE, weight_decay=0.01),
     rows=15,
-    micro_batches=3,  # of so few tokens a CPU keeps the temporaries in its caches
+    micro_rows=5,  # of so few a CPU keeps the temporaries in its caches
     row_length=76,  # each holds one demonstration: the longest have 75 tokens
     first_pairs=9500,
     first_careful_share=0.9,
@@ -112,9 +112,9 @@ def rl_stage(after: str, domains: tuple[str, ...], *, num_steps: int) -> RlStage
         optimizer=AdamW(schedule=RL_SCHEDULE),
         group_size=GROUP_SIZE,
         sampling=SamplingSettings(max_new_tokens=MAX_NEW_TOKENS),
-        rows=3,  # of so few a CPU keeps the temporaries in its caches
-        score_rows=2,  # hold a group
-        row_length=224,
+        rows=4,  # of so few a CPU keeps the temporaries in its caches
+        score_rows=2,  # most hold a group
+        row_length=176,
         # No right response comes near the limit here: what reaches it runs on in circles. Masked
         # instead, such responses would go unpunished and take over.
         reward=RewardRule(repetition=RepetitionDetector(threshold=1.2, window=200, min_length=24)),

@@ -192,11 +192,9 @@ class Recipe:
                 f"{mesh.context} equal parts. Change one of the two."
             )
         parts = mesh.data * mesh.fsdp * mesh.expert
-        turns = stage.micro_batches if isinstance(stage, SftStage) else 1
-        if stage.rows % (parts * turns):
-            times = f"{name}.micro_batches={turns} times " if turns > 1 else ""
+        if stage.rows % parts:
             raise ConfigError(
-                f"{name}.rows={stage.rows} cannot be cut into {times}mesh.data={mesh.data} times "
-                f"mesh.fsdp={mesh.fsdp} times mesh.expert={mesh.expert}, {parts * turns} equal "
-                "parts. Change one of them."
+                f"{name}.rows={stage.rows} cannot be cut into mesh.data={mesh.data} times "
+                f"mesh.fsdp={mesh.fsdp} times mesh.expert={mesh.expert}, {parts} equal parts. "
+                "Change one of them."
             )

@@ -39,7 +39,7 @@ class SftStage:
     optimizer: Optimizer
     lora: LoraConfig | None = None  # what is trained in place of the weights; None: these
     rows: int = 48
-    micro_batches: int = 1  # equal parts of the rows, one after another: their gradients add up
+    micro_rows: int = 0  # computed at once at most, and their gradients added up; 0: all
     row_length: int = 0  # tokens; 0: what the examples need
     first_pairs: int = 0  # demonstrations that teach the skill, mostly in the careful style
     first_careful_share: float = 0.9
@@ -51,8 +51,8 @@ class SftStage:
     wall_time_of: tuple[str, ...] = ()  # stages whose training time, added up, ends this one
 
     def __post_init__(self):
-        refuse_below(self, 1, "num_steps", "rows", "micro_batches", "checkpoint_every")
-        refuse_below(self, 0, "first_pairs", "row_length")
+        refuse_below(self, 1, "num_steps", "rows", "checkpoint_every")
+        refuse_below(self, 0, "first_pairs", "micro_rows", "row_length")
         if self.epochs is not None and (self.samples_of or not 0 < self.epochs < math.inf):
             raise ConfigError(
                 f"epochs={self.epochs} must be positive, and of examples that are there before the "

@@ -33,7 +33,7 @@ from loong_jax.rollout.records import SamplingSettings
 
 MAX_NEW_TOKENS = 96  # of an answer to a problem of one's own
 # Rows of several examples of any length, of which not all are known.
-PACKED = dict(rows=5, micro_batches=1, row_length=0)
+PACKED = dict(rows=5, micro_rows=0, row_length=0)
 # A form is learnt before a sum.
 FORM_FIRST = {
     "optimizer": AdamW(schedule=quickstart.SHORT_SCHEDULE),

@@ -31,16 +31,25 @@ class SftSettings:
     optimizer: Optimizer
     num_steps: int
     rows: int = 48
-    micro_batches: int = 1  # equal parts of the rows, one after another: their gradients add up
+    micro_rows: int = 0  # computed at once at most; 0: all
     row_length: int = 128
     routing_every: int = 0  # steps between looks at the routers; 0: none
 
     def __post_init__(self):
         if self.routing_every < 0:
             raise ConfigError(f"routing_every={self.routing_every} is below 0. Use 0 for never.")
-        for name in ("num_steps", "rows", "micro_batches", "row_length"):
+        for name in ("num_steps", "rows", "row_length"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 1. Raise it.")
+
+    @property
+    def num_micro_batches(self) -> int:
+        return num_micro_batches(self.rows, self.micro_rows)
+
+
+def num_micro_batches(rows: int, micro_rows: int) -> int:
+    """In how many parts, one after another, a batch is computed: their gradients add up."""
+    return -(-rows // (micro_rows or rows))
 
 
 def encode_pair(tokenizer: Tokenizer, prompt: str, response: str) -> dict[str, np.ndarray]:
@@ -73,18 +82,9 @@ def pair_encoder(tokenizer: Tokenizer) -> Encode:
 
 
 def batches(
-    examples: Iterable[Any],
-    encode: Encode,
-    settings: SftSettings,
-    *,
-    lists: bool = False,
-    parts: int = 1,
+    examples: Iterable[Any], encode: Encode, settings: SftSettings
 ) -> Iterator[tuple[Batch, int]]:
-    """Packed batches, each with how many examples it holds; ends with these. Order is kept.
-
-    With `lists` they name the tokens under the loss, so that no logits are made for others, those
-    of each of `parts` equal parts of the rows of a micro-batch apart.
-    """
+    """Packed batches, each with how many examples it holds; ends with these. Order is kept."""
     stream: Iterator[Any] = map(encode, examples)
     while True:
         first = next(stream, None)
@@ -93,22 +93,27 @@ def batches(
         packed, taken, left_over = packing.pack_prefix(
             itertools.chain([first], stream), settings.row_length, settings.rows
         )
-        if lists:
-            parts_of_all = parts * settings.micro_batches
-            listed = packing.predicted(packed, packed["loss_mask"], parts_of_all)
-            packed = packed | {"predicted": listed}
         yield packed, taken
         if left_over is not None:
             stream = itertools.chain([left_over], stream)
 
 
-def micro_batches(batch: Batch, count: int) -> tuple[Batch, ...]:
-    """`count` equal parts of a batch, of which `train_step` computes one after another."""
+def micro_batches(
+    batch: Batch, count: int, *, lists: bool = False, parts: int = 1
+) -> tuple[Batch, ...]:
+    """`count` equal parts of a batch, the last filled up with empty rows.
 
-    def part(index: int) -> Batch:
-        return jax.tree.map(lambda a: np.split(a, count)[index], batch)
-
-    return tuple(map(part, range(count)))
+    With `lists` they name the tokens under the loss, so that no logits are made for others, those
+    of each of `parts` equal parts of the rows of a micro-batch apart.
+    """
+    missing = -len(batch["tokens"]) % (count * parts)
+    filled: Batch = {name: np.pad(a, ((0, missing), (0, 0))) for name, a in batch.items()}
+    if lists:
+        filled["predicted"] = packing.predicted(filled, filled["loss_mask"], count * parts)
+    return tuple(
+        jax.tree.map(lambda a, number=number: np.split(a, count)[number], filled)
+        for number in range(count)
+    )
 
 
 def batch_shapes(model: PolicyModel, rows: int, row_length: int) -> Batch:
@@ -238,9 +243,8 @@ def run(
     if not callable(encode):
         encode = pair_encoder(encode)
     later = itertools.islice(iter(examples), cursor, None)
-    stream = batches(
-        later, encode, settings, lists=model.lists, parts=model.rules.parts("act_batch")
-    )
+    stream = batches(later, encode, settings)
+    parts = model.rules.parts("act_batch")
 
     def feed(step: int) -> Fed:
         nonlocal cursor
@@ -251,9 +255,10 @@ def run(
                 f"{settings.num_steps}. Give more, or train for fewer steps."
             )
         cursor += taken
-        parts = micro_batches(batch, settings.micro_batches)
+        count = settings.num_micro_batches
+        given = micro_batches(batch, count, lists=model.lists, parts=parts)
         num_tokens = int(np.sum(batch["segment_ids"] > 0))
-        return Fed(tuple(map(model.rules.put_rows, parts)), num_tokens, {"num_pairs": taken})
+        return Fed(tuple(map(model.rules.put_rows, given)), num_tokens, {"num_pairs": taken})
 
     def report(state: TrainState, numbers: dict[str, float]) -> None:
         if on_step is not None:

@@ -38,7 +38,8 @@ def first_cursors(rules: ShardingRules) -> Int[Array, "F"]:
 
 def batch_template(settings: sft.SftSettings, rules: ShardingRules) -> dict[str, Any]:
     """Shapes, dtypes and shardings of a micro-batch, as `jax.ShapeDtypeStruct`."""
-    shape = settings.rows // settings.micro_batches, settings.row_length
+    parts = num_parts(rules) * settings.num_micro_batches
+    shape = num_parts(rules) * -(-settings.rows // parts), settings.row_length
     sharding = _cut(rules, "act_batch", "act_keys")
     dtypes = dict(tokens=jnp.int32, loss_mask=bool, segment_ids=jnp.int32, positions=jnp.int32)
     return {
@@ -68,15 +69,13 @@ class ShardedFeed:
         cursors: Int[Array, "F"],
     ):
         parts = num_parts(rules)
-        if settings.rows % (parts * settings.micro_batches):
+        if settings.rows % parts:
             raise ConfigError(
                 f"rows={settings.rows} cannot be shared among {parts} devices (slice, data, fsdp "
-                f"and expert together) in {settings.micro_batches} micro-batches. Use a multiple "
-                f"of {parts * settings.micro_batches}."
+                f"and expert together). Use a multiple of {parts}."
             )
         self._num_parts = parts
-        self._num_micro_batches = settings.micro_batches
-        self._rows_per_part = settings.rows // parts
+        self._num_micro_batches = settings.num_micro_batches
         self._template = batch_template(settings, rules)
         self._cursor_sharding = _cut(rules, "act_batch")
         self._cursors = {  # of the parts that this process makes
@@ -86,7 +85,7 @@ class ShardedFeed:
         self._streams = {}
         for part, cursor in self._cursors.items():
             numbers = itertools.count(part + cursor * parts, parts)
-            own = dataclasses.replace(settings, rows=self._rows_per_part)
+            own = dataclasses.replace(settings, rows=settings.rows // parts)
             self._streams[part] = sft.batches(map(pair_at, numbers), encode, own)
 
     def __next__(self) -> tuple[dict[str, Array], ...]:
@@ -95,7 +94,7 @@ class ShardedFeed:
             batch, taken = next(stream)
             made[part] = sft.micro_batches(batch, self._num_micro_batches)
             self._cursors[part] += taken
-        height = self._rows_per_part // self._num_micro_batches
+        height = self._template["tokens"].shape[0] // self._num_parts
 
         def rows_of(number: int, name: str, index: Any) -> np.ndarray:
             return made[(index[0].start or 0) // height][number][name]

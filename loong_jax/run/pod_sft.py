@@ -91,7 +91,7 @@ def _train(
         optimizer=stage.optimizer,
         num_steps=stage.num_steps,
         rows=stage.rows,
-        micro_batches=stage.micro_batches,
+        micro_rows=stage.micro_rows,
         row_length=stage.row_length,
         routing_every=pod.routing_every,
     )
@@ -201,7 +201,7 @@ def _compile(recipe: Recipe, settings: sft.SftSettings, rules: ShardingRules) ->
         make.output_shardings,
     )
     train_step = sft.make_train_step(policy, settings.optimizer)
-    batches = (batch_template(settings, rules),) * settings.micro_batches
+    batches = (batch_template(settings, rules),) * settings.num_micro_batches
     return _Programs(
         policy=policy,
         fresh=make,

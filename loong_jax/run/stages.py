@@ -161,7 +161,7 @@ def run_sft(work: Work[SftStage]) -> dict[str, Any]:
             optimizer=settings.optimizer,
             num_steps=settings.num_steps,
             rows=settings.rows,
-            micro_batches=settings.micro_batches,
+            micro_rows=settings.micro_rows,
             row_length=settings.row_length,
         )
         state, cursor = sft.run(

@@ -68,14 +68,15 @@ def test_cursors_go_on_where_they_stood():
 
 
 def test_micro_batches_hold_what_the_whole_holds():
-    (whole,), parts = next(make_feed()), next(make_feed(micro_batches=2))
+    (whole,), parts = next(make_feed()), next(make_feed(micro_rows=4))
     assert [part["tokens"].shape for part in parts] == [(4, 32)] * 2
     for name, array in whole.items():  # two rows of each of four devices, one after another
         first, second = (np.asarray(part[name]) for part in parts)
         np.testing.assert_array_equal(np.asarray(array)[::2], first)
         np.testing.assert_array_equal(np.asarray(array)[1::2], second)
-    with pytest.raises(ConfigError, match=r"rows=8 .* in 3 micro-batches. Use a multiple of 12"):
-        make_feed(micro_batches=3)
+    filled = next(make_feed(micro_rows=3))  # a row of each device, then another, then none
+    assert [part["tokens"].shape for part in filled] == [(4, 32)] * 3
+    assert not np.any(filled[2]["segment_ids"])
 
 
 def test_rows_are_cut_and_devices_hold_them_whole():

@@ -190,7 +190,8 @@ def test_logits_in_chunks_are_logits_at_once(monkeypatch):
 def test_supervised_loss_is_the_same_with_a_list():
     stage = sft.SftSettings(optimizer=OPTIMIZER, num_steps=1, rows=2, row_length=32)
     pairs = [("1+1=", "2"), ("12+30=", "42"), ("4+4=", "8")]
-    (listed, _), *_ = sft.batches(pairs, sft.pair_encoder(tiny.tokenizer()), stage, lists=True)
+    (batch, _), *_ = sft.batches(pairs, sft.pair_encoder(tiny.tokenizer()), stage)
+    (listed,) = sft.micro_batches(batch, 1, lists=True)
     listed = jax.tree.map(jnp.asarray, listed)
     plain = {name: a for name, a in listed.items() if name != "predicted"}
     gradient_of = jax.jit(jax.value_and_grad(sft.sft_loss, has_aux=True), static_argnames="model")
