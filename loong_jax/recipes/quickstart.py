@@ -41,8 +41,9 @@ MODEL = MoEConfig.tiny(chunk_tokens=None, unroll_layers=True)
 COLD_START = SftStage(
     num_steps=900,
     optimizer=AdamW(schedule=SFT_SCHEDULE, weight_decay=0.01),
-    rows=5,
-    row_length=216,
+    rows=15,
+    micro_rows=5,  # of so few a CPU keeps the temporaries in its caches
+    row_length=76,  # each holds one demonstration: the longest have 75 tokens
     first_pairs=9500,
     first_careful_share=0.9,
     careful_share=0.35,
@@ -112,7 +113,8 @@ def rl_stage(after: str, domains: tuple[str, ...], *, num_steps: int) -> RlStage
         group_size=GROUP_SIZE,
         sampling=SamplingSettings(max_new_tokens=MAX_NEW_TOKENS),
         rows=4,  # of so few a CPU keeps the temporaries in its caches
-        row_length=152,
+        score_rows=2,  # most hold a group
+        row_length=176,
         # No right response comes near the limit here: what reaches it runs on in circles. Masked
         # instead, such responses would go unpunished and take over.
         reward=RewardRule(repetition=RepetitionDetector(threshold=1.2, window=200, min_length=24)),

@@ -39,6 +39,7 @@ class SftStage:
     optimizer: Optimizer
     lora: LoraConfig | None = None  # trained in place of the weights; None: these
     rows: int = 48
+    micro_rows: int = 0  # computed at once at most, and their gradients added up; 0: all
     row_length: int = 0  # tokens; 0: what the examples need
     first_pairs: int = 0  # demonstrations that teach the skill, mostly in the careful style
     first_careful_share: float = 0.9
@@ -51,7 +52,7 @@ class SftStage:
 
     def __post_init__(self):
         refuse_below(self, 1, "num_steps", "rows", "checkpoint_every")
-        refuse_below(self, 0, "first_pairs", "row_length")
+        refuse_below(self, 0, "first_pairs", "micro_rows", "row_length")
         if self.epochs is not None and (self.samples_of or not 0 < self.epochs < math.inf):
             raise ConfigError(
                 f"epochs={self.epochs} must be positive, and of examples that are there before the "
@@ -111,6 +112,7 @@ class RlStage:
     replays_routing: bool = False  # trains with the experts that the engine chose
     # rows hold a prompt once for all its responses; None: where the model can
     shares_prompts: bool | None = None
+    score_rows: int = 4  # of such rows scored at once; each group is scored on its own
     reuse: GroupReuse = GroupReuse()  # of trained groups, beside the scheduler's fresh ones
     collapse: CollapseRules = CollapseRules()  # stops the run; nothing unless set
     reference: str | None = None  # whose weights a penalty pulls to; None: those it starts from
@@ -121,7 +123,7 @@ class RlStage:
     def __post_init__(self):
         scheduler = as_own(self.scheduler, "scheduler", OWN_SCHEDULER)
         object.__setattr__(self, "scheduler", scheduler)
-        refuse_below(self, 1, "num_steps", "rows", "max_issues", "solved_after")
+        refuse_below(self, 1, "num_steps", "rows", "score_rows", "max_issues", "solved_after")
         refuse_below(self, 1, "checkpoint_every")
         refuse_below(self, 2, "group_size")  # a group of one has nothing to be compared with
         counted = getattr(self.objective.reduction, "group_size", self.group_size)

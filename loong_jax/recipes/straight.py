@@ -32,6 +32,8 @@ from loong_jax.rollout.engine_config import PageConfig
 from loong_jax.rollout.records import SamplingSettings
 
 MAX_NEW_TOKENS = 96  # of an answer to a problem of one's own
+# Rows of several examples of any length, of which not all are known.
+PACKED = dict(rows=5, micro_rows=0, row_length=0)
 # A form is learnt before a sum.
 FORM_FIRST = {
     "optimizer": AdamW(schedule=quickstart.SHORT_SCHEDULE),
@@ -181,7 +183,7 @@ def sft() -> Recipe:
     quickstart's. Machine: 2 CPU cores, 3 GB for a model of a
     million parameters.
     """
-    cold = dataclasses.replace(quickstart.COLD_START, row_length=0)
+    cold = dataclasses.replace(quickstart.COLD_START, **PACKED)
     return _of_quickstart("sft", {"before": EvaluationStage(), "sft": cold})
 
 
@@ -212,7 +214,5 @@ def distill() -> Recipe:
         num_problems=1024,
         sampling=SamplingSettings(max_new_tokens=quickstart.MAX_NEW_TOKENS),
     )
-    sft = dataclasses.replace(
-        quickstart.COLD_START, first_pairs=0, samples_of="samples", row_length=0
-    )
+    sft = dataclasses.replace(quickstart.COLD_START, first_pairs=0, samples_of="samples", **PACKED)
     return _of_quickstart("distill", {"samples": samples, "sft": sft})

@@ -21,7 +21,7 @@ class Layout(NamedTuple):
     """The packing of rollouts into rows."""
 
     lists: bool = False  # rows come with the list of what is predicted, and are no more than needed
-    shares_prompts: bool = False  # the responses to a prompt lie behind one copy of it
+    shares_prompts: bool = False  # responses lie behind one copy of their prompt, all tokens listed
     parts: int = 1  # of the rows, each on devices of its own
 
 
@@ -81,7 +81,7 @@ def shapes(
         reference_logprob=numbers if has_reference else None,
         routing=array(jnp.int32, rows, row_length, *num_choices) if num_choices else None,
         parent_ids=integers if layout.shares_prompts else None,
-        predicted=Predicted(places, places) if layout.lists else None,
+        predicted=Predicted(places, places) if layout.lists or layout.shares_prompts else None,
     )
 
 
@@ -169,9 +169,10 @@ def rows_of(
             sequences, row_length, rows, padding, fits_rows=layout.lists, parts=layout.parts
         )
     )
-    if layout.lists:
+    if layout.lists or layout.shares_prompts:
         for fields in packed:
-            fields["predicted"] = packing.predicted(fields, fields[mask], layout.parts)
+            wanted = fields[mask] if layout.lists else np.ones_like(fields[mask])
+            fields["predicted"] = packing.predicted(fields, wanted, layout.parts)
     return packed
 
 

@@ -16,7 +16,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.models import families, parameters
 from loong_jax.models.dense import DenseConfig
 from loong_jax.models.families import ModelConfig
-from loong_jax.models.moe import router, scaling
+from loong_jax.models.moe import core_attention, router, scaling
 from loong_jax.models.moe.balance import BiasController, ControllerMemory
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.parameters import Weights
@@ -229,14 +229,14 @@ def longcat_policy(
 
     def run(weights, batch, score_shift=None, forced_target=None):
         model = nnx.merge(graphdef, nnx.State(weights))
-        names = ("positions", "segment_ids")
-        call = {name: batch[name] for name in names}
+        names = ("positions", "segment_ids", "parent_ids")
+        call = {name: batch.get(name) for name in names}
         routers = dict(score_shift=score_shift, forced_target=forced_target)
         return model, model(batch["tokens"], **call, **routers)
 
     def states(weights, tokens, positions, segment_ids, parent_ids, routing):
-        del parent_ids
         batch = dict(tokens=tokens, positions=positions, segment_ids=segment_ids)
+        batch["parent_ids"] = parent_ids
         if routing is None:
             _, output = run(weights, batch)
             return output.hidden, output.load, None
@@ -301,6 +301,8 @@ def longcat_policy(
         states=states,
         logits=lambda weights, hidden: nnx.merge(graphdef, nnx.State(weights)).logits_of(hidden),
         lists=config.vocab_size > _FEW_WORDS,
+        sees_parents=config.ngram is None
+        and core_attention.takes_parents(config.mixing, rules.platform),
         load_shape=(config.num_layers, config.num_targets),
         rules=rules,
         published=lambda weights: published(weights, config),

@@ -31,6 +31,7 @@ class SftSettings:
     optimizer: Optimizer
     num_steps: int
     rows: int = 48
+    micro_rows: int = 0  # computed at once at most; 0: all
     row_length: int = 128
     routing_every: int = 0  # steps between looks at the routers; 0: none
 
@@ -40,6 +41,15 @@ class SftSettings:
         for name in ("num_steps", "rows", "row_length"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 1. Raise it.")
+
+    @property
+    def num_micro_batches(self) -> int:
+        return num_micro_batches(self.rows, self.micro_rows)
+
+
+def num_micro_batches(rows: int, micro_rows: int) -> int:
+    """In how many parts, one after another, a batch is computed: their gradients add up."""
+    return -(-rows // (micro_rows or rows))
 
 
 def encode_pair(tokenizer: Tokenizer, prompt: str, response: str) -> dict[str, np.ndarray]:
@@ -72,18 +82,9 @@ def pair_encoder(tokenizer: Tokenizer) -> Encode:
 
 
 def batches(
-    examples: Iterable[Any],
-    encode: Encode,
-    settings: SftSettings,
-    *,
-    lists: bool = False,
-    parts: int = 1,
+    examples: Iterable[Any], encode: Encode, settings: SftSettings
 ) -> Iterator[tuple[Batch, int]]:
-    """Packed batches, each with how many examples it holds; ends with these. Order is kept.
-
-    With `lists` they name the tokens under the loss, so that no logits are made for others, those
-    of each of `parts` equal parts of the rows apart.
-    """
+    """Packed batches, each with how many examples it holds; ends with these. Order is kept."""
     stream: Iterator[Any] = map(encode, examples)
     while True:
         first = next(stream, None)
@@ -92,15 +93,31 @@ def batches(
         packed, taken, left_over = packing.pack_prefix(
             itertools.chain([first], stream), settings.row_length, settings.rows
         )
-        if lists:
-            packed = packed | {"predicted": packing.predicted(packed, packed["loss_mask"], parts)}
         yield packed, taken
         if left_over is not None:
             stream = itertools.chain([left_over], stream)
 
 
+def micro_batches(
+    batch: Batch, count: int, *, lists: bool = False, parts: int = 1
+) -> tuple[Batch, ...]:
+    """`count` equal parts of a batch, the last filled up with empty rows.
+
+    With `lists` they name the tokens under the loss, so that no logits are made for others, those
+    of each of `parts` equal parts of the rows of a micro-batch apart.
+    """
+    missing = -len(batch["tokens"]) % (count * parts)
+    filled: Batch = {name: np.pad(a, ((0, missing), (0, 0))) for name, a in batch.items()}
+    if lists:
+        filled["predicted"] = packing.predicted(filled, filled["loss_mask"], count * parts)
+    return tuple(
+        jax.tree.map(lambda a, number=number: np.split(a, count)[number], filled)
+        for number in range(count)
+    )
+
+
 def batch_shapes(model: PolicyModel, rows: int, row_length: int) -> Batch:
-    """Shapes of a batch on the mesh, whose every token is under the loss."""
+    """Shapes of a micro-batch on the mesh, whose every token is under the loss."""
     layout = Layout(lists=model.lists, parts=model.rules.parts("act_batch"))
     found = batching.shapes(layout, model.rules, rows, row_length)._asdict()
     names = ("tokens", "loss_mask", "segment_ids", "positions", "predicted")
@@ -108,17 +125,25 @@ def batch_shapes(model: PolicyModel, rows: int, row_length: int) -> Batch:
 
 
 def sft_loss(
-    weights: Any, batch: Batch, frozen: Any = (), *, model: PolicyModel
+    weights: Any,
+    batch: Batch,
+    frozen: Any = (),
+    num_tokens: Array | None = None,
+    *,
+    model: PolicyModel,
+    num_micro_batches: int = 1,
 ) -> tuple[Array, tuple[Array, dict[str, Array]]]:
-    """The loss to go down, with the load and the metrics of its terms.
+    """The part of a micro-batch in the loss to go down, with its load and the metrics of its terms.
 
-    It is the mean negative log-likelihood of the tokens under `loss_mask`, in nats, and what the
-    model's auxiliary losses add. With such losses "loss" stays the former, so that runs compare.
+    The loss is the negative log-likelihood of the tokens under `loss_mask`, in nats, over the
+    `num_tokens` of those in the whole batch (None: in this one), and the mean over micro-batches of
+    the model's auxiliary losses. With such losses "loss" stays the former, so that runs compare.
     """
     weights = model.join(weights, frozen)
     if model.forward_with_losses is not None:
-        output, added, metrics = model.forward_with_losses(weights, batch)
-        loss = nll_of_output(weights, output, batch, model=model)
+        output, *of_one = model.forward_with_losses(weights, batch)
+        added, metrics = jax.tree.map(lambda term: term / num_micro_batches, of_one)
+        loss = nll_of_output(weights, output, batch, num_tokens, model=model)
         return loss + added, (output.load, {"loss": loss} | metrics)
     logprob, _, load, _ = policy_model.replayed_logprobs(
         model,
@@ -130,33 +155,46 @@ def sft_loss(
         None,
         predicted=batch.get("predicted"),
     )
-    loss = _mean_nll(logprob, batch)
+    loss = _nll(logprob, batch, num_tokens)
     return loss, (load, {"loss": loss})
 
 
-def nll_of_output(weights: Any, output: Any, batch: Batch, *, model: PolicyModel) -> Array:
-    """Mean negative log-likelihood of the tokens under `loss_mask`, given the model's output."""
+def nll_of_output(
+    weights: Any, output: Any, batch: Batch, num_tokens: Array | None = None, *, model: PolicyModel
+) -> Array:
+    """The negative log-likelihood as `sft_loss` counts it, given the model's output."""
     logits_of = functools.partial(model.logits, weights)
     which = batch["tokens"], batch["segment_ids"], batch.get("predicted")
     logprob, _ = logprobs.listed_logprobs(logits_of, output.hidden, *which, 1.0)
-    return _mean_nll(logprob, batch)
+    return _nll(logprob, batch, num_tokens)
 
 
-def _mean_nll(logprob: Array, batch: Batch) -> Array:
+def _nll(logprob: Array, batch: Batch, num_tokens: Array | None) -> Array:
     mask = batch["loss_mask"]
-    return -jnp.sum(jnp.where(mask, logprob, 0.0)) / jnp.maximum(jnp.sum(mask), 1)
+    num_tokens = jnp.sum(mask) if num_tokens is None else num_tokens
+    return -jnp.sum(jnp.where(mask, logprob, 0.0)) / jnp.maximum(num_tokens, 1)
 
 
 @functools.lru_cache(maxsize=16)
 def make_train_step(model: PolicyModel, optimizer: Optimizer):
-    """Compiled `train_step(state, batch, frozen=()) -> (state, metrics, load)`; the state is
-    donated.
+    """Compiled `train_step(state, micro_batches, frozen=()) -> (state, metrics, load)`; the state
+    is donated.
     """
-    gradient_of = jax.value_and_grad(functools.partial(sft_loss, model=model), has_aux=True)
 
     @functools.partial(model.rules.jit, donate_argnames="state")
-    def train_step(state, batch, frozen=()):
-        (_, (load, terms)), gradient = gradient_of(state.weights, batch, frozen)
+    def train_step(state, batches, frozen=()):
+        loss = functools.partial(sft_loss, model=model, num_micro_batches=len(batches))
+        gradient_of = jax.value_and_grad(loss, has_aux=True)
+        num_tokens = sum(jnp.sum(batch["loss_mask"]) for batch in batches)
+
+        def add(gradient, batch):
+            (_, found), further = gradient_of(state.weights, batch, frozen, num_tokens)
+            return jax.tree.map(jnp.add, gradient, further), found
+
+        none = jax.tree.map(jnp.zeros_like, state.weights)
+        stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *batches)
+        gradient, found = jax.lax.scan(add, none, stacked)
+        load, terms = jax.tree.map(lambda parts: jnp.sum(parts, axis=0), found)
         state, metrics = trainer.apply_gradient(
             state, gradient, load, model=model, optimizer=optimizer
         )
@@ -178,7 +216,7 @@ def make_routing_metrics(model: PolicyModel):
 class Fed(NamedTuple):
     """The batch of a step."""
 
-    batch: Batch  # on the devices
+    micro_batches: tuple[Batch, ...]  # on the devices
     num_tokens: int
     metrics: dict[str, float]  # of how it was made
 
@@ -205,9 +243,8 @@ def run(
     if not callable(encode):
         encode = pair_encoder(encode)
     later = itertools.islice(iter(examples), cursor, None)
-    stream = batches(
-        later, encode, settings, lists=model.lists, parts=model.rules.parts("act_batch")
-    )
+    stream = batches(later, encode, settings)
+    parts = model.rules.parts("act_batch")
 
     def feed(step: int) -> Fed:
         nonlocal cursor
@@ -218,8 +255,10 @@ def run(
                 f"{settings.num_steps}. Give more, or train for fewer steps."
             )
         cursor += taken
+        count = settings.num_micro_batches
+        given = micro_batches(batch, count, lists=model.lists, parts=parts)
         num_tokens = int(np.sum(batch["segment_ids"] > 0))
-        return Fed(model.rules.put_rows(batch), num_tokens, {"num_pairs": taken})
+        return Fed(tuple(map(model.rules.put_rows, given)), num_tokens, {"num_pairs": taken})
 
     def report(state: TrainState, numbers: dict[str, float]) -> None:
         if on_step is not None:
@@ -255,16 +294,16 @@ def run_on(
     """
     while (step := int(state.step)) < settings.num_steps and keep_going():
         start = time.monotonic()
-        batch, num_tokens, made = feed(step)
+        batches, num_tokens, made = feed(step)
         looked = {}
         if settings.routing_every and (step + 1) % settings.routing_every == 0:
-            looked = make_routing_metrics(model)(state.weights, batch)
+            looked = make_routing_metrics(model)(state.weights, batches[0])
         # CPUs run side by side what does not depend on each other, and two programs that exchange
         # data may then wait for each other for ever: each ends, on all devices, before the next.
-        state, metrics, load = jax.block_until_ready(train_step(state, batch, frozen))
+        state, metrics, load = jax.block_until_ready(train_step(state, batches, frozen))
         numbers = {name: float(value) for name, value in (metrics | looked).items()}
         numbers |= model.load_metrics(load) | made
         numbers["tokens_per_s"] = num_tokens / (time.monotonic() - start)
-        numbers["packed_share"] = num_tokens / batch["tokens"].size
+        numbers["packed_share"] = num_tokens / (settings.rows * settings.row_length)
         on_step(state, numbers)
     return state

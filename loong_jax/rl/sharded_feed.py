@@ -37,8 +37,10 @@ def first_cursors(rules: ShardingRules) -> Int[Array, "F"]:
 
 
 def batch_template(settings: sft.SftSettings, rules: ShardingRules) -> dict[str, Any]:
-    """Shapes, dtypes and shardings of a batch, as `jax.ShapeDtypeStruct`."""
-    shape, sharding = (settings.rows, settings.row_length), _cut(rules, "act_batch", "act_keys")
+    """Shapes, dtypes and shardings of a micro-batch, as `jax.ShapeDtypeStruct`."""
+    parts = num_parts(rules) * settings.num_micro_batches
+    shape = num_parts(rules) * -(-settings.rows // parts), settings.row_length
+    sharding = _cut(rules, "act_batch", "act_keys")
     dtypes = dict(tokens=jnp.int32, loss_mask=bool, segment_ids=jnp.int32, positions=jnp.int32)
     return {
         name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
@@ -52,7 +54,8 @@ def _cut(rules: ShardingRules, *names: str) -> NamedSharding:
 
 
 class ShardedFeed:
-    """`next(feed)` is the batch of the next step; `feed.cursors()` what a checkpoint must hold.
+    """`next(feed)` are the micro-batches of the next step; `feed.cursors()` what a checkpoint must
+    hold.
 
     Arrays of a batch are sharded by rows; every device along the other axes holds whole rows.
     """
@@ -72,7 +75,7 @@ class ShardedFeed:
                 f"and expert together). Use a multiple of {parts}."
             )
         self._num_parts = parts
-        self._rows_per_part = settings.rows // parts
+        self._num_micro_batches = settings.num_micro_batches
         self._template = batch_template(settings, rules)
         self._cursor_sharding = _cut(rules, "act_batch")
         self._cursors = {  # of the parts that this process makes
@@ -82,24 +85,29 @@ class ShardedFeed:
         self._streams = {}
         for part, cursor in self._cursors.items():
             numbers = itertools.count(part + cursor * parts, parts)
-            own = dataclasses.replace(settings, rows=self._rows_per_part)
+            own = dataclasses.replace(settings, rows=settings.rows // parts)
             self._streams[part] = sft.batches(map(pair_at, numbers), encode, own)
 
-    def __next__(self) -> dict[str, Array]:
+    def __next__(self) -> tuple[dict[str, Array], ...]:
         made: dict[int, Any] = {}
         for part, stream in self._streams.items():
-            made[part], taken = next(stream)
+            batch, taken = next(stream)
+            made[part] = sft.micro_batches(batch, self._num_micro_batches)
             self._cursors[part] += taken
+        height = self._template["tokens"].shape[0] // self._num_parts
 
-        def rows_of(name: str, index: Any) -> np.ndarray:
-            return made[(index[0].start or 0) // self._rows_per_part][name]
+        def rows_of(number: int, name: str, index: Any) -> np.ndarray:
+            return made[(index[0].start or 0) // height][number][name]
 
-        return {
-            name: jax.make_array_from_callback(
-                like.shape, like.sharding, functools.partial(rows_of, name)
-            )
-            for name, like in self._template.items()
-        }
+        return tuple(
+            {
+                name: jax.make_array_from_callback(
+                    like.shape, like.sharding, functools.partial(rows_of, number, name)
+                )
+                for name, like in self._template.items()
+            }
+            for number in range(self._num_micro_batches)
+        )
 
     def cursors(self) -> Int[Array, "F"]:
         """The number of pairs that each part has used."""

@@ -221,7 +221,7 @@ def make_programs(
     if replays_routing and not any(model.load_shape):
         raise ConfigError("replays_routing=True, and this model has no routers. Set it to False.")
     rules = model.rules
-    sees_parents = model.lists and model.sees_parents and not replays_routing
+    sees_parents = model.sees_parents and not replays_routing
     parts = rules.parts("act_batch")
     layout = Layout(model.lists, sees_parents and shares_prompts is not False, parts)
     num_lags = max_staleness + 1

@@ -162,10 +162,14 @@ def _compiled(recipe: Recipe, stage: SftStage | RlStage) -> Iterator[Need]:
         published = trainer.on_mesh(rules, made.published)
         called = trainer.calls(programs, made.policy, state, batch, published, frozen)
         space = max(_space(called[name].lower()) for name in ("accumulate", "update"))
+        less = "--STAGE.rows"
     else:
         step = sft.make_train_step(made.policy, stage.optimizer)
-        space = _space(step.lower(state, sft.batch_shapes(made.policy, *shape), frozen))
-    less = "--STAGE.rows, --STAGE.row-length, --model.remat layer, --mesh.*"
+        micro_batch = sft.batch_shapes(made.policy, _rows_at_once(stage, rules), stage.row_length)
+        count = sft.num_micro_batches(stage.rows, stage.micro_rows)
+        space = _space(step.lower(state, (micro_batch,) * count, frozen))
+        less = "--STAGE.micro-rows"
+    less += ", --STAGE.row-length, --model.remat layer, --mesh.*"
     yield Need("working space of a step", space, 0, less)
     if not isinstance(stage, RlStage):
         return
@@ -181,6 +185,14 @@ def _compiled(recipe: Recipe, stage: SftStage | RlStage) -> Iterator[Need]:
     yield Need("working space of a block of decoding", decoding[True], decoding[False], less)
 
 
+def _rows_at_once(stage: SftStage | RlStage, rules: ShardingRules) -> int:
+    if isinstance(stage, RlStage):
+        return stage.rows
+    parts = rules.parts("act_batch")
+    count = sft.num_micro_batches(stage.rows, stage.micro_rows)
+    return parts * -(-stage.rows // (parts * count))
+
+
 def _space(lowered: Any) -> float:
     return float(lowered.compile().memory_analysis().temp_size_in_bytes)
 
@@ -188,7 +200,8 @@ def _space(lowered: Any) -> float:
 def _estimated(recipe: Recipe, stage: SftStage | RlStage, rules: ShardingRules) -> Iterator[Need]:
     model = recipe.model
     width = jnp.dtype(model.dtype).itemsize
-    tokens = stage.rows * stage.row_length / rules.parts("act_batch") / rules.parts("act_length")
+    parts = rules.parts("act_batch") * rules.parts("act_length")
+    tokens = _rows_at_once(stage, rules) * stage.row_length / parts
     # of every layer what going back needs: states, heads, both sides of the feed-forward net
     heads = model.num_heads * getattr(model, "head_dim", getattr(model, "v_head_dim", 0))
     inner = 6 * model.hidden_size + (4 * heads + 4 * model.ffn_hidden_size) / rules.size("tensor")

@@ -91,6 +91,7 @@ def _train(
         optimizer=stage.optimizer,
         num_steps=stage.num_steps,
         rows=stage.rows,
+        micro_rows=stage.micro_rows,
         row_length=stage.row_length,
         routing_every=pod.routing_every,
     )
@@ -108,8 +109,9 @@ def _train(
     step, numbers, is_told = last or 0, {}, False
 
     def next_batch(_: int) -> sft.Fed:
-        batch = next(feed)
-        return sft.Fed(batch, int(jnp.sum(batch["segment_ids"] > 0)), {})
+        batches = next(feed)
+        num_tokens = sum(int(jnp.sum(batch["segment_ids"] > 0)) for batch in batches)
+        return sft.Fed(batches, num_tokens, {})
 
     def on_step(state: TrainState, metrics: dict[str, float]) -> None:
         nonlocal step, numbers, is_told
@@ -199,12 +201,12 @@ def _compile(recipe: Recipe, settings: sft.SftSettings, rules: ShardingRules) ->
         make.output_shardings,
     )
     train_step = sft.make_train_step(policy, settings.optimizer)
-    batch = batch_template(settings, rules)
+    batches = (batch_template(settings, rules),) * settings.num_micro_batches
     return _Programs(
         policy=policy,
         fresh=make,
         template=template,
-        train_step=train_step.lower(template[0], batch, ()).compile(),
+        train_step=train_step.lower(template[0], batches, ()).compile(),
     )
 
 

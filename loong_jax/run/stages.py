@@ -161,6 +161,7 @@ def run_sft(work: Work[SftStage]) -> dict[str, Any]:
             optimizer=settings.optimizer,
             num_steps=settings.num_steps,
             rows=settings.rows,
+            micro_rows=settings.micro_rows,
             row_length=settings.row_length,
         )
         state, cursor = sft.run(
@@ -232,6 +233,7 @@ def run_rl(work: Work[RlStage]) -> dict[str, Any]:
         max_staleness=settings.scheduler.max_staleness,
         row_length=settings.row_length,
         rows=settings.rows,
+        score_rows=settings.score_rows,
         replays_routing=settings.replays_routing,
         shares_prompts=settings.shares_prompts,
         scores_in_step=settings.scores_in_step,

@@ -17,20 +17,26 @@ OLDER = Path(__file__).with_name("older_runs")
 EVALUATES = {"evaluation.num_problems", "evaluation.pass_at"}
 FASTER = {"engine.prefill_prompts", "model.chunk_tokens",
           "model.unroll_layers"}  # fmt: skip
+RL_SHAPES = ("row_length", "rows", "score_rows")
+SFT_SHAPES = ("rows", "row_length", "micro_rows")
 CHANGED_SINCE = {  # what their recipes say otherwise today
     "problems": {"engine.cache_length", "engine.prefill_lengths", "stages.sft.row_length",
                  "stages.sft.is_cold_start", "stages.rl.row_length", "stages.before"},
     "rl": {"engine.cache_length", "engine.prefill_lengths", "stages.rl.domains", "stages.before",
-           "stages.rl.row_length", *EVALUATES},
+           "stages.rl.row_length", "stages.rl.score_rows", *EVALUATES},
     "sft": {"engine.cache_length", "engine.prefill_lengths", "stages.before",
             "stages.sft.row_length", *EVALUATES},
     "distill": {"engine.cache_length", "engine.prefill_lengths", "stages.sft.row_length",
                 *EVALUATES},
     "agentic-mini": {"stages.sft.is_cold_start"},
     "quickstart": FASTER
-    | {f"stages.{name}.rows" for name in ("rl_stem", "rl_logic", "rl_code", "general")},
+    | {f"stages.{name}.{f}" for name in ("rl_stem", "rl_logic", "rl_code", "general")
+       for f in RL_SHAPES}
+    | {f"stages.sft.{field}" for field in SFT_SHAPES},
     "quickstart-controls": FASTER
-    | {f"stages.noise_{d}_{i}.rows" for d in ("stem", "logic", "code") for i in range(6)},
+    | {f"stages.sft_continued.{field}" for field in SFT_SHAPES}
+    | {f"stages.noise_{d}_{i}.{field}" for d in ("stem", "logic", "code") for i in range(6)
+       for field in RL_SHAPES},
     "environments": {"stages.sft.is_cold_start", "stages.before"},
 }  # fmt: skip
 

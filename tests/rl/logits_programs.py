@@ -55,7 +55,7 @@ def lowered(name: str, rules: ShardingRules, num_words: int) -> dict[str, jax.st
     calls = trainer.calls(programs, policy, state, rows, weights)
     found = {step: calls[step].lower() for step in ("logprobs", "accumulate")}
     batch = sft.batch_shapes(policy, ROWS, LENGTH)
-    found["sft"] = sft.make_train_step(policy, ADAM).lower(state, batch)
+    found["sft"] = sft.make_train_step(policy, ADAM).lower(state, (batch,))
     if policy.routing_metrics is not None:
         found["routers"] = sft.make_routing_metrics(policy).lower(weights, batch)
     return found

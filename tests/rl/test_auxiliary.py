@@ -116,7 +116,7 @@ def test_without_weights_the_step_is_the_step_without_them():
     assert not AuxiliaryLosses(mtp=0.0, hidden_z=0.0, balance=None).are_any
     assert policy(auxiliary.NONE).forward_with_losses is None
     step = sft.make_train_step(policy(), OPTIMIZER)
-    state, metrics, _ = step(trainer.initial_state(policy(), OPTIMIZER, fresh()[1]), batch())
+    state, metrics, _ = step(trainer.initial_state(policy(), OPTIMIZER, fresh()[1]), (batch(),))
     assert set(metrics) == {"loss", "grad_norm", "learning_rate"}
     jax.tree.map(np.testing.assert_array_equal, state.weights["mtp"], fresh()[1]["mtp"])
 

@@ -195,7 +195,9 @@ def test_supervised_steps_and_their_checkpoint_are_too(name, tmp_path):
     def trained(on_mesh: bool):
         policy, weights = policy_on(name, on_mesh)
         state = trainer.initial_state(policy, ADAM, weights)
-        settings = sft.SftSettings(optimizer=ADAM, num_steps=3, rows=4, row_length=64)
+        settings = sft.SftSettings(
+            optimizer=ADAM, num_steps=3, rows=8, micro_rows=4 * on_mesh, row_length=32
+        )
         pairs = [(f"{n}+{n}=", f"{2 * n}") for n in range(400)]
         return policy, weights, sft.run(policy, settings, state, pairs, AsciiTokenizer())[0]
 

@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 
 import jax
@@ -19,11 +20,11 @@ def pairs():
         yield f"{n % 7}+1=", render_response(f"{n % 7} one more", str(n % 7 + 1))
 
 
-def settings(num_steps=8):
+def settings(num_steps=8, **changes):
     schedule = optimizers.WarmupCosine(peak=0.05, warmup_steps=2, num_steps=8)
-    return sft.SftSettings(
-        optimizer=optimizers.AdamW(schedule=schedule), num_steps=num_steps, rows=4, row_length=64
-    )
+    optimizer = optimizers.AdamW(schedule=schedule)
+    shape = dict(rows=4, row_length=64) | changes
+    return sft.SftSettings(optimizer=optimizer, num_steps=num_steps, **shape)
 
 
 def start():
@@ -70,6 +71,27 @@ def test_loss_falls_and_equals_the_mean_over_response_tokens():
             logits = (seen[-1] + seen.mean(axis=0)) @ weights["head"]
             total.append(np.log(np.exp(logits).sum()) - logits[tokens[t]])
     assert losses[0] == pytest.approx(np.mean(total), rel=1e-5)
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_micro_batches_add_up_to_the_whole(lists):
+    """Responses differ in length, so a mean of the micro-batches' means would be another."""
+    policy = dataclasses.replace(toy_policy(), lists=lists)
+    pairs = [(f"{n}=", "7" * (1 + n * n % 40)) for n in range(400)]
+
+    def trained(micro_rows):
+        seen = []
+        given = settings(3, rows=5, micro_rows=micro_rows)
+        report = lambda state, cursor, metrics: seen.append((cursor, metrics))  # noqa: E731
+        state, _ = sft.run(policy, given, start(), pairs, ENCODE, on_step=report)
+        return state.weights, seen
+
+    (whole, expected), (weights, seen) = trained(0), trained(2)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), weights, whole)
+    for (cursor, metrics), (wanted_cursor, wanted) in zip(seen, expected, strict=True):
+        assert cursor == wanted_cursor
+        assert metrics["loss"] == pytest.approx(wanted["loss"], rel=1e-6)
+        assert metrics["packed_share"] == wanted["packed_share"]
 
 
 def test_resume_equals_uninterrupted_bit_for_bit(tmp_path):

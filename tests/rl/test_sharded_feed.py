@@ -25,9 +25,9 @@ def pair_at(number):
     return f"{number}+1=", "x" * (number % 5) + str(number + 1)
 
 
-def settings(rows=8):
+def settings(rows=8, **changes):
     adam = optimizers.AdamW(schedule=optimizers.WarmupConstant(peak=1e-3))
-    return sft.SftSettings(optimizer=adam, num_steps=3, rows=rows, row_length=32)
+    return sft.SftSettings(optimizer=adam, num_steps=3, rows=rows, row_length=32, **changes)
 
 
 def make_feed(cursors=None, **changes):
@@ -44,7 +44,7 @@ def texts_of(batch):
 def test_every_pair_is_fed_once_and_part_f_feeds_every_fth():
     assert num_parts(RULES) == 4
     feed = make_feed()
-    batches = [next(feed) for _ in range(3)]
+    batches = [next(feed)[0] for _ in range(3)]
     found = [text for batch in batches for text in texts_of(batch)]
     cursors = np.asarray(feed.cursors())
     parts = [range(f, f + 4 * c, 4) for f, c in enumerate(cursors)]
@@ -67,8 +67,20 @@ def test_cursors_go_on_where_they_stood():
     np.testing.assert_array_equal(resumed.cursors(), feed.cursors())
 
 
+def test_micro_batches_hold_what_the_whole_holds():
+    (whole,), parts = next(make_feed()), next(make_feed(micro_rows=4))
+    assert [part["tokens"].shape for part in parts] == [(4, 32)] * 2
+    for name, array in whole.items():  # two rows of each of four devices, one after another
+        first, second = (np.asarray(part[name]) for part in parts)
+        np.testing.assert_array_equal(np.asarray(array)[::2], first)
+        np.testing.assert_array_equal(np.asarray(array)[1::2], second)
+    filled = next(make_feed(micro_rows=3))  # a row of each device, then another, then none
+    assert [part["tokens"].shape for part in filled] == [(4, 32)] * 3
+    assert not np.any(filled[2]["segment_ids"])
+
+
 def test_rows_are_cut_and_devices_hold_them_whole():
-    batch = next(make_feed())
+    (batch,) = next(make_feed())
     for array in batch.values():
         assert array.shape == (8, 32)
         assert {shard.data.shape for shard in array.addressable_shards} == {(2, 32)}

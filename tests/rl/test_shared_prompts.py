@@ -9,6 +9,9 @@ import pytest
 
 from loong_jax.data import packing
 from loong_jax.errors import ConfigError
+from loong_jax.models import moe
+from loong_jax.models.moe import MoEConfig, NgramEmbedding
+from loong_jax.models.moe.kernels.splash import Splash
 from loong_jax.rl import (
     batching,
     local_trainer,
@@ -19,6 +22,7 @@ from loong_jax.rl import (
     trainer,
 )
 from loong_jax.rl.batching import Layout
+from loong_jax.rl.policy_model import policy_of
 from tests.doubles import tiny
 from tests.doubles.toy_policy import (
     group_of,
@@ -68,15 +72,18 @@ def settings(row_length=48, score_rows=4):
 
 def test_loss_and_gradient_are_those_of_flat_rows():
     flat = gradient(toy_policy(), make_batches(batching.FLAT))
+    sharing = dataclasses.replace(toy_policy(), sees_parents=True)
     # one row holds several groups, or a group takes several rows, or there are micro-batches
-    for layout, rows, row_length in (
-        (SHARED, 4, 48),
-        (SHARED, 4, 96),
-        (SHARED, 2, 18),
-        (Layout(lists=True), 4, 48),
+    for model, layout, rows, row_length in (
+        (listing_policy(), SHARED, 4, 48),
+        (listing_policy(), SHARED, 4, 96),
+        (listing_policy(), SHARED, 2, 18),
+        (listing_policy(), Layout(lists=True), 4, 48),
+        (sharing, Layout(shares_prompts=True), 4, 48),
+        (sharing, Layout(shares_prompts=True), 2, 18),
     ):
         batches = make_batches(layout, rows, row_length)
-        found = gradient(listing_policy(), batches)
+        found = gradient(model, batches)
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-8),
             found._replace(load=0),
@@ -86,6 +93,9 @@ def test_loss_and_gradient_are_those_of_flat_rows():
 
 
 def test_a_prompt_stands_once_before_its_responses():
+    (unlisted,) = make_batches(Layout(shares_prompts=True), rows=8, row_length=96)
+    assert unlisted.predicted is not None
+    assert unlisted.tokens.size == unlisted.predicted.place.size == 8 * 96  # always as many
     (batch,) = make_batches(SHARED, rows=8, row_length=96)
     prompt, valid = GROUPS[0].rollouts[0].prompt, [0, 1, 3]
     tokens = np.concatenate([prompt, *(GROUPS[0].rollouts[i].tokens for i in valid)])
@@ -155,6 +165,14 @@ def test_who_cannot_share_says_so():
     assert programs(listing_policy(sees_parents=False)).layout == Layout(lists=True)
     assert programs(listing_policy(), False).layout == Layout(lists=True)
     assert programs(listing_policy()).layout == SHARED
+    assert programs(longcat()).layout == Layout(shares_prompts=True)
+    assert programs(longcat(attention=Splash())).layout == batching.FLAT
+    assert programs(longcat(ngram=NgramEmbedding(max_order=3, base_rows=8))).layout == batching.FLAT
+
+
+def longcat(attention=None, ngram=None):
+    config = MoEConfig.tiny(mixing=attention, ngram=ngram)
+    return policy_of(moe.abstract_weights(config)[0], config)
 
 
 def test_logits_in_chunks_are_logits_at_once(monkeypatch):
@@ -172,7 +190,8 @@ def test_logits_in_chunks_are_logits_at_once(monkeypatch):
 def test_supervised_loss_is_the_same_with_a_list():
     stage = sft.SftSettings(optimizer=OPTIMIZER, num_steps=1, rows=2, row_length=32)
     pairs = [("1+1=", "2"), ("12+30=", "42"), ("4+4=", "8")]
-    (listed, _), *_ = sft.batches(pairs, sft.pair_encoder(tiny.tokenizer()), stage, lists=True)
+    (batch, _), *_ = sft.batches(pairs, sft.pair_encoder(tiny.tokenizer()), stage)
+    (listed,) = sft.micro_batches(batch, 1, lists=True)
     listed = jax.tree.map(jnp.asarray, listed)
     plain = {name: a for name, a in listed.items() if name != "predicted"}
     gradient_of = jax.jit(jax.value_and_grad(sft.sft_loss, has_aux=True), static_argnames="model")

@@ -153,7 +153,8 @@ class LatentAttention(parameters.Gathering, nnx.Module):
     ) -> tuple[Float[Array, "B T D"], Latent]:
         """Expanded form over the tokens of `x` itself; returns what a cache would keep as well."""
         rows = self.config.chunk_rows(x.shape[1]) if self.rules.mesh is None else None
-        return in_chunks(self._expanded, (x, position, *attention_mask), rows)
+        given = (array for array in attention_mask if array is not None)
+        return in_chunks(self._expanded, (x, position, *given), rows)
 
     def _expanded(self, x, position, *attention_mask):
         new = self.compress(x, position)

@@ -56,6 +56,11 @@ def choose(num_queries: int, num_keys: int, platform: str, *, fused: bool = Fals
     return Blockwise()
 
 
+def takes_parents(kind: AttentionKind | None, platform: str) -> bool:
+    """True where a mask with parents costs no more than one without: no fused kernel knows them."""
+    return isinstance(kind, WholeScores | Blockwise) or (kind is None and platform == "cpu")
+
+
 def _cpu_block(num_tokens: int) -> int:
     """Products of larger blocks are faster, but of short sequences they fill up and mask more."""
     return 256 if num_tokens >= 2048 else 128
@@ -70,7 +75,7 @@ def whole(
     """softmax(query key) value among the tokens of whole sequences; `kind` None chooses.
 
     Tokens stand in the order of `context.order`, and `mask` gives queries in that order and keys
-    in the order of the sequence.
+    in the order of the sequence. Under a mask with parents blocks replace the fused kernels.
 
     Raises:
       ConfigError: see `splash.make_kernel` and `context.order`; cuDNN has no kernel.
@@ -81,6 +86,8 @@ def whole(
     fused = cudnn.fits(rules.compute_capability, operands.query.dtype, head, width)
     chosen = kind is None
     kind = kind or choose(num_tokens // parts, num_tokens, platform, fused=fused)
+    if mask.query_parent is not None:
+        kind = _without_kernel(kind)
     if chosen and isinstance(kind, WholeScores) and rules.mesh is None and platform == "cpu":
         return causal_scores(operands, mask)
     if isinstance(kind, Cudnn) and not fused:
@@ -122,16 +129,21 @@ def cached(
     """
     num_queries, num_keys = operands.query.shape[1], operands.latent.shape[1]
     num_queries = num_queries // rules.parts("act_length")
-    kind = kind or choose(num_queries, num_keys, rules.platform)
-    if isinstance(kind, Splash):
-        kind = Blockwise(query_block=kind.query_block, key_block=kind.key_block)
-    if isinstance(kind, Cudnn):
-        kind = kind.others
+    kind = _without_kernel(kind or choose(num_queries, num_keys, rules.platform))
 
     def on_one_device(operands, mask, _):
         return _attend(operands, mask, kind, None)
 
     return _on_mesh(on_one_device, "act_keys", rules)(operands, mask, None)
+
+
+def _without_kernel(kind: AttentionKind) -> WholeScores | Blockwise:
+    match kind:
+        case Splash():
+            return Blockwise(query_block=kind.query_block, key_block=kind.key_block)
+        case Cudnn():
+            return kind.others
+    return kind
 
 
 def over_latents(
@@ -211,9 +223,10 @@ def _on_mesh(on_one_device: Callable[..., Array], keys: str, rules: ShardingRule
     up = rules.partition(None, "heads", None)
     per_query, per_key = rules.partition("act_batch", "act_length"), rules.partition("act_batch")
     operand_specs = Operands._make((queries, latents, latents, up, up))
-    mask_specs = AttentionMask._make((per_query, per_query, per_key, per_key))
 
     def run(operands: Operands, mask: AttentionMask, kernel: Any) -> Array:
+        parents = None if mask.query_parent is None else per_query
+        mask_specs = AttentionMask._make((per_query, per_query, per_key, per_key, parents))
         specs = operand_specs, mask_specs, splash.specs(kernel, rules)
         arguments = jax.tree.map(
             lambda a, spec: jax.sharding.reshard(a, NamedSharding(mesh, spec)),
@@ -244,12 +257,16 @@ def causal_scores(operands: Operands, mask: AttentionMask) -> Float[Array, "B T 
     mixed = []
     for start in range(0, num_tokens, size):
         end = min(start + size, num_tokens)
-        pairs = AttentionMask(
-            *(a[:, start:end] for a in (mask.query_segment, mask.query_index)),
-            *(a[:, :end] for a in (mask.key_segment, mask.key_index)),
-        ).pairs()
-        query = operands.query[:, start:end]
-        mixed.append(mix(query, key_BSNh[:, :end], value_BSNU[:, :end], pairs))
+        queries, keys = slice(start, end), slice(end)
+        here = AttentionMask(
+            mask.query_segment[:, queries],
+            mask.query_index[:, queries],
+            mask.key_segment[:, keys],
+            mask.key_index[:, keys],
+            None if mask.query_parent is None else mask.query_parent[:, queries],
+        )
+        query = operands.query[:, queries]
+        mixed.append(mix(query, key_BSNh[:, keys], value_BSNU[:, keys], here.pairs()))
     return jnp.concatenate(mixed, axis=1)
 
 

@@ -41,27 +41,33 @@ def expand(
 
 
 class AttentionMask(NamedTuple):
-    """A query sees the keys of its own segment whose index is not above its own.
+    """A query sees keys of its own segment and of its parent whose index is not above its own.
 
     Segment 0 is padding, which therefore sees padding alone. A query that sees nothing mixes
-    zeros.
+    zeros. The parent of a response is the segment of its prompt; None: no query has one.
     """
 
     query_segment: Int[Array, "B T"]
     query_index: Int[Array, "B T"]
     key_segment: Int[Array, "B S"]
     key_index: Int[Array, "B S"]
+    query_parent: Int[Array, "B T"] | None = None
 
     def pairs(self) -> Bool[Array, "B T S"]:
         """True where a query may see a key; for few tokens, or for one block of many."""
-        same = self.query_segment[:, :, None] == self.key_segment[:, None]
-        return same & (self.query_index[:, :, None] >= self.key_index[:, None])
+        kin = self.query_segment[:, :, None] == self.key_segment[:, None]
+        if self.query_parent is not None:
+            kin |= self.query_parent[:, :, None] == self.key_segment[:, None]
+        return kin & (self.query_index[:, :, None] >= self.key_index[:, None])
 
     def any_pair(self) -> Bool[Array, ""]:
         """False only if no query can see any key, judged by the ranges of their numbers alone."""
         lowest, highest = jnp.min, jnp.max
-        segments_meet_B = (
-            lowest(self.query_segment, axis=1) <= highest(self.key_segment, axis=1)
-        ) & (lowest(self.key_segment, axis=1) <= highest(self.query_segment, axis=1))
+        seen_BT = self.query_segment
+        if self.query_parent is not None:
+            seen_BT = jnp.concatenate([seen_BT, self.query_parent], axis=1)
+        segments_meet_B = (lowest(seen_BT, axis=1) <= highest(self.key_segment, axis=1)) & (
+            lowest(self.key_segment, axis=1) <= highest(seen_BT, axis=1)
+        )
         early_B = lowest(self.key_index, axis=1) <= highest(self.query_index, axis=1)
         return jnp.any(segments_meet_B & early_B)

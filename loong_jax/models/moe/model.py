@@ -92,14 +92,17 @@ class LongcatFlash(nnx.Module):
         segment_ids: Int[Array, "B T"] | None = None,
         score_shift: Float[Array, "L A"] | None = None,
         forced_target: Int[Array, "L B T K"] | None = None,
+        parent_ids: Int[Array, "B T"] | None = None,
     ) -> ModelOutput:
         """Logits of the token after each token.
 
         A token is a number below `vocab_size`; others are not noticed and mean nothing. `mask` is
         true where there is a token; a sequence stands together, with padding on either side. In
         packed rows `segment_ids` numbers the sequences from 1, all below is padding, and tokens see
-        their own segment only. `positions` count from the first token of each sequence unless
-        given. Logits of padding are finite and mean nothing; padding counts in no load.
+        their own segment only, or also the segment that `parent_ids` names at them, which stands
+        before it: responses then share the tokens of their prompt. `positions` count from the first
+        token of each sequence unless given; with `parent_ids` they must be. Logits of padding are
+        finite and mean nothing; padding counts in no load.
         `score_shift` is added to the router scores of every token (see `balance.stability_ratio`).
 
         With `forced_target`, the `target` of another call or of an engine, tokens go there, to
@@ -107,8 +110,17 @@ class LongcatFlash(nnx.Module):
         a token with -1 or another number outside [0, A) among its choices in a layer, or with one
         of them twice, is routed freely there. `own_target` then says what the routers would have
         chosen.
+
+        Raises ValueError for parents without positions, or with n-gram embeddings, whose tokens see
+        those that stand before them.
         """
-        rows = self._rows(tokens, positions, mask, segment_ids, forced_target)
+        if parent_ids is not None and (positions is None or self.config.ngram is not None):
+            raise ValueError(
+                "parent_ids need positions, since a segment goes on where its parent ends, and a "
+                "model without n-gram embeddings. Give positions, or let each segment have its own "
+                "prompt."
+            )
+        rows = self._rows(tokens, positions, mask, segment_ids, forced_target, parent_ids)
         output, _ = self._whole(rows, score_shift)
         return output
 
@@ -206,7 +218,9 @@ class LongcatFlash(nnx.Module):
             )
         return self.mtp
 
-    def _rows(self, tokens, positions, mask, segment_ids, forced_target=None) -> _Rows:
+    def _rows(
+        self, tokens, positions, mask, segment_ids, forced_target=None, parent_ids=None
+    ) -> _Rows:
         rules = self.rules
         segment_ids = decoder.segments_of(tokens, mask, segment_ids)
         key_segment_BS = rules.place(segment_ids, "act_batch", "act_keys")
@@ -224,7 +238,10 @@ class LongcatFlash(nnx.Module):
             for a in (tokens, positions, segment_ids, key_index_BS)
         )
         positions, segment_ids, index = (context.enter(a, rules) for a in others)
-        attention_mask = AttentionMask(segment_ids, index, key_segment_BS, key_index_BS)
+        if parent_ids is not None:
+            parent_ids = rules.place(parent_ids, "act_batch", "act_length")
+            parent_ids = context.enter(parent_ids, rules)
+        attention_mask = AttentionMask(segment_ids, index, key_segment_BS, key_index_BS, parent_ids)
         if forced_target is not None:
             forced_BTLK = jnp.moveaxis(forced_target.astype(jnp.int32), 0, 2)
             placed = rules.place(forced_BTLK, "act_batch", "act_length", None, None)

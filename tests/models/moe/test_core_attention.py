@@ -55,6 +55,12 @@ def packed(batch=2, length=23):
     return in_order(np.sort(np.random.default_rng(1).integers(0, 4, (batch, length)), axis=1))
 
 
+def sharing(batch=2, length=23):
+    """The same where all segments but the first see that one too, as responses their prompt."""
+    mask = packed(batch, length)
+    return mask._replace(query_parent=jnp.minimum(mask.query_segment, 1))
+
+
 def unwritten(batch=2, num_queries=9, num_keys=29):
     """Queries somewhere in a cache that is written up to the last of them, one of them padding."""
     first = np.array([3, 17])[:batch, None]
@@ -70,14 +76,15 @@ def unwritten(batch=2, num_queries=9, num_keys=29):
 def oracle(operands, mask):
     """One query after the other in float64; a query that sees nothing mixes zeros."""
     query, latent, rope_key, key_up, value_up = (np.asarray(a, np.float64) for a in operands)
-    mask = AttentionMask(*map(np.asarray, mask))
+    parent = mask.query_segment if mask.query_parent is None else mask.query_parent
+    mask, parent = AttentionMask(*map(np.asarray, mask[:4])), np.asarray(parent)
     batch, num_queries, heads, _ = query.shape
     out = np.zeros((batch, num_queries, heads, value_up.shape[-1]))
     for b, t, n in np.ndindex(batch, num_queries, heads):
         seen = [
             s
             for s in range(latent.shape[1])
-            if mask.key_segment[b, s] == mask.query_segment[b, t]
+            if mask.key_segment[b, s] in (mask.query_segment[b, t], parent[b, t])
             and mask.key_index[b, s] <= mask.query_index[b, t]
         ]
         if seen:
@@ -88,10 +95,11 @@ def oracle(operands, mask):
     return out
 
 
+@pytest.mark.parametrize("make_mask", [packed, sharing])
 @pytest.mark.parametrize("way", [*WAYS, None], ids=str)
-def test_the_equation_and_its_derivatives(way, monkeypatch):
+def test_the_equation_and_its_derivatives(way, make_mask, monkeypatch):
     monkeypatch.setattr(core_attention, "_CAUSAL_QUERIES", 9)  # 23 queries in three parts
-    operands, mask = random_operands(2, 23, 23), packed()
+    operands, mask = random_operands(2, 23, 23), make_mask()
     direction = np.random.default_rng(2).normal(size=(2, 23, 3, 6)).astype(np.float32)
 
     @jax.jit
@@ -242,7 +250,7 @@ def test_splash_attention_is_the_same_function(sizes, zigzag):
     ids=str,
 )
 def test_a_mesh_changes_nothing(sizes, zigzag, way):
-    operands, mask = random_operands(4, 16, 16, heads=4), packed(4, 16)
+    operands, mask = random_operands(4, 16, 16, heads=4), sharing(4, 16)
     check_on_mesh(operands, mask, ShardingRules(mesh=make_mesh(**sizes), zigzag=zigzag), way)
 
 
@@ -261,6 +269,8 @@ def check_on_mesh(operands, mask, rules, way):
     query, segment, index, direction = (np.asarray(a)[:, order] for a in moved)
     operands = operands._replace(query=query)
     mask = mask._replace(query_segment=segment, query_index=index)
+    if mask.query_parent is not None:
+        mask = mask._replace(query_parent=np.asarray(mask.query_parent)[:, order])
     latent, rope_key = (np.asarray(a)[:, order] for a in (operands.latent, operands.rope_key))
     operands = operands._replace(latent=latent, rope_key=rope_key)
     gradient, mixed = run(*place(operands, mask, direction, rules), rules, way)
@@ -285,7 +295,8 @@ def place(operands, mask, direction, rules):
     mask = AttentionMask(
         *(
             put(a, rules.spec(*axes))
-            for a, axes in zip(mask, (tokens, tokens, whole, whole), strict=True)
+            for a, axes in zip(mask, (tokens, tokens, whole, whole, tokens), strict=True)
+            if a is not None
         )
     )
     return operands, mask, put(direction, rules.spec(*tokens, "heads"))

@@ -38,6 +38,7 @@ class _Queries(NamedTuple):
     query: Float[Array, "*I B N T h"]
     segment: Int[Array, "*I B T"]
     index: Int[Array, "*I B T"]
+    parent: Int[Array, "*I B T"] | None
 
 
 class _Keys(NamedTuple):
@@ -208,7 +209,7 @@ def _scores(
 
 
 def _mask_of(queries: _Queries, keys: _Keys) -> AttentionMask:
-    return AttentionMask(queries.segment, queries.index, keys.segment, keys.index)
+    return AttentionMask(queries.segment, queries.index, keys.segment, keys.index, queries.parent)
 
 
 def _cut(operands: Operands, mask: AttentionMask, sizes: Blockwise) -> tuple[_Queries, _Keys]:
@@ -218,6 +219,7 @@ def _cut(operands: Operands, mask: AttentionMask, sizes: Blockwise) -> tuple[_Qu
         jnp.swapaxes(_split(operands.query, num_rows), 2, 3),
         _split(mask.query_segment, num_rows),
         _split(mask.query_index, num_rows, fill=-1),
+        None if mask.query_parent is None else _split(mask.query_parent, num_rows),
     )
     keys = _Keys(
         _split(operands.latent, num_keys),
