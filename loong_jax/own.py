@@ -61,6 +61,36 @@ def built(name: str, **settings: Any) -> Any:
     return _within(name, own_function(name), **settings)
 
 
+def call(part: Any, method: str, *arguments: Any) -> Any:
+    """What a method of a part gives; ConfigError for whatever one of your own raises."""
+    function, place = getattr(part, method), place_of(type(part))
+    return _within(place, function, *arguments) if ":" in place else function(*arguments)
+
+
+def place_of(cls: type) -> str:
+    """FILE.py:CLASS of a class of your own; the name of one of ours, or of a notebook."""
+    file = None if cls.__module__.startswith("loong_jax.") else _file_of(cls)
+    return cls.__name__ if file is None else f"{file}:{cls.__name__}"
+
+
+def said(error: Exception, file: str) -> str:
+    """The line of `file` that an error is from, where it is from there, its kind and text.
+
+    Of a text of several lines the first: JAX goes on with what it was tracing.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == file]
+    text = str(error).strip().partition("\n")[0].rstrip(".")
+    at = f", line {lines[-1]}," if lines else ""
+    return f"{at} raised {type(error).__name__}" + (f": {text}" if text else "")
+
+
+def _file_of(cls: type) -> str | None:
+    """The file at whose top a class stands; None of one of a notebook."""
+    module = cls.__module__
+    return module if module.endswith(".py") else getattr(sys.modules[module], "__file__", None)
+
+
 def _within(name: str, function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
     try:
         return function(*arguments, **settings)
@@ -68,12 +98,7 @@ def _within(name: str, function: Callable[..., Any], *arguments: Any, **settings
         raise
     except Exception as error:
         file = str(Path(name.rpartition(":")[0] or name).resolve())
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == file]
-        at = f", line {lines[-1]}," if lines else ""
-        raise ConfigError(
-            f"{name}{at} raised {type(error).__name__}: {error}. Correct it there."
-        ) from error
+        raise ConfigError(f"{name}{said(error, file)}. Correct it there.") from error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -134,8 +159,7 @@ def as_own(part: Any, what: str, contract: Contract) -> Any:
             f"{what}={part!r:.80} is none of {', '.join(kind.__name__ for kind in ours)}, and no "
             f"frozen dataclass of your own. {contract.page} says what it takes."
         )
-    file = module if module.endswith(".py") else getattr(sys.modules[module], "__file__", None)
-    if file is None:
+    if (file := _file_of(cls)) is None:
         return part
     if "." in cls.__qualname__:
         raise ConfigError(

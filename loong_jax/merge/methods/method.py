@@ -116,7 +116,10 @@ class Method:
 
     def equation(self, given: Inputs, known: Known) -> "Array | FusedLeaf":
         """The merged entries, and which were left out where some are."""
-        raise NotImplementedError
+        raise ConfigError(
+            f"{type(self).__name__} has no equation. Write `def equation(self, given, known):` in "
+            "it; docs/how-to/add_merge_method.md says what it is given."
+        )
 
     def fuse(self, given: Inputs, known: Known) -> FusedLeaf:
         """As `equation`, but NaN where a delta is not finite: a mask, a threshold or an election
