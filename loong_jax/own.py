@@ -8,14 +8,13 @@ import functools
 import inspect
 import runpy
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args
 
 import tyro
 
-from loong_jax.errors import ConfigError, LoongError
+from loong_jax.errors import ConfigError, LoongError, raised
 
 
 def own_function(name: str) -> Callable[..., Any]:
@@ -73,18 +72,6 @@ def place_of(cls: type) -> str:
     return cls.__name__ if file is None else f"{file}:{cls.__name__}"
 
 
-def said(error: Exception, file: str) -> str:
-    """The line of `file` that an error is from, where it is from there, its kind and text.
-
-    Of a text of several lines the first: JAX goes on with what it was tracing.
-    """
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == file]
-    text = str(error).strip().partition("\n")[0].rstrip(".")
-    at = f", line {lines[-1]}," if lines else ""
-    return f"{at} raised {type(error).__name__}" + (f": {text}" if text else "")
-
-
 def _file_of(cls: type) -> str | None:
     """The file at whose top a class stands; None of one of a notebook."""
     module = cls.__module__
@@ -98,7 +85,7 @@ def _within(name: str, function: Callable[..., Any], *arguments: Any, **settings
         raise
     except Exception as error:
         file = str(Path(name.rpartition(":")[0] or name).resolve())
-        raise ConfigError(f"{name}{said(error, file)}. Correct it there.") from error
+        raise ConfigError(f"{name}{raised(error, file)}. Correct it there.") from error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
