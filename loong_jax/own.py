@@ -3,6 +3,7 @@
 What such a file raises ends as one line that names it; LOONG_TRACEBACK=1 shows where it arose.
 """
 
+import ast
 import dataclasses
 import functools
 import inspect
@@ -164,6 +165,21 @@ def refuse_lacking(part: Any, what: str, contract: Contract) -> None:
             f"{what}={part!r:.80} is none of ours and lacks {', '.join(missing)}. {contract.page} "
             "says what it takes."
         )
+
+
+def comments(part: OwnPart) -> dict[str, str]:
+    """What stands behind `#` beside fields of its class: their help, as it is that of ours."""
+    file, _, name = part.kind.rpartition(":")
+    text = Path(file).read_text(encoding="utf-8")
+    kinds = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
+    lines = text.splitlines()
+    return {
+        node.target.id: lines[(node.end_lineno or 1) - 1].partition("#")[2].strip()
+        for kind in kinds
+        if kind.name == name
+        for node in kind.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
 
 
 def part_of(part: Any) -> Any:

@@ -1,9 +1,13 @@
 """`loong train RECIPE --help`: the settings that matter, with the recipe's values."""
 
+import functools
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from loong_jax import own
+from loong_jax.own import OwnPart
 from loong_jax.recipes import FusionStage, PackagedProblems, Recipe, RlStage, SampleStage, SftStage
 from loong_jax.run import named
 
@@ -96,12 +100,28 @@ def settings_that_matter(name: str, recipe: Recipe, text: str) -> str:
             for field, what in fields.items()
             if hasattr(recipe.stages[first], field.partition(".")[0])
         )
+        lines += _described(_of_own_parts(first, recipe.stages[first], fields))
     lines += [
         "",
         f"`loong train {name} --help-all` lists every setting. A part that has a name may be one",
         "of your own: FILE.py:FUNCTION or FILE.py:CLASS (docs/tutorials/own_objective.md).",
     ]
     return "\n".join(lines)
+
+
+_PARTS = ("scheduler", "objective.signal", "objective.clip", "method")  # may be your own
+
+
+def _of_own_parts(name: str, stage: Any, shown: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The fields of parts of your own, with the comments beside them."""
+    for place in _PARTS:
+        part = functools.reduce(
+            lambda found, one: getattr(found, one, None), place.split("."), stage
+        )
+        for field, value in part.settings.items() if isinstance(part, OwnPart) else ():
+            if f"{place}.{field}" not in shown:
+                option = f"--{_option(f'{name}.{place}.{field}')} {value}"
+                yield option, own.comments(part).get(field) or f"of {Path(part.kind).name}"
 
 
 _OF_PACKAGES = ("packages", "package_names", "levels", "max_prompt_chars")
@@ -144,6 +164,8 @@ def _value(config: Any, field: str) -> str:
         sizes = config.group_size, config.sampling.max_new_tokens
         return next((name for name, of in named.OBJECTIVES.items() if of(*sizes) == value), "NAME")
     if field in named.NAMES:
+        if isinstance(value, OwnPart):
+            return Path(value.kind).name
         kinds = [key for key, kind in named.NAMES[field].items() if kind is type(value)]
         return next(iter(kinds), "NAME")
     if field in ("environments", "package_names"):

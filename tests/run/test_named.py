@@ -18,7 +18,7 @@ from loong_jax.orchestrator.dora import decide
 from loong_jax.rl.objectives import OBJECTIVES, TokenMean, clipped_gain
 from loong_jax.rl.optimizers import Muon
 from loong_jax.rl.rewards import group_advantages
-from loong_jax.run import named
+from loong_jax.run import named, train_help
 from tests.orchestrator.ledgers import ledger_of
 
 
@@ -186,6 +186,13 @@ def test_a_scheduler_of_your_own_is_one_module(recipe, tmp_path, monkeypatch, ca
     monkeypatch.chdir(tmp_path)
     Path("gentle.py").write_text(code)
     got, left = chosen(recipe, command.partition("--start-from DIR ")[2])
+    shown = train_help.settings_that_matter("rl", got, "")
+    assert "--rl.scheduler gentle.py:GentlePolicy " in shown
+    assert re.search(r"--rl.scheduler.on-policy-steps 10 +of gentle.py:GentlePolicy", shown)
+    Path("gentle.py").write_text(code.replace("steps: int = 10", "steps: int = 10  # at first"))
+    shown = train_help.settings_that_matter("rl", got, "")
+    assert re.search(r"--rl.scheduler.on-policy-steps 10 +at first", shown)
+    assert len(re.findall(r"--rl.scheduler.max-staleness", shown)) == 1
     changed = options.parse_train("rl", "", got, left).config
     scheduler = changed.stages["rl"].scheduler
     before = recipe.stages["rl"].scheduler
