@@ -25,7 +25,10 @@ def own_function(name: str) -> Callable[..., Any]:
     """
     file, _, function = name.rpartition(":")
     if not Path(file).is_file():
-        raise ConfigError(f"{file} is no file. Name the one that holds {function}.")
+        raise ConfigError(
+            f"{file} is missing, which is to hold {function}. Put it back there, or name the file "
+            "where it lies now."
+        )
     place = str(Path(file).resolve())
     found = _within(file, runpy.run_path, place, run_name=place).get(function)
     if not callable(found):
@@ -170,6 +173,8 @@ def refuse_lacking(part: Any, what: str, contract: Contract) -> None:
 def comments(part: OwnPart) -> dict[str, str]:
     """What stands behind `#` beside fields of its class: their help, as it is that of ours."""
     file, _, name = part.kind.rpartition(":")
+    if not Path(file).is_file():  # of a run that is only looked at
+        return {}
     text = Path(file).read_text(encoding="utf-8")
     kinds = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
     lines = text.splitlines()

@@ -149,7 +149,8 @@ class RlStage:
                 f"row_length={self.row_length} has no room for a prompt beside the "
                 f"sampling.max_new_tokens={self.sampling.max_new_tokens} of a response. Raise it."
             )
-        self.reuse.refuse_without(self.scheduler.max_staleness)
+        if self.reuse.share:  # or else one of your own need not be read to look at a run
+            self.reuse.refuse_without(self.scheduler.max_staleness)
         context, limit = self.curriculum.context, self.sampling.max_new_tokens
         if context.is_on and context.limits[-1] > limit:
             raise ConfigError(

@@ -66,9 +66,7 @@ def try_own_parts(recipe: Recipe) -> None:
                 own.part_of(part)
         if isinstance(stage, FusionStage):
             search.candidates(stage.method, stage.scales, stage.keep_rates)
-    table = own_problems.verifiers_of(recipe.problems)
-    for name in table:
-        verifiers.get_verifier(name, table=table).close()
+    verifiers.try_all(own_problems.verifiers_of(recipe.problems))
 
 
 def _part(field: str, option: str, name: str, stage: Any) -> Any:

@@ -98,7 +98,7 @@ def settings_that_matter(name: str, recipe: Recipe, text: str) -> str:
         lines += _described(
             (f"--{_option(f'{first}.{field}')} {_value(recipe.stages[first], field)}", what)
             for field, what in fields.items()
-            if hasattr(recipe.stages[first], field.partition(".")[0])
+            if _is_option(recipe.stages[first], field)
         )
         lines += _described(_of_own_parts(first, recipe.stages[first], fields))
     lines += [
@@ -133,6 +133,17 @@ def _is_read(recipe: Recipe, field: str) -> bool:
     if field == "data":
         return any(isinstance(stage, SftStage) for stage in recipe.stages.values())
     return field != "teacher" or recipe.learns_from_teacher
+
+
+def _is_option(stage: Any, field: str) -> bool:
+    """Of one of your own only what is a field of it."""
+    part, _, setting = field.partition(".")
+    found = getattr(stage, part, None)
+    return (
+        setting in found.settings
+        if setting and isinstance(found, OwnPart)
+        else hasattr(stage, part)
+    )
 
 
 def _described(pairs: Any) -> list[str]:

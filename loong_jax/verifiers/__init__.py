@@ -25,7 +25,7 @@ VERIFIERS: dict[str, str] = {
     "resyn": "loong_jax.verifiers.environment:EnvironmentVerifier",
 }
 
-__all__ = ["VERIFIERS", "Verdict", "Verifier", "get_verifier", "own_table"]
+__all__ = ["VERIFIERS", "Verdict", "Verifier", "get_verifier", "own_table", "try_all"]
 
 
 @runtime_checkable
@@ -56,6 +56,12 @@ def get_verifier(name: str, *, table: Mapping[str, str] | None = None, **options
         return verifier
     module, _, attribute = known[name].partition(":")
     return getattr(importlib.import_module(module), attribute)(**options)
+
+
+def try_all(table: Mapping[str, str]) -> None:
+    """Builds all verifiers of a table: ConfigError for what their files raise."""
+    for name in table:
+        get_verifier(name, table=table).close()
 
 
 def own_table(names: Sequence[str]) -> dict[str, str]:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from loong_jax import configs, options, own, recipes
+from loong_jax import cli, configs, options, own, recipes
 from loong_jax.data.response import FORMS
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator.changes import Assign
@@ -237,6 +237,30 @@ def test_a_scheduler_in_a_recipe_of_your_own_is_kept_by_its_place(recipe, tmp_pa
     assert stage.scheduler == own.OwnPart(
         kind=f"{tmp_path}/own.py:Slow", settings={"groups_per_step": 3}
     )
+
+
+def test_a_run_whose_file_is_gone_is_read_and_goes_on_once_it_is_there(recipe, tmp_path, capsys):
+    """To look at a run nothing of yours is needed; the file may lie elsewhere by then."""
+    file = tmp_path / "own.py"
+    file.write_text(SCHEDULERS)
+    run_dir = tmp_path / "run"
+    config, _ = chosen(recipe, f"--rl.scheduler {file}:Slow")
+    configs.open_run(config, run_dir)
+    (tmp_path / "new").mkdir()
+    moved = file.rename(tmp_path / "new" / "own.py")
+    assert configs.load(run_dir) == config
+    assert "--rl.scheduler own.py:Slow" in train_help.settings_that_matter("rl", config, "")
+    assert cli.main(["train", "--run-dir", str(run_dir)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{file} is missing, which is to hold Slow. Put it back there" in line
+    there, _ = chosen(configs.load(run_dir), f"--rl.scheduler {moved}:Slow")
+    named.try_own_parts(there)
+    (change,) = configs.open_run(there, run_dir)
+    assert (change.key, change.given) == ("stages.rl.scheduler.kind", f"{moved}:Slow")
+    moved.rename(moved.with_name("other.py"))
+    other, _ = chosen(there, f"--rl.scheduler {moved.with_name('other.py')}:Slow")
+    with pytest.raises(ConfigError, match=r"started with other settings: stages\.rl\.scheduler"):
+        configs.open_run(other, run_dir)
 
 
 def test_one_without_settings_and_one_that_is_no_scheduler(recipe, tmp_path):

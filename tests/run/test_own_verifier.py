@@ -3,6 +3,7 @@
 A file of problems alone runs no program, however it names one.
 """
 
+import dataclasses
 import json
 import re
 import types
@@ -11,9 +12,9 @@ import pytest
 
 from loong_jax import cli, configs, recipes, verifiers
 from loong_jax.data import json_files, problem_files
-from loong_jax.errors import ConfigError, VerifierError
+from loong_jax.errors import CheckpointError, ConfigError, VerifierError
 from loong_jax.recipes import FileProblems
-from loong_jax.run import named, own_admission, own_problems
+from loong_jax.run import evaluate, named, own_admission, own_problems
 from loong_jax.run.session import Judge
 from loong_jax.verifiers.pool import LocalVerifierPool, VerifierRequest
 from loong_jax.verifiers.worker import WorkerConfig
@@ -141,7 +142,7 @@ class Raising:
 """
 
 
-def test_what_it_raises_is_told_of_by_line_once_per_kind(place, caplog, capsys):
+def test_what_it_raises_is_told_of_by_line_once_per_kind(place, caplog):
     (place / "raising.py").write_text(RAISING)
     name = f"{place}/raising.py:Raising"
     records = [json.loads(line) for line in (place / "pairs.jsonl").read_text().splitlines()]
@@ -171,12 +172,32 @@ def test_what_it_raises_is_told_of_by_line_once_per_kind(place, caplog, capsys):
     assert "So 160 of 400 answers could not be judged" in caplog.messages[0]
     cases = json_files.write_jsonl(place / "cases.jsonl", [{"answer": "1", "gold": "1"}] * 20)
     assert cli.main(["verify", name, "--input", str(cases), "--output", "verdicts.jsonl"]) == 0
-    said = capsys.readouterr().err
-    assert said.count("line 9, raised KeyError") == 2  # the first and the tenth
+    assert len(caplog.records) == 5  # of twenty the first and the tenth
     with pytest.raises(VerifierError, match=r"raising.py:Raising, line 9, raised KeyError"):
         own_admission._admit(
             "raising.py:Raising", own_problems.read(given).posed, own_problems.verifiers_of(given)
         )
+
+
+def test_an_evaluation_needs_its_file_where_its_problems_do(place):
+    moved = (place / "json_value.py").rename(place / "gone.py")
+    given = problems(place, verifiers=(f"{place}/{NAME}",))
+    recipe = dataclasses.replace(recipes.get_recipe("problems")(), problems=given)
+    run_dir = place / "run"
+    configs.open_run(recipe, run_dir)
+    (run_dir / "stages/rl").mkdir(parents=True)
+    options = evaluate.EvalOptions(run_dir=run_dir)
+    with pytest.raises(ConfigError, match=f"{place}/json_value.py is missing"):
+        evaluate.evaluate(options)
+    moved.rename(place / "json_value.py")
+    with pytest.raises(CheckpointError):  # the weights, which this test does without
+        evaluate.evaluate(options)
+    (place / "json_value.py").unlink()
+    json_files.write_jsonl(
+        place / "sums.jsonl", [{"prompt": "1+1=", "gold": "2", "verifier": "math"}]
+    )
+    with pytest.raises(CheckpointError):
+        evaluate.evaluate(dataclasses.replace(options, problems=place / "sums.jsonl"))
 
 
 def test_ray_workers_read_it(place, monkeypatch):
