@@ -271,7 +271,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _is_older(kind: Json, fields: Mapping[str, Json]) -> TypeGuard[str]:
     if isinstance(kind, str) and kind.rpartition(".")[2] in config_kinds.RENAMED:
-        return "prefill_length" in fields
+        return config_kinds.RENAMED[kind.rpartition(".")[2]] in fields
     places = ("launch.recipe", "orchestrator.", "multi_version_policy", "own_policy")
     if not isinstance(kind, str) or not kind.startswith(places):
         return False

@@ -45,7 +45,7 @@ class SftStage:
     careful_share: float = 0.5  # of the demonstrations after them; the others are hurried
     checkpoint_every: int = 100
     after: str | None = None  # None: from start_from, or fresh weights
-    is_cold_start: bool = False  # left out where the recipe has start_from
+    always_runs: bool = True  # False: a cold start, left out where the recipe has start_from
     samples_of: str | None = None  # the stage whose samples are learnt; None: worked solutions
     wall_time_of: tuple[str, ...] = ()  # stages whose training time, added up, ends this one
 

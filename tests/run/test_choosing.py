@@ -74,7 +74,7 @@ def test_without_a_file_those_of_the_run_that_it_starts_from_are_posed(tmp_path,
 def test_weights_that_are_given_need_no_cold_start(name):
     recipe = dataclasses.replace(recipes.get_recipe(name)(), start_from=Path("x"))
     assert "sft" not in starting._with_ends_tied(recipe).stages
-    kept = starting._with_ends_tied(recipe.with_stage("sft", is_cold_start=False)).stages
+    kept = starting._with_ends_tied(recipe.with_stage("sft", always_runs=True)).stages
     assert (kept["sft"].after, kept["rl"].after) == ("start", "sft")
     fresh = starting._with_ends_tied(dataclasses.replace(recipe, start_from=None)).stages
     assert next(iter(fresh)) == "sft"
