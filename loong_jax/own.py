@@ -33,8 +33,8 @@ def own_function(name: str) -> Callable[..., Any]:
     found = _within(file, runpy.run_path, place, run_name=place).get(function)
     if not callable(found):
         raise ConfigError(
-            f"{file} has no function {function!r}, nor a class. Write `def {function}(...):` or "
-            f"`class {function}:` there."
+            f"{file} has no function and no class {function!r}. Write `def {function}(...):` or "
+            f"`class {function}:` in it, or name one that it has."
         )
     if isinstance(found, type):
         return found
@@ -44,9 +44,9 @@ def own_function(name: str) -> Callable[..., Any]:
         try:
             inspect.signature(found).bind(*arguments)
         except TypeError as error:
-            takes = "the stage" if arguments else "nothing"
+            takes = "one argument, the stage" if arguments else "no arguments"
             raise ConfigError(
-                f"{name}: {error}. Write {function} so that it takes {takes}."
+                f"{name} cannot be called: {error}. Write {function} so that it takes {takes}."
             ) from None
         return _within(name, found, *arguments)
 
@@ -147,15 +147,17 @@ def as_own(part: Any, what: str, contract: Contract) -> Any:
     module = cls.__module__
     if not dataclasses.is_dataclass(part) or module.startswith("loong_jax."):
         raise ConfigError(
-            f"{what}={part!r:.80} is none of {', '.join(kind.__name__ for kind in ours)}, and no "
-            f"frozen dataclass of your own. {contract.page} says what it takes."
+            f"{what}={part!r:.80} is neither a frozen dataclass of your own nor one of "
+            f"{', '.join(kind.__name__ for kind in ours if kind is not OwnPart)}. Write "
+            f"@dataclasses.dataclass(frozen=True) above its class ({contract.page}), or choose one "
+            "of these."
         )
     if (file := _file_of(cls)) is None:
         return part
     if "." in cls.__qualname__:
         raise ConfigError(
-            f"{what}={part!r:.80} is of a class inside of {cls.__qualname__.split('.')[0]}, where "
-            "a run that goes on cannot find it. Move the class to the top of its file."
+            f"{what}={part!r:.80}: its class is defined inside {cls.__qualname__.split('.')[0]}, "
+            "where a resumed run cannot find it. Move the class to the top level of its file."
         )
     settings = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
     return OwnPart(kind=f"{Path(file).resolve()}:{cls.__name__}", settings=settings)
@@ -165,8 +167,8 @@ def refuse_lacking(part: Any, what: str, contract: Contract) -> None:
     """ConfigError where it has not what the contract says."""
     if missing := [name for name in contract.needs if not hasattr(part, name)]:
         raise ConfigError(
-            f"{what}={part!r:.80} is none of ours and lacks {', '.join(missing)}. {contract.page} "
-            "says what it takes."
+            f"{what}={part!r:.80} lacks {', '.join(missing)}. Add what is missing; {contract.page} "
+            "lists all that it needs."
         )
 
 

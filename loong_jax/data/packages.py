@@ -41,9 +41,9 @@ class Package:
 
     def __post_init__(self):
         if not self.domain.strip():
-            raise ConfigError(f"domain={self.domain!r} of {self.name} is no word. Give one.")
+            raise ConfigError(f"domain={self.domain!r} of {self.name} is empty. Give a word.")
         if not self.levels or list(self.levels) != sorted(set(self.levels)):
-            raise ConfigError(f"levels={self.levels} of {self.name} do not ascend. Correct them.")
+            raise ConfigError(f"levels={self.levels} of {self.name} do not ascend. Sort them.")
 
     @property
     def uid(self) -> str:

@@ -72,7 +72,7 @@ def own_table(names: Sequence[str]) -> dict[str, str]:
         short = f"{Path(file).name}:{kind}"
         if not file.endswith(".py") or table.setdefault(short, name) != name:
             raise ConfigError(
-                f"verifier={name!r} names no class of a file, or another of the name {short!r} is "
-                "given too. Write FILE.py:CLASS, each with a name of its own."
+                f"verifier={name!r} is not of the form FILE.py:CLASS, or two verifiers are named "
+                f"{short!r}. Write FILE.py:CLASS, and give every verifier another name."
             )
     return table

@@ -131,7 +131,7 @@ def test_a_recipe_fuses_by_a_method_of_your_own_and_finds_it_again(own_methods, 
     ("body", "said"),
     [
         ("class Mine: ...", "lacks equation, fuse"),
-        ("class Mine(merge.Method): ...", "no frozen dataclass"),
+        ("class Mine(merge.Method): ...", "neither a frozen dataclass of your own nor"),
         (
             "@dataclasses.dataclass\nclass Mine(merge.Method):\n    scale: float = 1e999",
             r"scale=inf must be finite",

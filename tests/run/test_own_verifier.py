@@ -76,7 +76,7 @@ def test_lines_name_it_by_the_end_of_its_path_where_the_command_does_too(place):
         ):
             problem_files.read(file, () if name == NAME else [f"{place}/{NAME}"])
     assert problem_files.from_record({**line, "verifier": NAME}) is None
-    with pytest.raises(ConfigError, match="another of the name"):
+    with pytest.raises(ConfigError, match="two verifiers are named"):
         problems(place, verifiers=(NAME, f"other/{NAME}"))
 
 

@@ -88,7 +88,9 @@ class Method:
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
         if cls.weights_are not in (known := ("any", "shares", "none")):
-            raise ConfigError(f"weights_are={cls.weights_are!r} is none of {', '.join(known)}.")
+            raise ConfigError(
+                f"weights_are={cls.weights_are!r} is unknown. Choose one of {', '.join(known)}."
+            )
 
     def __post_init__(self):
         for name, value in self.settings().items():
