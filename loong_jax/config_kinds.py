@@ -125,7 +125,11 @@ OLDER = (
     "multi_version_policy",
     "own_policy",
 )
-RENAMED = ("engine_settings", "EngineSettings")  # which had one prefill_length
+RENAMED = {  # a kind -> the field that older files have of it
+    "engine_settings": "prefill_length",
+    "EngineSettings": "prefill_length",
+    "sft_stage": "is_cold_start",
+}
 _OTHER_TAGS = {
     "rl.collapse.Limits": "collapse_limits",
     "rl.collapse.Drift": "collapse_drift",

@@ -61,11 +61,21 @@ class Difference(NamedTuple):
     saved: Json
     given: Json
 
+    @property
+    def is_move(self) -> bool:
+        """True where a file of your own, FILE.py:CLASS, lies in another directory."""
+        places = [str(value) for value in (self.saved, self.given)]
+        return all(".py:" in place for place in places) and len({*map(_file, places)}) == 1
+
     def __str__(self) -> str:
         return f"{self.key}: the run has {_show(self.saved)}, you gave {_show(self.given)}"
 
 
 _ABSENT = "(absent)"
+
+
+def _file(place: str) -> str:
+    return place.rpartition("/")[2]
 
 
 def to_json(config: Any, key: str = "config") -> Json:
@@ -172,14 +182,14 @@ def differences(saved: Json, given: Json, key: str = "") -> list[Difference]:
 def refuse_changes(
     saved: Json, given: Json, *, run_dir: Path, free: Sequence[str] = FREE_ON_RESUME
 ) -> list[Difference]:
-    """Returns the differences that are allowed, those whose key matches a pattern of `free`.
+    """Returns the differences that are allowed: keys that match a pattern of `free`, and moves.
 
     Raises:
       ConfigError: another key differs; the message holds both values of each.
     """
     found = differences(_completed(saved), given)
-    allowed = [difference for difference in found if _is_free(difference.key, free)]
-    refused = [difference for difference in found if not _is_free(difference.key, free)]
+    allowed = [one for one in found if _is_free(one.key, free) or one.is_move]
+    refused = [one for one in found if one not in allowed]
     if refused:
         raise ConfigError(
             f"{run_dir} was started with other settings: "
@@ -261,7 +271,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _is_older(kind: Json, fields: Mapping[str, Json]) -> TypeGuard[str]:
     if isinstance(kind, str) and kind.rpartition(".")[2] in config_kinds.RENAMED:
-        return "prefill_length" in fields
+        return config_kinds.RENAMED[kind.rpartition(".")[2]] in fields
     places = ("launch.recipe", "orchestrator.", "multi_version_policy", "own_policy")
     if not isinstance(kind, str) or not kind.startswith(places):
         return False

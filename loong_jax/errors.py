@@ -1,5 +1,7 @@
 """Errors that a caller can answer. Each message names the value, the rule and the remedy."""
 
+import traceback
+
 
 class LoongError(Exception):
     """Base of every error that loong_jax raises on purpose."""
@@ -37,3 +39,15 @@ def refuse_no_share(settings: object, *names: str) -> None:
     for name in names:
         if not 0 < (value := getattr(settings, name)) <= 1:
             raise ConfigError(f"{name}={value} is not in (0, 1]. Choose one there.")
+
+
+def raised(error: Exception, file: str) -> str:
+    """The last line of `file` that an error came through, if any, its type and its text.
+
+    Of a text of several lines the first: JAX goes on with what it was tracing.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == file]
+    text = str(error).strip().partition("\n")[0].rstrip(".")
+    at = f", line {lines[-1]}," if lines else ""
+    return f"{at} raised {type(error).__name__}" + (f": {text}" if text else "")

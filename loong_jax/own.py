@@ -3,19 +3,19 @@
 What such a file raises ends as one line that names it; LOONG_TRACEBACK=1 shows where it arose.
 """
 
+import ast
 import dataclasses
 import functools
 import inspect
 import runpy
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args
 
 import tyro
 
-from loong_jax.errors import ConfigError, LoongError
+from loong_jax.errors import ConfigError, LoongError, raised
 
 
 def own_function(name: str) -> Callable[..., Any]:
@@ -25,13 +25,16 @@ def own_function(name: str) -> Callable[..., Any]:
     """
     file, _, function = name.rpartition(":")
     if not Path(file).is_file():
-        raise ConfigError(f"{file} is no file. Name the one that holds {function}.")
+        raise ConfigError(
+            f"{file} is missing, which is to hold {function}. Put it back there, or name the file "
+            "where it lies now."
+        )
     place = str(Path(file).resolve())
     found = _within(file, runpy.run_path, place, run_name=place).get(function)
     if not callable(found):
         raise ConfigError(
-            f"{file} has no function {function!r}, nor a class. Write `def {function}(...):` or "
-            f"`class {function}:` there."
+            f"{file} has no function and no class {function!r}. Write `def {function}(...):` or "
+            f"`class {function}:` in it, or name one that it has."
         )
     if isinstance(found, type):
         return found
@@ -41,9 +44,9 @@ def own_function(name: str) -> Callable[..., Any]:
         try:
             inspect.signature(found).bind(*arguments)
         except TypeError as error:
-            takes = "the stage" if arguments else "nothing"
+            takes = "one argument, the stage" if arguments else "no arguments"
             raise ConfigError(
-                f"{name}: {error}. Write {function} so that it takes {takes}."
+                f"{name} cannot be called: {error}. Write {function} so that it takes {takes}."
             ) from None
         return _within(name, found, *arguments)
 
@@ -61,6 +64,24 @@ def built(name: str, **settings: Any) -> Any:
     return _within(name, own_function(name), **settings)
 
 
+def call(part: Any, method: str, *arguments: Any) -> Any:
+    """Calls a method of a part; ConfigError for whatever one of your own raises."""
+    function, place = getattr(part, method), place_of(type(part))
+    return _within(place, function, *arguments) if ":" in place else function(*arguments)
+
+
+def place_of(cls: type) -> str:
+    """FILE.py:CLASS of a class of your own; the name of one of ours, or of a notebook."""
+    file = None if cls.__module__.startswith("loong_jax.") else _file_of(cls)
+    return cls.__name__ if file is None else f"{file}:{cls.__name__}"
+
+
+def _file_of(cls: type) -> str | None:
+    """The file at whose top a class stands; None of one of a notebook."""
+    module = cls.__module__
+    return module if module.endswith(".py") else getattr(sys.modules[module], "__file__", None)
+
+
 def _within(name: str, function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
     try:
         return function(*arguments, **settings)
@@ -68,12 +89,7 @@ def _within(name: str, function: Callable[..., Any], *arguments: Any, **settings
         raise
     except Exception as error:
         file = str(Path(name.rpartition(":")[0] or name).resolve())
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == file]
-        at = f", line {lines[-1]}," if lines else ""
-        raise ConfigError(
-            f"{name}{at} raised {type(error).__name__}: {error}. Correct it there."
-        ) from error
+        raise ConfigError(f"{name}{raised(error, file)}. Correct it there.") from error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -131,16 +147,17 @@ def as_own(part: Any, what: str, contract: Contract) -> Any:
     module = cls.__module__
     if not dataclasses.is_dataclass(part) or module.startswith("loong_jax."):
         raise ConfigError(
-            f"{what}={part!r:.80} is none of {', '.join(kind.__name__ for kind in ours)}, and no "
-            f"frozen dataclass of your own. {contract.page} says what it takes."
+            f"{what}={part!r:.80} is neither a frozen dataclass of your own nor one of "
+            f"{', '.join(kind.__name__ for kind in ours if kind is not OwnPart)}. Write "
+            f"@dataclasses.dataclass(frozen=True) above its class ({contract.page}), or choose one "
+            "of these."
         )
-    file = module if module.endswith(".py") else getattr(sys.modules[module], "__file__", None)
-    if file is None:
+    if (file := _file_of(cls)) is None:
         return part
     if "." in cls.__qualname__:
         raise ConfigError(
-            f"{what}={part!r:.80} is of a class inside of {cls.__qualname__.split('.')[0]}, where "
-            "a run that goes on cannot find it. Move the class to the top of its file."
+            f"{what}={part!r:.80}: its class is defined inside {cls.__qualname__.split('.')[0]}, "
+            "where a resumed run cannot find it. Move the class to the top level of its file."
         )
     settings = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
     return OwnPart(kind=f"{Path(file).resolve()}:{cls.__name__}", settings=settings)
@@ -150,9 +167,26 @@ def refuse_lacking(part: Any, what: str, contract: Contract) -> None:
     """ConfigError where it has not what the contract says."""
     if missing := [name for name in contract.needs if not hasattr(part, name)]:
         raise ConfigError(
-            f"{what}={part!r:.80} is none of ours and lacks {', '.join(missing)}. {contract.page} "
-            "says what it takes."
+            f"{what}={part!r:.80} lacks {', '.join(missing)}. Add what is missing; {contract.page} "
+            "lists all that it needs."
         )
+
+
+def comments(part: OwnPart) -> dict[str, str]:
+    """The comments beside the fields of its class: their help, as it is that of ours."""
+    file, _, name = part.kind.rpartition(":")
+    if not Path(file).is_file():  # of a run that is only looked at
+        return {}
+    text = Path(file).read_text(encoding="utf-8")
+    kinds = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
+    lines = text.splitlines()
+    return {
+        node.target.id: lines[(node.end_lineno or 1) - 1].partition("#")[2].strip()
+        for kind in kinds
+        if kind.name == name
+        for node in kind.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
 
 
 def part_of(part: Any) -> Any:

@@ -30,7 +30,7 @@ from loong_jax.bench import grpo_ours
 from loong_jax.bench import record as records
 from loong_jax.errors import ConfigError, LoongError
 from loong_jax.models import dense
-from loong_jax.models.dense import DenseConfig
+from loong_jax.models.dense import SHAPES
 from loong_jax.models.hf import save_weights_hf
 from loong_jax.run import places
 
@@ -39,27 +39,6 @@ PEERS = Path(".venv-peers/bin/python")
 TIMEOUT_S = 7200.0  # of one process of one side
 COUNTS = ("prompts", "group_size", "new_tokens", "steps", "warmup", "rounds", "rows")
 PARTS = (*grpo_ours.PARTS, "rest")
-SHAPES = {  # of random models
-    "llama-5m": dict(
-        hidden_size=256,
-        num_layers=6,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=64,
-        ffn_hidden_size=768,
-    ),
-    "qwen2-1.5b": dict(
-        vocab_size=151_936,
-        hidden_size=1536,
-        num_layers=28,
-        num_heads=12,
-        num_kv_heads=2,
-        head_dim=128,
-        ffn_hidden_size=8960,
-        qkv_bias=True,
-        rope_theta=1e6,
-    ),
-}
 TRL_SCRIPT = Path(__file__).with_name("grpo_hf_torch.py")
 Row = dict[str, Any]
 
@@ -169,8 +148,9 @@ def peer_python(named: Path | None) -> Path | None:
 
 def write_model(directory: Path, shape: str) -> Path:
     """A random model of one of `SHAPES`, with a tokenizer."""
-    sizes: dict[str, Any] = {"vocab_size": _write_tokenizer(directory), **SHAPES[shape]}
-    config = DenseConfig(**sizes, tied=True)
+    num_words = _write_tokenizer(directory)
+    config = SHAPES[shape]()
+    config = dataclasses.replace(config, vocab_size=max(config.vocab_size, num_words))
     save_weights_hf(config, dense.init_weights(config, jax.random.key(0))[1], directory)
     return directory
 

@@ -11,6 +11,7 @@ was written for is refused.
 import dataclasses
 import datetime
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from loong_jax.errors import ConfigError
 
 MODULE, MANIFEST, TRANSCRIPT = "environment.py", "manifest.json", "transcript.jsonl"
 FORMAT_VERSION = 1
+NUM_DRAWS = 4  # of a level, that are drawn twice
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,9 +41,9 @@ class Package:
 
     def __post_init__(self):
         if not self.domain.strip():
-            raise ConfigError(f"domain={self.domain!r} of {self.name} is no word. Give one.")
+            raise ConfigError(f"domain={self.domain!r} of {self.name} is empty. Give a word.")
         if not self.levels or list(self.levels) != sorted(set(self.levels)):
-            raise ConfigError(f"levels={self.levels} of {self.name} do not ascend. Correct them.")
+            raise ConfigError(f"levels={self.levels} of {self.name} do not ascend. Sort them.")
 
     @property
     def uid(self) -> str:
@@ -127,8 +129,9 @@ def _written(file: Path) -> datetime.datetime:
 def require_sound(package: Package, runner: ModuleRunner | None = None) -> None:
     """Tries a package as a run is about to use it; ConfigError where an instance is not sound.
 
-    Its text is read, and one instance of each level is drawn: its reference is right, and text
-    that is not the reference is not. All gates were tried when a package was made by an author.
+    Its text is read, some instances of each level are drawn, which are the same in another
+    interpreter, and of one the reference is right, and text that is not the reference is not. All
+    gates were tried when a package was made by an author.
     """
     for rule in (module_source.parses, module_source.imports, module_source.protocol):
         if why := rule(package.module.source):
@@ -142,6 +145,7 @@ def require_sound(package: Package, runner: ModuleRunner | None = None) -> None:
             f"levels() of {package.name!r} gives {known}, and the package has levels "
             f"{list(package.levels)}. Let it give three to five, from 1 on, and choose among them."
         )
+    _refuse_two_values(package, runner)
     for level in package.levels:
         problem = environment.problem(level, 2**40 + level)
         gold = environment.solve(problem).answer
@@ -159,6 +163,39 @@ def require_sound(package: Package, runner: ModuleRunner | None = None) -> None:
                     f"package {package.uid} may not reward: {what} {answer!r:.40} of level {level} "
                     f"is {said} by `reward`. {remedy}, and make the package again."
                 )
+
+
+def _refuse_two_values(package: Package, runner: ModuleRunner) -> None:
+    """ConfigError where a function gives another value in another interpreter and order.
+
+    Processes of one runner share its hash seed and its random state, so one alone shows nothing.
+    """
+    draws = [(level, 2**40 + seed) for level in package.levels for seed in range(NUM_DRAWS)]
+    with ModuleRunner() as second:
+
+        def both(calls: Sequence[modules.Call]) -> list[Any]:
+            once = runner.run(package.module, calls)
+            again = second.run(package.module, calls[::-1])[::-1]
+            for (function, arguments), one, other in zip(calls, once, again, strict=True):
+                if one.status == other.status == "ok" and one.value != other.value:
+                    values = [one.value, other.value]
+                    if function == "pose":
+                        is_state = one.value[0] != other.value[0]
+                        function = "generate" if is_state else "question"
+                        values = [value[not is_state] for value in values]
+                    raise ConfigError(
+                        f"package {package.uid} may not reward: {function}{arguments!r:.80} gave "
+                        f"{values[0]!r:.80} and, in another process, {values[1]!r:.80}. A value "
+                        "may depend on the arguments alone: draw from "
+                        'random.Random(f"{level}/{seed}"), sort what comes out of a set, and keep '
+                        "nothing between calls. Then make the package again."
+                    )
+            return [found.value for found in once if found.status == "ok"]
+
+        states = [state for state, _ in both([("pose", draw) for draw in draws])]
+        golds = both([("reference", (state,)) for state in states])
+        both([("steps", (state,)) for state in states])
+        both([("reward", pair) for pair in zip(states, golds, strict=False)])
 
 
 def longest_question(package: Package, level: int, num_draws: int = 64) -> int:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from loong_jax import own
 from loong_jax.errors import ConfigError
 from loong_jax.merge import pieces, streaming, tree
 from loong_jax.merge import plan as plan_lib
@@ -72,7 +73,7 @@ def fuse(
 def prepare(base: Weights | None, experts: Experts, **settings: Any) -> Plan:
     """Checks the inputs of `fuse` and takes what the method must know of the whole model."""
     plan = plan_lib.make(base, experts, **settings)
-    of_model = plan.method.measure_model(streaming.WholeModel(plan))
+    of_model = own.call(plan.method, "measure_model", streaming.WholeModel(plan))
     return dataclasses.replace(plan, of_model=of_model)
 
 

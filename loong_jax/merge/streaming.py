@@ -18,10 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from loong_jax import own
+from loong_jax.errors import ConfigError
 from loong_jax.merge import masks as mask_lib
 from loong_jax.merge import pieces
 from loong_jax.merge.methods import Method, measures
-from loong_jax.merge.methods.method import Deltas, Inputs, Known, Marks, Numbers
+from loong_jax.merge.methods.method import Deltas, FusedLeaf, Inputs, Known, Marks, Numbers
 from loong_jax.merge.plan import LeafTask, Plan
 
 Write = Callable[[int, np.ndarray], None]  # (start, vector): any thread writes its pieces
@@ -148,9 +150,15 @@ class Matrix:
 
     def merge(self, write: Write, *, count: bool) -> Iterator[tuple[bool, np.ndarray]]:
         """Merges piece by piece: yields whether each piece is finite, and its counts."""
+        try:
+            yield from self._merge(write, count=count)
+        except ConfigError as error:
+            raise ConfigError(f"{self.path} {list(self.task.first.shape)}: {error}") from error
+
+    def _merge(self, write: Write, *, count: bool) -> Iterator[tuple[bool, np.ndarray]]:
         task = self.task
         with np.errstate(invalid="ignore"):  # inf / inf, of a leaf that will be refused
-            known = {**task.of_model, **task.method.measure(self)}
+            known = {**task.of_model, **own.call(task.method, "measure", self)}
         numbers, known, weights = jax.device_put((self.numbers, known, task.weights))  # once
         dtype = np.dtype(task.first.dtype)
 
@@ -292,11 +300,13 @@ def _fused(
     """The merged entries of a piece; and how many moved, were kept and agreed of every expert."""
     method = _traced(kind, numbers, choices)
     models, deltas = piece.models(), piece.deltas()
-    rates = method.keep_rates(len(models), piece.ranks, row_length)
+    rates = own.call(method, "keep_rates", len(models), piece.ranks, row_length)
     importances = tuple(one.astype(jnp.float32) for one in piece.importances or ())
     base = jnp.zeros_like(models[0]) if piece.base is None else piece.base.astype(jnp.float32)
     masks = piece.kept(keys, rates)
-    fused = method.fuse(Inputs(base, models, deltas, masks, rates, importances, weights), known)
+    given = Inputs(base, models, deltas, masks, rates, importances, weights)
+    fused = own.call(method, "fuse", given, known)
+    _refuse_misfit(fused, base, len(models), kind)
     value = fused.value.astype(dtype)
     if not count:
         return value, jnp.zeros((3, len(models)), jnp.int32)
@@ -305,6 +315,28 @@ def _fused(
     agreed = [keeps & mark for keeps, mark in zip(kept, fused.agreed, strict=True)]
     rows = (jnp.stack([jnp.sum(m, dtype=jnp.int32) for m in row]) for row in (moved, kept, agreed))
     return value, jnp.stack(list(rows))
+
+
+def _refuse_misfit(fused: FusedLeaf, base: Array, num_experts: int, kind: type[Method]) -> None:
+    """ConfigError unless an equation gave every entry, and marks of every expert's."""
+    entries, marks = f"float32{list(base.shape)}", f"bool{list(base.shape)}"
+    for name, found, want in (
+        ("", [fused.value], [entries]),
+        ("as kept ", fused.kept, [marks] * num_experts),
+        ("as agreed ", fused.agreed, [marks] * num_experts),
+    ):
+        have = [_form(one) for one in found]
+        if have != want:
+            raise ConfigError(
+                f"the equation of {own.place_of(kind)} gave {name}{', '.join(have) or 'nothing'} "
+                f"for a piece of {base.size} entries, and must give {name}{', '.join(want)}. "
+                "Calculate entry by entry, over the experts alone (axis=0 where you stack them)."
+            )
+
+
+def _form(value: Any) -> str:
+    is_array = isinstance(value, jax.Array | np.ndarray)
+    return f"{value.dtype}{list(value.shape)}" if is_array else f"a {type(value).__name__}"
 
 
 @functools.partial(jax.jit, static_argnames=_STATIC[:3])

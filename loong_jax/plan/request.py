@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from loong_jax import configs
 from loong_jax.errors import ConfigError
-from loong_jax.models.dense import DenseConfig
+from loong_jax.models.dense import SHAPES, DenseConfig
 from loong_jax.models.families import FAMILIES, ModelConfig
 from loong_jax.models.hf import publication
 from loong_jax.models.hf.quantised import FLOATS
@@ -33,9 +33,8 @@ MODELS = {
     "longcat-flash": MoEConfig.flash,
     "longcat-flash-lite": MoEConfig.lite,
     "tiny": MoEConfig.tiny,
-    "qwen2.5-7b": DenseConfig.qwen25_7b,
+    **SHAPES,
     "smollm2-135m": lambda: DenseConfig.smollm2(dtype="bfloat16", param_dtype="bfloat16"),
-    "tiny-dense": DenseConfig.tiny,
 }
 
 

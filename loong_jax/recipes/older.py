@@ -14,6 +14,8 @@ _COMMON = ("name", "seed", "model", "problems", "engine", "verifiers", "evaluati
 
 def convert(kind: str, old: Json) -> Json:
     """`old` holds the fields of a config of the class `kind` and may lack some."""
+    if kind == "sft_stage":
+        return {configs.KIND: kind, "always_runs": not old.pop("is_cold_start"), **old}
     if kind in config_kinds.RENAMED:
         length = old.pop("prefill_length")
         return {configs.KIND: "engine_settings", **old, "prefill_lengths": [length] * bool(length)}

@@ -46,7 +46,7 @@ class SftStage:
     careful_share: float = 0.5  # of the demonstrations after them; the others are hurried
     checkpoint_every: int = 100
     after: str | None = None  # None: from start_from, or fresh weights
-    is_cold_start: bool = False  # left out where the recipe has start_from
+    always_runs: bool = True  # False: a cold start, left out where the recipe has start_from
     samples_of: str | None = None  # the stage whose samples are learnt; None: worked solutions
     wall_time_of: tuple[str, ...] = ()  # stages whose training time, added up, ends this one
 
@@ -151,7 +151,8 @@ class RlStage:
                 f"row_length={self.row_length} has no room for a prompt beside the "
                 f"sampling.max_new_tokens={self.sampling.max_new_tokens} of a response. Raise it."
             )
-        self.reuse.refuse_without(self.scheduler.max_staleness)
+        if self.reuse.share:  # or else one of your own need not be read to look at a run
+            self.reuse.refuse_without(self.scheduler.max_staleness)
         context, limit = self.curriculum.context, self.sampling.max_new_tokens
         if context.is_on and context.limits[-1] > limit:
             raise ConfigError(

@@ -65,7 +65,7 @@ def problems() -> Recipe:
         evaluation=EvaluationSettings(num_problems=128, sampling=rl.sampling),
         stages={
             "before": EvaluationStage(),
-            "sft": dataclasses.replace(sft, is_cold_start=True),
+            "sft": dataclasses.replace(sft, always_runs=False),
             "rl": rl,
         },
     )
@@ -77,7 +77,7 @@ def environments() -> Recipe:
     The packages are those that `loong synth resyn` writes. Command: loong train environments
     --packages OUT/packages. Machine: 2 CPU cores, 3 GB. Made for packages with short questions
     (--max-prompt-chars); how well it does was not measured. With --start-from DIR there is no cold
-    start, unless --sft.no-is-cold-start asks for it.
+    start, unless --sft.always-runs asks for it.
     """
     sft, rl = _small_stages(MAX_NEW_TOKENS)
     return Recipe(
@@ -96,7 +96,7 @@ def environments() -> Recipe:
         evaluation=EvaluationSettings(num_problems=8, sampling=rl.sampling),
         stages={
             "before": EvaluationStage(),
-            "sft": dataclasses.replace(sft, rows=16, row_length=192, is_cold_start=True),
+            "sft": dataclasses.replace(sft, rows=16, row_length=192, always_runs=False),
             "rl": dataclasses.replace(rl, num_steps=40, row_length=176, **FORM_FIRST),
         },
     )
@@ -129,7 +129,7 @@ def agentic_mini() -> Recipe:
         verifiers=RayVerifiers(),
         evaluation=EvaluationSettings(num_problems=128, sampling=rl.sampling),
         stages={
-            "sft": dataclasses.replace(sft, row_length=256, is_cold_start=True),
+            "sft": dataclasses.replace(sft, row_length=256, always_runs=False),
             "rl": dataclasses.replace(rl, domains=("stem",), row_length=160, **FORM_FIRST),
         },
     )

@@ -63,8 +63,8 @@ def to_run(name: str | None, arguments: Sequence[str]) -> Chosen:
     if name is None:
         if began is None:
             raise ConfigError(
-                f"there is no run in {run_dir or '--run-dir'} to go on with, and no recipe was "
-                "named. Write: loong train RECIPE."
+                f"no recipe was named, and {run_dir or '--run-dir'} holds no run to resume. Write "
+                "`loong train RECIPE`, or name the directory of a run by --run-dir."
             )
         return Chosen(began.name, began, "Goes on with the run in --run-dir.", False)
     function = recipes.get_recipe(name)
@@ -133,7 +133,10 @@ def _with_problems(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
         for name in (found := names.split(",")):
             if name not in environments.ENVIRONMENTS and not name.startswith(environments.GYM):
                 known = ", ".join(sorted(environments.ENVIRONMENTS))
-                raise ConfigError(f"--environments {name} is unknown. Choose of: {known}.")
+                raise ConfigError(
+                    f"--environments {name}: there is no environment of this name. Choose from: "
+                    f"{known}."
+                )
         domains = {name: DomainProblems(environment=name) for name in found}
         return _posing(recipe, GeneratedProblems(domains=domains))
     if value_of("--data", arguments) is not None and not has_file:

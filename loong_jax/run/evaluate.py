@@ -26,7 +26,7 @@ from loong_jax.rollout.serving import prompts
 from loong_jax.run import demonstrations, devices, own_problems, places, serve, sources
 from loong_jax.run.session import Judge
 from loong_jax.run.texts import Texts, form_of, texts_with
-from loong_jax.verifiers import own_table
+from loong_jax.verifiers import own_table, try_all
 from loong_jax.verifiers.pool import FormedPool, LocalVerifierPool
 from loong_jax.verifiers.worker import WorkerConfig
 
@@ -101,6 +101,9 @@ def evaluate(chosen: EvalOptions) -> int:
     console = Console()
     recipe = own_problems.recipe_of(chosen.run_dir)
     problems = choose_problems(chosen, recipe, console)
+    table = own_table(own_verifiers(chosen, recipe))
+    asked = {problem.verifier for posed in problems.values() for problem in posed}
+    try_all({name: place for name, place in table.items() if name in asked})
     source = sources.find(chosen.run_dir)
     serving = serve.ServeOptions(
         run_dir=chosen.run_dir,
@@ -125,7 +128,6 @@ def evaluate(chosen: EvalOptions) -> int:
     console.print(f"loading {source.weights}")
     rules = devices.rules_on(chosen.mesh, 0, devices.exchange_of(source.config))
     engine, weights = serve.load(source, tokenizer, shapes, rules)
-    table = own_table(own_verifiers(chosen, recipe))
     pool = LocalVerifierPool(chosen.num_verifiers, WorkerConfig(table=table))
     try:
         with Progress(console=console, transient=True) as progress:

@@ -28,8 +28,8 @@ def main(arguments: Sequence[str]) -> int:
         method = METHODS[name]()
     else:
         raise ConfigError(
-            f"{name!r} is no method. Choose one of: {', '.join(METHODS)}; or one of your own: "
-            "FILE.py:CLASS."
+            f"{name!r} is not a merge method. Choose one of: {', '.join(METHODS)}; or one of your "
+            "own: FILE.py:CLASS."
         )
     config_type = options.with_defaults(checkpoints.MergeConfig, method=method)
     chosen = options.parse(config_type, f"loong merge {name}", rest)

@@ -66,9 +66,7 @@ def try_own_parts(recipe: Recipe) -> None:
                 own.part_of(part)
         if isinstance(stage, FusionStage):
             search.candidates(stage.method, stage.scales, stage.keep_rates)
-    table = own_problems.verifiers_of(recipe.problems)
-    for name in table:
-        verifiers.get_verifier(name, table=table).close()
+    verifiers.try_all(own_problems.verifiers_of(recipe.problems))
 
 
 def _part(field: str, option: str, name: str, stage: Any) -> Any:
@@ -137,14 +135,15 @@ def _refuse_misspelt(prefix: str, arguments: Sequence[str]) -> None:
     for word in arguments:
         stage, _, name = word.partition("=")[0].rpartition(".")
         if stage == prefix and (meant := difflib.get_close_matches(name, NAMES, 1, 0.8)):
-            raise ConfigError(f"{word} is no option. Write {prefix}.{meant[0]}.")
+            raise ConfigError(f"{word} is not an option. Write {prefix}.{meant[0]}.")
 
 
 def _refuse_unknown(option: str, name: str, names: Mapping[str, Any]) -> None:
     if name not in names:
         raise ConfigError(
-            f"{option}={name} names nothing. Choose one of: {', '.join(names)}; or a function of "
-            "your own that takes the stage: FILE.py:FUNCTION."
+            f"{option}={name} is unknown. Choose one of: {', '.join(names)}; or one of your own: "
+            "FILE.py:FUNCTION, which is called with the stage"
+            + (", or FILE.py:CLASS." if option.rpartition(".")[2] in _CLASSES else ".")
         )
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from loong_jax import verifiers
 from loong_jax.data import json_files, response
 from loong_jax.data.problem_files import Posed
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, VerifierError
 from loong_jax.recipes import FileProblems
 from loong_jax.run import own_problems
 from loong_jax.run.session import Judge
-from loong_jax.verifiers import admission, admission_cases
+from loong_jax.verifiers import admission, admission_cases, raised
 from loong_jax.verifiers.admission import Case
 from loong_jax.verifiers.verdict import Verdict
 
@@ -86,9 +86,23 @@ def require(settings: FileProblems, judge: Judge, run_dir: Path) -> None:
 
 
 def refuse_wrong_answers(settings: FileProblems, answers: Sequence[Posed], judge: Judge) -> None:
-    """ConfigError for the lines whose own answer is not right for their verifier."""
+    """ConfigError for the lines whose own answer is not right for their verifier.
+
+    VerifierError where a verifier of your own raises: that is no fault of the lines.
+    """
     texts = [one.solution or response.render_response("", one.answer or "") for one in answers]
     verdicts = judge.of_texts([one.problem for one in answers], texts)
+    table = own_problems.verifiers_of(settings)
+    judged = list(zip(answers, verdicts, strict=True))
+    own = [said for one, said in judged if one.problem.verifier in table]
+    if found := raised.kinds(own):
+        lines = [
+            f"{first} ({count} of {len(own)} answers that are to be right)."
+            for first, count in found[: own_problems.MAX_NAMED]
+        ]
+        raise VerifierError(
+            "\n".join([*lines, "Correct it there; no answer makes `verify` raise."])
+        )
     bad = [
         (
             one,
@@ -96,7 +110,7 @@ def refuse_wrong_answers(settings: FileProblems, answers: Sequence[Posed], judge
             f"({verdict.reason}: {verdict.evidence[:120]}): {one.answer!r:.80}. Mend gold, "
             "solution or arguments",
         )
-        for one, verdict in zip(answers, verdicts, strict=True)
+        for one, verdict in judged
         if not verdict.is_correct
     ]
     own_problems.refuse_lines(settings, bad)

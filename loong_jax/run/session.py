@@ -3,6 +3,7 @@
 Built once per process, so that stages of equal shapes share compiled programs and one pool.
 """
 
+import logging
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -36,8 +37,11 @@ from loong_jax.run.placement import group_kind
 from loong_jax.run.texts import Texts, texts_of
 from loong_jax.verifiers import admission
 from loong_jax.verifiers.pool import FormedPool, LocalVerifierPool, VerifierPool, VerifierRequest
+from loong_jax.verifiers.raised import RaisedWatch
 from loong_jax.verifiers.verdict import Verdict
 from loong_jax.verifiers.worker import WorkerConfig
+
+logger = logging.getLogger(__name__)
 
 DEADLINE_S, TIMEOUT_S = 20.0, 600.0  # of one verdict, of a batch
 
@@ -174,9 +178,12 @@ class Judge:
     ):
         self._pool, self._deadline_s, self._name = pool, deadline_s, name
         self._num_batches = 0
+        self._raised = RaisedWatch(logger.warning)
 
     def __call__(self, problems: Sequence[Problem], rollouts: Sequence[Rollout]) -> list[Verdict]:
-        return self.of_texts(problems, [rollout.text for rollout in rollouts])
+        verdicts = self.of_texts(problems, [rollout.text for rollout in rollouts])
+        self._raised.seen(verdicts)
+        return verdicts
 
     def of_texts(self, problems: Sequence[Problem], texts: Sequence[str]) -> list[Verdict]:
         self._num_batches += 1

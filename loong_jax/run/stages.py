@@ -46,6 +46,7 @@ from loong_jax.rollout.versions import VersionStore, manifest_of
 from loong_jax.run import demonstrations, placement, starting
 from loong_jax.run.pipeline import StageDirectories
 from loong_jax.run.session import Session
+from loong_jax.verifiers.raised import RaisedWatch
 
 logger = logging.getLogger(__name__)
 
@@ -429,8 +430,8 @@ def _known_steps(settings: SftStage | RlStage) -> int | None:
 
 
 class _ShownLog:
-    """A metrics log whose steps also appear on the terminal, and are watched: for a collapse, and
-    for groups that teach nothing where only rewards can."""
+    """A metrics log whose steps also appear on the terminal, and are watched: for a collapse, for
+    what verifiers raise, and for groups that teach nothing where only rewards can."""
 
     def __init__(
         self,
@@ -444,6 +445,7 @@ class _ShownLog:
         self._log, self._progress = log, progress
         self._profile, self._collapse = profile, collapse
         self._signal = SignalWatch(logger.warning) if needs_signal else None
+        self._raised = RaisedWatch(logger.warning)
         self._num_judged = 0
         self.event = log.event
 
@@ -451,6 +453,7 @@ class _ShownLog:
         self._log.judged(group, disposition)
         self._num_judged += 1
         self._progress.meanwhile(f"{self._num_judged} groups judged since")
+        self._raised.seen(one.verdict for one in group.rollouts if one.verdict is not None)
         if self._signal is not None:
             self._signal.judged(group)
 

@@ -123,7 +123,7 @@ def _with_ends_tied(recipe: Recipe) -> Recipe:
     """
     stages = dict(recipe.stages)
     if recipe.start_from is not None:
-        cold = {n for n, one in stages.items() if isinstance(one, SftStage) and one.is_cold_start}
+        cold = {n for n, one in stages.items() if isinstance(one, SftStage) and not one.always_runs}
         stages = {n: _after_start(one, cold) for n, one in stages.items() if n not in cold}
     if recipe.start_from is None or (recipe.problems is None and recipe.data is not None):
         stages = {n: one for n, one in stages.items() if not isinstance(one, EvaluationStage)}

@@ -1,9 +1,13 @@
 """`loong train RECIPE --help`: the settings that matter, with the recipe's values."""
 
+import functools
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from loong_jax import own
+from loong_jax.own import OwnPart
 from loong_jax.recipes import FusionStage, PackagedProblems, Recipe, RlStage, SampleStage, SftStage
 from loong_jax.run import named
 
@@ -94,14 +98,30 @@ def settings_that_matter(name: str, recipe: Recipe, text: str) -> str:
         lines += _described(
             (f"--{_option(f'{first}.{field}')} {_value(recipe.stages[first], field)}", what)
             for field, what in fields.items()
-            if hasattr(recipe.stages[first], field.partition(".")[0])
+            if _is_option(recipe.stages[first], field)
         )
+        lines += _described(_of_own_parts(first, recipe.stages[first], fields))
     lines += [
         "",
         f"`loong train {name} --help-all` lists every setting. A part that has a name may be one",
         "of your own: FILE.py:FUNCTION or FILE.py:CLASS (docs/tutorials/own_objective.md).",
     ]
     return "\n".join(lines)
+
+
+_PARTS = ("scheduler", "objective.signal", "objective.clip", "method")  # may be your own
+
+
+def _of_own_parts(name: str, stage: Any, shown: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The fields of parts of your own, with the comments beside them."""
+    for place in _PARTS:
+        part = functools.reduce(
+            lambda found, one: getattr(found, one, None), place.split("."), stage
+        )
+        for field, value in part.settings.items() if isinstance(part, OwnPart) else ():
+            if f"{place}.{field}" not in shown:
+                option = f"--{_option(f'{name}.{place}.{field}')} {value}"
+                yield option, own.comments(part).get(field) or f"of {Path(part.kind).name}"
 
 
 _OF_PACKAGES = ("packages", "package_names", "levels", "max_prompt_chars")
@@ -113,6 +133,17 @@ def _is_read(recipe: Recipe, field: str) -> bool:
     if field == "data":
         return any(isinstance(stage, SftStage) for stage in recipe.stages.values())
     return field != "teacher" or recipe.learns_from_teacher
+
+
+def _is_option(stage: Any, field: str) -> bool:
+    """Of one of your own only what is a field of it."""
+    part, _, setting = field.partition(".")
+    found = getattr(stage, part, None)
+    return (
+        setting in found.settings
+        if setting and isinstance(found, OwnPart)
+        else hasattr(stage, part)
+    )
 
 
 def _described(pairs: Any) -> list[str]:
@@ -144,6 +175,8 @@ def _value(config: Any, field: str) -> str:
         sizes = config.group_size, config.sampling.max_new_tokens
         return next((name for name, of in named.OBJECTIVES.items() if of(*sizes) == value), "NAME")
     if field in named.NAMES:
+        if isinstance(value, OwnPart):
+            return Path(value.kind).name
         kinds = [key for key, kind in named.NAMES[field].items() if kind is type(value)]
         return next(iter(kinds), "NAME")
     if field in ("environments", "package_names"):

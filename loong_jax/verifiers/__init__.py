@@ -25,7 +25,7 @@ VERIFIERS: dict[str, str] = {
     "resyn": "loong_jax.verifiers.environment:EnvironmentVerifier",
 }
 
-__all__ = ["VERIFIERS", "Verdict", "Verifier", "get_verifier", "own_table"]
+__all__ = ["VERIFIERS", "Verdict", "Verifier", "get_verifier", "own_table", "try_all"]
 
 
 @runtime_checkable
@@ -58,6 +58,12 @@ def get_verifier(name: str, *, table: Mapping[str, str] | None = None, **options
     return getattr(importlib.import_module(module), attribute)(**options)
 
 
+def try_all(table: Mapping[str, str]) -> None:
+    """Builds all verifiers of a table: ConfigError for what their files raise."""
+    for name in table:
+        get_verifier(name, table=table).close()
+
+
 def own_table(names: Sequence[str]) -> dict[str, str]:
     """Verifiers of your own, each `DIR/FILE.py:CLASS`, by the names `FILE.py:CLASS`."""
     table = {}
@@ -66,7 +72,7 @@ def own_table(names: Sequence[str]) -> dict[str, str]:
         short = f"{Path(file).name}:{kind}"
         if not file.endswith(".py") or table.setdefault(short, name) != name:
             raise ConfigError(
-                f"verifier={name!r} names no class of a file, or another of the name {short!r} is "
-                "given too. Write FILE.py:CLASS, each with a name of its own."
+                f"verifier={name!r} is not of the form FILE.py:CLASS, or two verifiers are named "
+                f"{short!r}. Write FILE.py:CLASS, and give every verifier another name."
             )
     return table

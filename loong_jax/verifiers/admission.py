@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from loong_jax import own
 from loong_jax.data import response
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import attacks
+from loong_jax.verifiers import attacks, raised
 from loong_jax.verifiers.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -241,7 +242,11 @@ class _Trial:
         if cost_s > max_cost_s:
             self.fail("cost", case, answer, f"{cost_s:.1f} s, above {max_cost_s:.3g} s")
         if not isinstance(judged, Verdict):
-            self.fail(check, case, answer, f"no verdict but {judged!r:.100}")
+            place = own.place_of(type(self.verifier))
+            text = f"verify gave {judged!r:.100}, which is no Verdict"
+            if isinstance(judged, Exception):
+                text = raised.verdict_on(judged, place).evidence
+            self.fail(check, case, answer, text)
             return None
         return judged
 
@@ -324,8 +329,8 @@ def admit_registered(name: str, table: Mapping[str, str] | None = None, **option
 
     verifier = verifiers.get_verifier(name, table=table, **options)
     try:
-        own = name in (table or {})
-        cases = admission_cases.of_own(name, verifier) if own else admission_cases.cases_of(name)
+        is_own = name in (table or {})
+        cases = admission_cases.of_own(name, verifier) if is_own else admission_cases.cases_of(name)
         return admit(verifier, cases, name=f"verifier {name!r}")
     finally:
         verifier.close()

@@ -4,15 +4,18 @@ import collections
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loong_jax import options, verifiers
+from loong_jax import options, own, verifiers
 from loong_jax.errors import ConfigError, VerifierError
-from loong_jax.verifiers import Verifier, verdict
+from loong_jax.verifiers import Verifier, raised, verdict
 from loong_jax.verifiers.verdict import Score, Verdict
+
+logger = logging.getLogger(__name__)
 
 _NAMES = ("id", "uid")  # of the record, repeated beside its verdict
 
@@ -60,6 +63,7 @@ def verify_file(verifier: Verifier, source: Path, destination: Path) -> dict[str
         dict.fromkeys(("correct", "wrong", "ungradable"), 0)
     )
     partial = target.with_name(target.name + ".partial")
+    watch = raised.RaisedWatch(logger.warning)
     try:
         if destination.exists() and not destination.is_file():
             raise VerifierError(f"{destination} is no regular file. Name a file: it is replaced.")
@@ -68,6 +72,7 @@ def verify_file(verifier: Verifier, source: Path, destination: Path) -> dict[str
             for line in lines:
                 record, judged = _judge(verifier, line)
                 counts[judged.outcome] += 1
+                watch.seen([judged] if isinstance(judged, Verdict) else [])
                 out.write(json.dumps(_named(record) | as_record(judged)) + "\n")
         os.replace(partial, target)
     except OSError as error:
@@ -130,12 +135,10 @@ def _judge(verifier: Any, line: bytes) -> tuple[Any, Verdict | Score]:
         read = getattr(verifier, "verify_record", None)
         found = read(record) if read else _verify_problem(verifier, record)
         if not isinstance(found, Verdict | Score):
-            raise TypeError(f"it returned {found!r:.80}, which is no verdict")
+            raise TypeError(f"it gave {found!r:.80}, which is no Verdict")
         return record, found
     except Exception as error:
-        return record, verdict.ungradable(
-            "verifier raised", f"{type(error).__name__}: {error}"[:200]
-        )
+        return record, raised.verdict_on(error, own.place_of(type(verifier)))
 
 
 def _verify_problem(verifier: Verifier, record: dict[str, Any]) -> Verdict:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from loong_jax import verifiers as verifiers_room
-from loong_jax.verifiers import verdict
+from loong_jax.verifiers import raised, verdict
 from loong_jax.verifiers.child import Child, ChildLost
 from loong_jax.verifiers.verdict import Verdict
 
@@ -123,15 +123,19 @@ def judge(verifiers: dict[str, Any], config: WorkerConfig, request: Mapping[str,
         Problem,  # brings NumPy, which our side does without
     )
 
+    name = ""
     try:
         problem = Problem.from_json(request["problem"])
         name = problem.verifier
         if name not in verifiers:
             options = config.options.get(name, {})
             verifiers[name] = verifiers_room.get_verifier(name, table=config.table, **options)
-        return verifiers[name].verify(problem, request["response_text"])
+        judged = verifiers[name].verify(problem, request["response_text"])
+        if not isinstance(judged, Verdict):
+            raise TypeError(f"verify gave {judged!r:.80}, which is no Verdict")
+        return judged
     except Exception as error:
-        return verdict.ungradable("verifier raised", f"{type(error).__name__}: {error}"[:500])
+        return raised.verdict_on(error, config.table.get(name, f"verifier {name!r}"))
 
 
 def main(argument: str, parent: int) -> None:

@@ -30,7 +30,7 @@ def side(*seconds: float, prompt_tokens: int = 7) -> dict:
         ({"group_size": 1}, "group_size=1 must be at least 2"),
         ({"warmup": 0}, "warmup=0 must be at least 1"),
         ({"staleness": -1}, "staleness=-1 must be at least 0"),
-        ({"shape": "9b"}, "shape='9b' must be one of llama-5m, qwen2-1.5b"),
+        ({"shape": "9b"}, "shape='9b' must be one of tiny-dense, llama-5m, smollm2-135m"),
         ({"trl_rows": 12}, "trl_rows=12 must divide the 64 samples"),
     ],
 )

@@ -76,6 +76,27 @@ def test_one_that_may_not_reward_says_why(old, new, said):
         packages.require_sound(package(SUM.replace(old, new)))
 
 
+@pytest.mark.bubblewrap
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("rng = random.Random(seed * 8 + level)", "rng = random", r"generate\(1, 109951\d+\) gave"),
+        ("random.Random(seed * 8 + level)", "random.Random()", r"generate\(1, 109951\d+\) gave"),
+        (
+            '"Add " +',
+            '"Add " + next(iter(set("abcdefgh"))) +',
+            r"question\(1, .*'Add [a-h]",
+        ),
+        ("return str(sum(", "return random.choice(['', '+']) + str(sum(", r"reference\("),
+        ("[str(sum(numbers[: i + 1])) for", "[str(random.random()) for", r"steps\("),
+    ],
+)
+def test_what_is_no_function_of_its_arguments_is_refused(old, new, said):
+    """Unseeded draws, a generator without a seed, the order of a set."""
+    with pytest.raises(ConfigError, match=f"{said}.* in another process, .* random.Random"):
+        packages.require_sound(package(SUM.replace(old, new)))
+
+
 def test_two_versions_of_a_package_are_named_by_age(tmp_path):
     newer, older = (
         packages.write(tmp_path, package(), []),

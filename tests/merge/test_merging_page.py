@@ -131,7 +131,7 @@ def test_a_recipe_fuses_by_a_method_of_your_own_and_finds_it_again(own_methods, 
     ("body", "said"),
     [
         ("class Mine: ...", "lacks equation, fuse"),
-        ("class Mine(merge.Method): ...", "no frozen dataclass"),
+        ("class Mine(merge.Method): ...", "neither a frozen dataclass of your own nor"),
         (
             "@dataclasses.dataclass\nclass Mine(merge.Method):\n    scale: float = 1e999",
             r"scale=inf must be finite",
@@ -147,3 +147,27 @@ def test_what_is_no_method_is_refused_in_one_line(tmp_path, capsys, body, said):
     assert re.search(said, line)
     with pytest.raises(ConfigError, match=said):
         named.choose(recipes.get_recipe("quickstart")(), ["--fused.method", f"{file}:Mine"])
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return given.base + given.nothing", r"mine.py:Mine, line 6, raised AttributeError"),
+        ("if given.base.sum() > 0: return given.base", r"line 6, raised TracerBoolConversionError"),
+        ("return given.base.sum()", r"gave float32\[\] for a piece of 1024 entries, and must give"),
+        ("return given.base > 0", r"gave bool\[1024\].* must give float32\[1024\]"),
+        ("return None", "gave a NoneType for"),
+        ("return merge.FusedLeaf(given.base, (), ())", "gave as kept nothing for"),
+    ],
+)
+def test_an_equation_that_fails_is_told_of_by_tensor_and_line(
+    own_methods, tmp_path, capsys, body, said
+):
+    (tmp_path / "mine.py").write_text(
+        "import dataclasses\nfrom loong_jax import merge\n@dataclasses.dataclass(frozen=True)\n"
+        f"class Mine(merge.Method):\n    def equation(self, given, known):\n        {body}\n"
+    )
+    stages = ["runs/quickstart/stages/sft", "--experts", "runs/quickstart/stages/rl_stem"]
+    assert cli.main(["merge", "mine.py:Mine", "--base", *stages, "--output", "out"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(rf"embedding \[8, 4\]: .*{said}", line)

@@ -21,14 +21,14 @@ RL_SHAPES = ("row_length", "rows", "score_rows")
 SFT_SHAPES = ("rows", "row_length", "micro_rows")
 CHANGED_SINCE = {  # what their recipes say otherwise today
     "problems": {"engine.cache_length", "engine.prefill_lengths", "stages.sft.row_length",
-                 "stages.sft.is_cold_start", "stages.rl.row_length", "stages.before"},
+                 "stages.sft.always_runs", "stages.rl.row_length", "stages.before"},
     "rl": {"engine.cache_length", "engine.prefill_lengths", "stages.rl.domains", "stages.before",
            "stages.rl.row_length", "stages.rl.score_rows", *EVALUATES},
     "sft": {"engine.cache_length", "engine.prefill_lengths", "stages.before",
             "stages.sft.row_length", *EVALUATES},
     "distill": {"engine.cache_length", "engine.prefill_lengths", "stages.sft.row_length",
                 *EVALUATES},
-    "agentic-mini": {"stages.sft.is_cold_start"},
+    "agentic-mini": {"stages.sft.always_runs"},
     "quickstart": FASTER
     | {f"stages.{name}.{f}" for name in ("rl_stem", "rl_logic", "rl_code", "general")
        for f in RL_SHAPES}
@@ -37,7 +37,7 @@ CHANGED_SINCE = {  # what their recipes say otherwise today
     | {f"stages.sft_continued.{field}" for field in SFT_SHAPES}
     | {f"stages.noise_{d}_{i}.{field}" for d in ("stem", "logic", "code") for i in range(6)
        for field in RL_SHAPES},
-    "environments": {"stages.sft.is_cold_start", "stages.before"},
+    "environments": {"stages.sft.always_runs", "stages.before"},
 }  # fmt: skip
 
 
@@ -132,3 +132,12 @@ def test_every_tag_names_a_class_and_every_kind_of_a_recipe_has_one():
     for name in recipes.RECIPES:
         kinds = kinds_of(configs.to_json(recipes.get_recipe(name)()))
         assert kinds <= {*config_kinds.KINDS, "dtype", "float", "path"}
+
+
+def test_a_cold_start_had_a_field_of_the_opposite_sense():
+    stage = recipes.get_recipe("problems")().stages["sft"]
+    saved = configs.to_json(stage)
+    for is_cold in (True, False):
+        older = {**saved, "is_cold_start": is_cold}
+        del older["always_runs"]
+        assert configs.from_json(older).always_runs is not is_cold

@@ -74,7 +74,7 @@ def test_without_a_file_those_of_the_run_that_it_starts_from_are_posed(tmp_path,
 def test_weights_that_are_given_need_no_cold_start(name):
     recipe = dataclasses.replace(recipes.get_recipe(name)(), start_from=Path("x"))
     assert "sft" not in starting._with_ends_tied(recipe).stages
-    kept = starting._with_ends_tied(recipe.with_stage("sft", is_cold_start=False)).stages
+    kept = starting._with_ends_tied(recipe.with_stage("sft", always_runs=True)).stages
     assert (kept["sft"].after, kept["rl"].after) == ("start", "sft")
     fresh = starting._with_ends_tied(dataclasses.replace(recipe, start_from=None)).stages
     assert next(iter(fresh)) == "sft"
@@ -163,7 +163,7 @@ def test_a_run_goes_on_by_its_directory_alone(tmp_path, monkeypatch):
     assert longer.optimizer.schedule.num_steps == 900  # which decides every rate so far
     with pytest.raises(ConfigError, match="is a run of the recipe 'quickstart', not of 'rl'"):
         chosen("rl", *here)
-    with pytest.raises(ConfigError, match=r"no run in .* to go on with, and no recipe was named"):
+    with pytest.raises(ConfigError, match=r"no recipe was named, and .* holds no run to resume"):
         chosen(None, "--run-dir", str(tmp_path / "none"))
     trained = []
     monkeypatch.setattr(
@@ -186,8 +186,8 @@ def test_a_recipe_of_ones_own_is_a_function_in_a_file(tmp_path, capsys):
     given = chosen(f"{file}:colder", "--seed", "3")
     assert (given.name, given.seed, given.stages["sft"].num_steps) == ("colder", 3, 5)
     for name, said in (
-        (f"{file}:hotter", "has no function 'hotter'"),
-        (f"{tmp_path / 'none.py'}:colder", "is no file"),
+        (f"{file}:hotter", "has no function and no class 'hotter'"),
+        (f"{tmp_path / 'none.py'}:colder", "is missing, which is to hold colder"),
         ("mine", "FILE.py:FUNCTION"),
     ):
         with pytest.raises(ConfigError, match=said):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from loong_jax import configs, options, own, recipes
+from loong_jax import cli, configs, options, own, recipes
 from loong_jax.data.response import FORMS
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator.changes import Assign
@@ -18,7 +18,7 @@ from loong_jax.orchestrator.dora import decide
 from loong_jax.rl.objectives import OBJECTIVES, TokenMean, clipped_gain
 from loong_jax.rl.optimizers import Muon
 from loong_jax.rl.rewards import group_advantages
-from loong_jax.run import named
+from loong_jax.run import named, train_help
 from tests.orchestrator.ledgers import ledger_of
 
 
@@ -138,7 +138,7 @@ def test_a_signal_and_a_clip_of_your_own_compute_and_are_read_again(recipe, tmp_
         ("bare", "lacks advantages"),
         ("other_ratio", "Choose one of TokenRatio"),
         ("raising", r"own.py:raising, line 30, raised AttributeError: .*objectiv"),
-        ("taking_nothing", "it takes the stage"),
+        ("taking_nothing", "it takes one argument, the stage"),
     ],
 )
 def test_what_is_wrong_in_a_file_of_your_own_is_one_line(recipe, tmp_path, function, said):
@@ -159,7 +159,7 @@ def test_one_of_your_own(recipe, tmp_path):
     assert got.stages["rl"].objective.reduction == TokenMean()
     with pytest.raises(ConfigError, match="Return one of Objective"):
         chosen(recipe, f"--rl.objective {tmp_path}/own.py:nothing")
-    with pytest.raises(ConfigError, match="has no function 'other'"):
+    with pytest.raises(ConfigError, match="has no function and no class 'other'"):
         chosen(recipe, f"--rl.objective {tmp_path}/own.py:other")
 
 
@@ -186,6 +186,13 @@ def test_a_scheduler_of_your_own_is_one_module(recipe, tmp_path, monkeypatch, ca
     monkeypatch.chdir(tmp_path)
     Path("gentle.py").write_text(code)
     got, left = chosen(recipe, command.partition("--start-from DIR ")[2])
+    shown = train_help.settings_that_matter("rl", got, "")
+    assert "--rl.scheduler gentle.py:GentlePolicy " in shown
+    assert re.search(r"--rl.scheduler.on-policy-steps 10 +of gentle.py:GentlePolicy", shown)
+    Path("gentle.py").write_text(code.replace("steps: int = 10", "steps: int = 10  # at first"))
+    shown = train_help.settings_that_matter("rl", got, "")
+    assert re.search(r"--rl.scheduler.on-policy-steps 10 +at first", shown)
+    assert len(re.findall(r"--rl.scheduler.max-staleness", shown)) == 1
     changed = options.parse_train("rl", "", got, left).config
     scheduler = changed.stages["rl"].scheduler
     before = recipe.stages["rl"].scheduler
@@ -232,13 +239,37 @@ def test_a_scheduler_in_a_recipe_of_your_own_is_kept_by_its_place(recipe, tmp_pa
     )
 
 
+def test_a_run_whose_file_is_gone_is_read_and_goes_on_once_it_is_there(recipe, tmp_path, capsys):
+    """To look at a run nothing of yours is needed; the file may lie elsewhere by then."""
+    file = tmp_path / "own.py"
+    file.write_text(SCHEDULERS)
+    run_dir = tmp_path / "run"
+    config, _ = chosen(recipe, f"--rl.scheduler {file}:Slow")
+    configs.open_run(config, run_dir)
+    (tmp_path / "new").mkdir()
+    moved = file.rename(tmp_path / "new" / "own.py")
+    assert configs.load(run_dir) == config
+    assert "--rl.scheduler own.py:Slow" in train_help.settings_that_matter("rl", config, "")
+    assert cli.main(["train", "--run-dir", str(run_dir)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{file} is missing, which is to hold Slow. Put it back there" in line
+    there, _ = chosen(configs.load(run_dir), f"--rl.scheduler {moved}:Slow")
+    named.try_own_parts(there)
+    (change,) = configs.open_run(there, run_dir)
+    assert (change.key, change.given) == ("stages.rl.scheduler.kind", f"{moved}:Slow")
+    moved.rename(moved.with_name("other.py"))
+    other, _ = chosen(there, f"--rl.scheduler {moved.with_name('other.py')}:Slow")
+    with pytest.raises(ConfigError, match=r"started with other settings: stages\.rl\.scheduler"):
+        configs.open_run(other, run_dir)
+
+
 def test_one_without_settings_and_one_that_is_no_scheduler(recipe, tmp_path):
     (tmp_path / "own.py").write_text(SCHEDULERS)
     got, _ = chosen(recipe, f"--rl.scheduler {tmp_path}/own.py:Slow")
     words = ["--rl.scheduler.groups-per-step", "5"]
     scheduler = options.parse_train("rl", "", got, words).config.stages["rl"].scheduler
     assert (scheduler.part.groups_per_step, scheduler.max_staleness) == (5, 0)
-    with pytest.raises(ConfigError, match=r"lacks groups_per_step, .*add_scheduler\.md says"):
+    with pytest.raises(ConfigError, match=r"lacks groups_per_step, .*add_scheduler\.md lists"):
         chosen(recipe, f"--rl.scheduler {tmp_path}/own.py:Nothing")
 
 
@@ -246,7 +277,7 @@ def test_one_without_settings_and_one_that_is_no_scheduler(recipe, tmp_path):
     "words", ["--rl.objective best", "--rl.scheduler now", "--rl.optimizer sgd"]
 )
 def test_a_name_that_is_none_lists_those_that_are(recipe, words):
-    with pytest.raises(ConfigError, match=r"names nothing\. Choose one of: [a-z-]+, [a-z-]+"):
+    with pytest.raises(ConfigError, match=r"is unknown\. Choose one of: [a-z-]+, [a-z-]+"):
         chosen(recipe, words)
 
 

@@ -131,7 +131,7 @@ def test_the_side_that_is_measured_on_must_hold_problems(tmp_path):
 
 def test_without_a_cold_start_what_came_after_it_begins_with_the_weights_given(file):
     full = recipes.get_recipe("problems")()
-    more = dataclasses.replace(full.stages["sft"], after="sft", is_cold_start=False)
+    more = dataclasses.replace(full.stages["sft"], after="sft", always_runs=True)
     recipe = dataclasses.replace(
         full, problems=settings(file), stages={**full.stages, "sft_continued": more}
     )

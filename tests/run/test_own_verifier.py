@@ -3,15 +3,18 @@
 A file of problems alone runs no program, however it names one.
 """
 
+import dataclasses
 import json
+import re
+import types
 
 import pytest
 
 from loong_jax import cli, configs, recipes, verifiers
 from loong_jax.data import json_files, problem_files
-from loong_jax.errors import ConfigError
+from loong_jax.errors import CheckpointError, ConfigError, VerifierError
 from loong_jax.recipes import FileProblems
-from loong_jax.run import named, own_admission, own_problems
+from loong_jax.run import evaluate, named, own_admission, own_problems
 from loong_jax.run.session import Judge
 from loong_jax.verifiers.pool import LocalVerifierPool, VerifierRequest
 from loong_jax.verifiers.worker import WorkerConfig
@@ -73,7 +76,7 @@ def test_lines_name_it_by_the_end_of_its_path_where_the_command_does_too(place):
         ):
             problem_files.read(file, () if name == NAME else [f"{place}/{NAME}"])
     assert problem_files.from_record({**line, "verifier": NAME}) is None
-    with pytest.raises(ConfigError, match="another of the name"):
+    with pytest.raises(ConfigError, match="two verifiers are named"):
         problems(place, verifiers=(NAME, f"other/{NAME}"))
 
 
@@ -124,6 +127,77 @@ def test_a_run_admits_it_and_finds_it_again(place, monkeypatch):
     (place / "json_value.py").write_text("class JsonVerifier:\n    broken\n")
     with pytest.raises(ConfigError, match=r"json_value\.py, line 2, raised NameError"):
         named.try_own_parts(again)
+
+
+RAISING = """
+from loong_jax.verifiers import verdict
+class Raising:
+    def verify(self, problem, response_text):
+        if problem.gold.startswith("[1"):
+            return problem.nothing
+        if problem.gold.startswith("[2"):
+            return True
+        return {problem.gold: verdict.correct()}[""]
+    def close(self): ...
+"""
+
+
+def test_what_it_raises_is_told_of_by_line_once_per_kind(place, caplog):
+    (place / "raising.py").write_text(RAISING)
+    name = f"{place}/raising.py:Raising"
+    records = [json.loads(line) for line in (place / "pairs.jsonl").read_text().splitlines()]
+    file = json_files.write_jsonl(place / "few.jsonl", [{**r, "verifier": name} for r in records])
+    given = problems(place, verifiers=(name,), file=file)
+    pool = LocalVerifierPool(1, WorkerConfig(table=own_problems.verifiers_of(given)))
+    judge = Judge(pool)
+    posed = [one.problem for one in own_problems.read(given).posed]
+    try:
+        with pytest.raises(VerifierError) as failed:
+            own_admission.require(given, judge, place)
+        with caplog.at_level("WARNING"):
+            rollouts = [types.SimpleNamespace(text="x")] * len(posed)
+            judge(posed, rollouts)
+            judge(posed, rollouts)
+    finally:
+        pool.close()
+    first, *others, remedy = str(failed.value).splitlines()
+    assert (
+        first == f"{name}, line 9, raised KeyError: '' (160 of 400 answers that are to be right)."
+    )
+    assert [re.sub(r".*raised (\w+).*\((\d+) of .*", r"\1 \2", one) for one in others] == [
+        "AttributeError 220", "TypeError 20",
+    ]  # fmt: skip
+    assert "no answer makes `verify` raise" in remedy
+    assert len(caplog.records) == 3  # twice as many are no news
+    assert "So 160 of 400 answers could not be judged" in caplog.messages[0]
+    cases = json_files.write_jsonl(place / "cases.jsonl", [{"answer": "1", "gold": "1"}] * 20)
+    assert cli.main(["verify", name, "--input", str(cases), "--output", "verdicts.jsonl"]) == 0
+    assert len(caplog.records) == 5  # of twenty the first and the tenth
+    with pytest.raises(VerifierError, match=r"raising.py:Raising, line 9, raised KeyError"):
+        own_admission._admit(
+            "raising.py:Raising", own_problems.read(given).posed, own_problems.verifiers_of(given)
+        )
+
+
+def test_an_evaluation_needs_its_file_where_its_problems_do(place):
+    moved = (place / "json_value.py").rename(place / "gone.py")
+    given = problems(place, verifiers=(f"{place}/{NAME}",))
+    recipe = dataclasses.replace(recipes.get_recipe("problems")(), problems=given)
+    run_dir = place / "run"
+    configs.open_run(recipe, run_dir)
+    (run_dir / "stages/rl").mkdir(parents=True)
+    options = evaluate.EvalOptions(run_dir=run_dir)
+    with pytest.raises(ConfigError, match=f"{place}/json_value.py is missing"):
+        evaluate.evaluate(options)
+    moved.rename(place / "json_value.py")
+    with pytest.raises(CheckpointError):  # the weights, which this test does without
+        evaluate.evaluate(options)
+    (place / "json_value.py").unlink()
+    json_files.write_jsonl(
+        place / "sums.jsonl", [{"prompt": "1+1=", "gold": "2", "verifier": "math"}]
+    )
+    with pytest.raises(CheckpointError):
+        evaluate.evaluate(dataclasses.replace(options, problems=place / "sums.jsonl"))
 
 
 def test_ray_workers_read_it(place, monkeypatch):

@@ -88,7 +88,9 @@ class Method:
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
         if cls.weights_are not in (known := ("any", "shares", "none")):
-            raise ConfigError(f"weights_are={cls.weights_are!r} is none of {', '.join(known)}.")
+            raise ConfigError(
+                f"weights_are={cls.weights_are!r} is unknown. Choose one of {', '.join(known)}."
+            )
 
     def __post_init__(self):
         for name, value in self.settings().items():
@@ -116,7 +118,10 @@ class Method:
 
     def equation(self, given: Inputs, known: Known) -> "Array | FusedLeaf":
         """The merged entries, and which were left out where some are."""
-        raise NotImplementedError
+        raise ConfigError(
+            f"{type(self).__name__} has no equation. Write `def equation(self, given, known):` in "
+            "it; docs/how-to/add_merge_method.md says what it is given."
+        )
 
     def fuse(self, given: Inputs, known: Known) -> FusedLeaf:
         """The `equation`, but NaN where a delta is not finite: a mask, a threshold or an election

@@ -1,7 +1,7 @@
 """Dense decoders: Llama, Qwen2 and Qwen3."""
 
 from loong_jax.models.dense.cache import KeyValueCache
-from loong_jax.models.dense.config import DenseConfig
+from loong_jax.models.dense.config import SHAPES, DenseConfig
 from loong_jax.models.dense.model import (
     DenseDecoder,
     DenseOutput,
@@ -10,6 +10,7 @@ from loong_jax.models.dense.model import (
 )
 
 __all__ = [
+    "SHAPES",
     "DenseConfig",
     "DenseDecoder",
     "DenseOutput",

@@ -1,6 +1,7 @@
 """Sizes of a dense decoder: Llama, Qwen2, Qwen3. Source: their published configs."""
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 import jax.numpy as jnp
@@ -117,6 +118,21 @@ class DenseConfig:
         return cls(**(sizes | changes))
 
     @classmethod
+    def llama_5m(cls, **changes) -> "DenseConfig":
+        """Five million parameters, in the proportions of Llama, for measurements on a CPU."""
+        sizes: dict[str, Any] = dict(
+            vocab_size=512,
+            hidden_size=256,
+            num_layers=6,
+            num_heads=4,
+            num_kv_heads=2,
+            head_dim=64,
+            ffn_hidden_size=768,
+            tied=True,
+        )
+        return cls(**(sizes | changes))
+
+    @classmethod
     def smollm2(cls, **changes) -> "DenseConfig":
         """SmolLM2-135M: 134.5 million parameters."""
         sizes: dict[str, Any] = dict(
@@ -131,6 +147,23 @@ class DenseConfig:
             rms_norm_eps=1e-5,
             rope_theta=1e5,
             max_position=8192,
+        )
+        return cls(**(sizes | changes))
+
+    @classmethod
+    def qwen2_1b5(cls, **changes) -> "DenseConfig":
+        """Qwen2-1.5B: 1.5 billion parameters."""
+        sizes: dict[str, Any] = dict(
+            vocab_size=151_936,
+            hidden_size=1536,
+            num_layers=28,
+            num_heads=12,
+            num_kv_heads=2,
+            head_dim=128,
+            ffn_hidden_size=8960,
+            qkv_bias=True,
+            tied=True,
+            rope_theta=1e6,
         )
         return cls(**(sizes | changes))
 
@@ -152,3 +185,12 @@ class DenseConfig:
             param_dtype=jnp.bfloat16,
         )
         return cls(**(sizes | changes))
+
+
+SHAPES: Mapping[str, Callable[..., DenseConfig]] = {  # by name on the command line
+    "tiny-dense": DenseConfig.tiny,
+    "llama-5m": DenseConfig.llama_5m,
+    "smollm2-135m": DenseConfig.smollm2,
+    "qwen2-1.5b": DenseConfig.qwen2_1b5,
+    "qwen2.5-7b": DenseConfig.qwen25_7b,
+}

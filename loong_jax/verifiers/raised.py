@@ -1,0 +1,63 @@
+"""Exceptions of verifiers: ungradable verdicts, told of once per kind, and counted."""
+
+import collections
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from loong_jax.errors import LoongError, raised
+from loong_jax.verifiers import verdict
+from loong_jax.verifiers.verdict import Verdict
+
+REASON = "verifier raised"
+_MAX_CHARS = 500
+
+
+class Kind(NamedTuple):
+    """Exceptions of one type from one line."""
+
+    first: str  # FILE.py:CLASS, line N, raised TYPE: text
+    count: int
+
+
+def verdict_on(error: Exception, place: str) -> Verdict:
+    """The verdict on an answer where `place` raised: FILE.py:CLASS, or the name of one of ours."""
+    file = str(Path(place.rpartition(":")[0]).resolve())
+    text = str(error) if isinstance(error, LoongError) else f"{place}{raised(error, file)}"
+    return verdict.ungradable(REASON, text[:_MAX_CHARS])
+
+
+def kinds(verdicts: Iterable[Verdict]) -> list[Kind]:
+    """The kinds among verdicts, in the order in which they came first."""
+    found: dict[str, list[str]] = {}
+    for judged in verdicts:
+        if judged.reason == REASON:
+            found.setdefault(_kind(judged.evidence), []).append(judged.evidence)
+    return [Kind(texts[0], len(texts)) for texts in found.values()]
+
+
+class RaisedWatch:
+    """Warns of every kind when it comes first, and again whenever its count has grown tenfold."""
+
+    def __init__(self, warn: Callable[[str], None]):
+        self._warn, self._num_judged = warn, 0
+        self._counts, self._next = collections.Counter[str](), collections.Counter[str]()
+
+    def seen(self, verdicts: Iterable[Verdict]) -> None:
+        verdicts = list(verdicts)
+        self._num_judged += len(verdicts)
+        for first, count in kinds(verdicts):
+            kind = _kind(first)
+            self._counts[kind] += count
+            if self._counts[kind] >= max(1, self._next[kind]):
+                self._next[kind] = 10 * self._counts[kind]
+                self._warn(
+                    f"{first}. So {self._counts[kind]} of {self._num_judged} answers could not be "
+                    "judged, and count for nothing. Correct it there."
+                )
+
+
+def _kind(evidence: str) -> str:
+    found = re.match(r".*? raised \w+", evidence)
+    return found[0] if found else evidence
