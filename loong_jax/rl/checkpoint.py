@@ -22,6 +22,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
+from jax.sharding import SingleDeviceSharding
 
 from loong_jax import checksums
 from loong_jax.data import disk
@@ -239,7 +240,10 @@ class Stored:
 
 def _on_devices(array: np.ndarray, place: jax.sharding.Sharding) -> jax.Array:
     indices = place.addressable_devices_indices_map(array.shape)
-    parts = [jax.device_put(array[index], device) for device, index in indices.items()]
+    parts = [
+        jax.device_put(array[i], SingleDeviceSharding(device, memory_kind=place.memory_kind))
+        for device, i in indices.items()
+    ]
     return jax.make_array_from_single_device_arrays(
         array.shape, place, jax.block_until_ready(parts)
     )
