@@ -90,5 +90,6 @@ def sum_of_bits(array: Shaped[Array, "..."]) -> UInt32[Array, ""]:
     """The checksum `of_array`, computed on the devices that hold the parts."""
     if array.dtype == bool:
         return jnp.sum(array, dtype=jnp.uint32)
+    array = jax.device_put(array, jax.memory.Space.Device)  # of host memory, as moments may be
     words = jax.lax.bitcast_convert_type(array, f"uint{8 * array.dtype.itemsize}")
     return jnp.sum(words.astype(jnp.uint32), dtype=jnp.uint32)

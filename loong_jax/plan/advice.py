@@ -35,6 +35,9 @@ def _memory(plan: "Plan") -> list[str]:
             f"doubling fsdp or expert on twice the chips frees {_size(state / 2)} of "
             "weights and optimizer"
         )
+    moments = by_kind.get("optimizer", 0.0)
+    if request.mode == "train" and not request.offload_moments and moments > excess:
+        said.append(f"--offload-moments keeps {_size(moments)} of moments in host memory")
     temporary = sum(size for kind, size in by_kind.items() if kind.startswith("temporary"))
     rows = request.batch // request.num_batch_shards
     if temporary > excess and request.mode == "train" and rows > request.num_microbatches:

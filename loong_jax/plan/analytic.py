@@ -17,7 +17,8 @@ from loong_jax.plan.topology import Topology
 from loong_jax.plan.torus import LINK_EFFICIENCY
 from loong_jax.sharding import MESH_AXES
 
-_STATE_BYTES = 12 + 2 + 2  # per weight: masters and two moments, the bf16 copy, its gradient
+_STATE_BYTES = 4 + 2 + 2  # per weight: the master, its bf16 copy, its gradient
+_MOMENT_BYTES = 8  # per weight: both, unless they lie in host memory
 _EXCHANGE_BANDWIDTH = 200e9  # of the expert all-to-all, per chip
 _BUFFER_FACTOR = 1.25
 
@@ -70,6 +71,7 @@ class _Step:
     length: int
     num_microbatches: int
     tensor_cuts: TensorCuts
+    offload_moments: bool
 
     @property
     def own_sequences(self) -> bool:
@@ -135,7 +137,8 @@ class _Step:
     def hbm_bytes(self) -> float:
         config, made, tensor = self.config, self.counts, self.mesh["tensor"]
         weights = self.resting_weights() + made.tables / self.expert_parts
-        memory = (_STATE_BYTES if self.is_training else 2) * weights
+        per_weight = _STATE_BYTES + (0 if self.offload_moments else _MOMENT_BYTES)
+        memory = (per_weight if self.is_training else 2) * weights
         memory += self.cache_bytes()
         tokens = self.tokens / self.num_microbatches
         memory += tokens * (10 * config.vocab_size / tensor + 8 * config.ffn_hidden_size)
@@ -205,6 +208,7 @@ def estimate(
     length: int,
     num_microbatches: int = 1,
     tensor_cuts: TensorCuts = "heads",
+    offload_moments: bool = False,
 ) -> Estimate:
     """Memory and time of a mode on a mesh; `batch` and `length` as in a request."""
     step = _Step(
@@ -216,6 +220,7 @@ def estimate(
         length=length,
         num_microbatches=num_microbatches,
         tensor_cuts=tensor_cuts,
+        offload_moments=offload_moments,
     )
     return Estimate(
         mesh=dict(mesh),
@@ -236,6 +241,7 @@ def ranked(
     length: int,
     num_microbatches: int = 1,
     tensor_cuts: TensorCuts = "heads",
+    offload_moments: bool = False,
 ) -> list[Estimate]:
     """Estimates of all meshes: those that fit first, faster ones before slower ones.
 
@@ -256,6 +262,7 @@ def ranked(
             length=length,
             num_microbatches=num_microbatches,
             tensor_cuts=tensor_cuts,
+            offload_moments=offload_moments,
         )
         seconds = made.step_s / (batch or shards)
         found.append((not made.fits(topology), seconds, made))

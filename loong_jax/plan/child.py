@@ -62,6 +62,7 @@ def _compile(program: Program, request: Request, text: Path) -> dict[str, Any]:
         "runs": program.runs,
         "resident": dict(program.resident),
         "arguments": programs.bytes_by_kind(program),
+        "host_bytes": programs.host_bytes(program),
         "shardings": programs.shardings(program),
     }
     start = time.perf_counter()

@@ -48,6 +48,7 @@ class PlanOptions:
     batch: int | None = None  # sequences over all devices; default one per device that takes any
     length: int | None = None  # tokens per sequence, or context in decode; 4096, 5120 in decode
     num_microbatches: int = 1  # gradient accumulation
+    offload_moments: bool = False  # train: those of the optimizer lie in host memory
     num_steps: int = 1  # decode: steps in one call, as the engine decodes by blocks
     num_drafts: int = 0  # decode: tokens drafted and verified per step and sequence
     acceptance: float = 0.8  # the chance that a drafted token stays
@@ -123,6 +124,11 @@ def check_meaning(chosen: PlanOptions) -> None:
         raise ConfigError(
             f"--remat {chosen.remat} in mode {chosen.mode}: train alone has a backward pass to "
             "keep anything for. Leave it out, or change --mode."
+        )
+    if chosen.offload_moments and chosen.mode != "train":
+        raise ConfigError(
+            f"--offload-moments in mode {chosen.mode}: train alone has an optimizer. Leave it out, "
+            "or change --mode."
         )
     if chosen.acceptance != _default("acceptance") and not chosen.num_drafts:
         raise ConfigError(
@@ -221,6 +227,7 @@ def make_request(
         batch=chosen.batch or shards,
         length=_length(chosen),
         num_microbatches=chosen.num_microbatches,
+        offload_moments=chosen.offload_moments,
         num_steps=chosen.num_steps,
         num_drafts=chosen.num_drafts,
         acceptance=chosen.acceptance if chosen.num_drafts else 0.0,
@@ -286,6 +293,7 @@ def _ranked(chosen: PlanOptions, config: ModelConfig, topology: Topology) -> lis
         length=_length(chosen),
         num_microbatches=chosen.num_microbatches,
         tensor_cuts=_tensor_cuts(chosen),
+        offload_moments=chosen.offload_moments,
     )
     if not ranked:
         divided, other = chosen.model, "a smaller topology"

@@ -50,6 +50,7 @@ class Compiled:
     resident: Mapping[str, float] = dataclasses.field(default_factory=dict)
     runs: float = 1
     name: str = "step"
+    host_bytes: float = 0.0  # for each device, of the arguments in host memory
 
 
 def compile_ahead(
@@ -107,6 +108,7 @@ def load(directory: Path) -> list[Compiled]:
             resident=found["resident"],
             runs=found["runs"],
             name=name,
+            host_bytes=found["host_bytes"],
         )
         for name, found in result["programs"].items()
     ]

@@ -7,7 +7,7 @@ from typing import Any
 from loong_jax.models import families
 from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe.config import MoEConfig
-from loong_jax.plan import times
+from loong_jax.plan import times, units
 from loong_jax.plan.analytic import Estimate
 from loong_jax.plan.compiled import Compiled
 from loong_jax.plan.plan import GB, REFERENCE_BANDWIDTH, Plan, Timing, bytes_by_kind
@@ -36,6 +36,10 @@ _OF_A_TRAINER = (
     "a step is {runs} x accumulate and one update, the programs of the trainer of `loong train`; "
     "memory is that of the fullest moment of these and of scoring, on devices that no replica "
     "shares and that keep no older version of the policy"
+)
+_OFFLOADED = (
+    "moments lie in host memory, {size} for each device, and go to it and back once in an update; "
+    "no table of Google's states how fast, so that the time on PCIe is not included"
 )
 _NO_LATER_ROUNDS = (
     "every expert receives no more rows than the exchange's buffers hold, so later rounds of "
@@ -76,6 +80,9 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
     ]
     if request.mode == "train":
         stated.append(_OF_A_TRAINER.format(runs=request.num_microbatches))
+    if request.offload_moments:
+        size = units.of_size(plan.host_bytes).show(plan.host_bytes, 2)
+        stated.append(_OFFLOADED.format(size=size))
     if request.topology.num_slices > 1:
         stated.append(
             f"between slices {chip.dcn_bandwidth / GB:g} GB/s per chip over the data-centre network"
@@ -126,6 +133,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "fits": plan.fits,
         "hbm_per_device_gb": plan.hbm_bytes / GB,
         "hbm_limit_gb": plan.hbm_limit / GB,
+        "host_memory_per_device_gb": plan.host_bytes / GB,
         "hbm_by_kind_gb": {kind: size / GB for kind, size in plan.hbm_by_kind.items()},
         "programs": {program.name: _program(plan, program) for program in plan.programs},
         "shardings": {k: v for program in plan.programs for k, v in program.shardings.items()},

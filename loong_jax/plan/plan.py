@@ -96,6 +96,11 @@ class Plan:
         return sum(self.hbm_by_kind.values())
 
     @property
+    def host_bytes(self) -> float:
+        """Bytes of host memory that one device needs."""
+        return max(program.host_bytes for program in self.programs)
+
+    @property
     def fits(self) -> bool:
         refused = any(program.out_of_memory is not None for program in self.programs)
         return not refused and self.hbm_bytes <= self.hbm_limit

@@ -25,7 +25,8 @@ from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.parameters import Weights
 from loong_jax.plan.request import Request
-from loong_jax.rl import batching, objectives, optimizers, policy_model, trainer
+from loong_jax.rl import batching, objectives, offload, optimizers, policy_model, trainer
+from loong_jax.rl.optimizers import Optimizer
 from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rl.trainer import TrainerPrograms, TrainState
 from loong_jax.sharding import ShardingRules, decoding_rules
@@ -102,7 +103,13 @@ def build(request: Request, rules: ShardingRules) -> dict[str, Program]:
     if request.mode == "train":
         shape = request.batch // request.num_microbatches, request.length
         return train_programs(
-            config, rules, graphdef, weights, shape, num_microbatches=request.num_microbatches
+            config,
+            rules,
+            graphdef,
+            weights,
+            shape,
+            num_microbatches=request.num_microbatches,
+            offload_moments=request.offload_moments,
         )
     made = (_prefill if request.mode == "prefill" else _decode)(request, rules, graphdef, weights)
     return {request.mode: made}
@@ -127,12 +134,16 @@ _KINDS = ("weights", "masters", "gradients", "state")  # of arguments; all other
 
 
 def trainer_of(
-    config: ModelConfig, rules: ShardingRules, graphdef: nnx.GraphDef, length: int
+    config: ModelConfig,
+    rules: ShardingRules,
+    graphdef: nnx.GraphDef,
+    length: int,
+    optimizer: Optimizer = OPTIMIZER,
 ) -> tuple[PolicyModel, TrainerPrograms]:
     """The policy and the programs that a run would have for it, with LongCat's objective."""
     policy = policy_model.policy_of(graphdef, config, 1e-4, rules=rules)
     objective = objectives.longcat_objective(group_size=8, max_response_tokens=length)
-    return policy, trainer.make_programs(policy, objective, OPTIMIZER, 0)
+    return policy, trainer.make_programs(policy, objective, optimizer, 0)
 
 
 def train_programs(
@@ -143,14 +154,14 @@ def train_programs(
     shape: tuple[int, int],
     *,
     num_microbatches: int = 1,
+    offload_moments: bool = False,
 ) -> dict[str, Program]:
     """The programs of a trainer for micro-batches of `shape[0]` rows of `shape[1]` tokens: scoring,
     the gradients of each, and an update.
     """
-    policy, made = trainer_of(config, rules, graphdef, shape[1])
-    with rules.scope():
-        initial = functools.partial(trainer.initial_state, policy, OPTIMIZER)
-        state = trainer.on_mesh(rules, jax.eval_shape(initial, weights))
+    optimizer = dataclasses.replace(OPTIMIZER, offload_moments=offload_moments)
+    policy, made = trainer_of(config, rules, graphdef, shape[1], optimizer)
+    state = trainer.abstract_state(policy, optimizer, weights)
     batch = batching.shapes(made.layout, rules, *shape)
     calls = trainer.calls(made, policy, state, batch, trainer.on_mesh(rules, weights))
     held = _bytes_of("state", state)
@@ -278,6 +289,12 @@ def bytes_by_kind(program: Program) -> dict[str, int]:
     return total
 
 
+def host_bytes(program: Program) -> int:
+    """Bytes of the arguments in host memory, for one device."""
+    leaves = jax.tree.leaves(program.arguments)
+    return sum(_part_bytes(leaf) for leaf in leaves if offload.is_on_host(leaf))
+
+
 def _bytes_of(kind: str, argument: Any) -> dict[str, int]:
     parts = {kind: argument}
     if isinstance(argument, TrainState):
@@ -303,6 +320,10 @@ def _show_axes(axes: Any) -> str:
 
 
 def _device_bytes(array: jax.ShapeDtypeStruct) -> int:
+    return 0 if offload.is_on_host(array) else _part_bytes(array)
+
+
+def _part_bytes(array: jax.ShapeDtypeStruct) -> int:
     shape = array.shape if array.sharding is None else array.sharding.shard_shape(array.shape)
     size = jnp.dtype(array.dtype).itemsize
     for dimension in shape:

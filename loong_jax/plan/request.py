@@ -55,6 +55,7 @@ class Request:
     batch: int
     length: int
     num_microbatches: int = 1
+    offload_moments: bool = False  # training: they lie in host memory between updates
     num_steps: int = 1  # decoding: steps of one call, a block of the engine's
     num_drafts: int = 0  # decoding: drafted tokens that a step verifies, per sequence
     acceptance: float = 0.0  # the chance that a drafted token stays
@@ -167,6 +168,7 @@ class Request:
             "batch": self.batch,
             "length": self.length,
             "num_microbatches": self.num_microbatches,
+            "offload_moments": self.offload_moments,
             "num_steps": self.num_steps,
             "num_drafts": self.num_drafts,
             "acceptance": self.acceptance,

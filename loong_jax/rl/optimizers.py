@@ -80,6 +80,7 @@ class AdamW:
     weight_decay: float = 0.0  # not on norms, biases and other vectors
     max_grad_norm: float = 1.0
     moments_dtype: DTypeLike = jnp.float32  # what both moments are kept in between steps
+    offload_moments: bool = False  # between steps they lie in host memory
 
     def __post_init__(self):
         _check_adam(self)
@@ -101,6 +102,7 @@ class Muon:
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
     moments_dtype: DTypeLike = jnp.float32  # what momentum and moments are kept in between steps
+    offload_moments: bool = False  # between steps they lie in host memory
 
     def __post_init__(self):
         if not 0 <= self.momentum < 1 or not self.update_rms > 0:
@@ -260,8 +262,7 @@ def _longer_side(weight: Array, axes: tuple[tuple[int, ...], tuple[int, ...]] | 
     return math.sqrt(max(sides, default=1))
 
 
-def clip_by_norm(gradient: Weights, max_norm: float) -> tuple[Weights, Float[Array, ""]]:
-    """The gradient scaled down to the norm `max_norm` where longer, and its norm before."""
-    norm = optax.tree.norm(gradient)
+def clip_by_norm(gradient: Weights, norm: Float[Array, ""], max_norm: float) -> Weights:
+    """A gradient or a part of one, scaled down where `norm`, that of the whole, is longer."""
     factor = jnp.minimum(1.0, max_norm / jnp.maximum(norm, 1e-12))
-    return jax.tree.map(lambda g: g * factor, gradient), norm
+    return jax.tree.map(lambda g: g * factor, gradient)

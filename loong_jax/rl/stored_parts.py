@@ -16,6 +16,7 @@ import jax
 import numpy as np
 import tensorstore
 from etils import epath
+from jax.sharding import SingleDeviceSharding
 
 Index = tuple[slice, ...]  # start and stop on every axis
 
@@ -121,7 +122,9 @@ def by_shares(
     shares = {}
     for spans, devices in devices_of.items():
         share = read(tuple(slice(*span) for span in spans))
-        shares |= {device: jax.device_put(share, device) for device in devices}
+        for device in devices:
+            own = SingleDeviceSharding(device, memory_kind=place.memory_kind)
+            shares[device] = jax.device_put(share, own)
         jax.block_until_ready(list(shares.values()))
         del share
         gc.collect(0)  # else JAX holds what it copied to devices until its next turn

@@ -15,13 +15,21 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from loong_jax.errors import ConfigError
 from loong_jax.models import parameters
 from loong_jax.models.parameters import Weights
-from loong_jax.rl import checkpoint, objectives, optimizers, policy_model, routing_replay
+from loong_jax.rl import (
+    checkpoint,
+    objectives,
+    offload,
+    optimizers,
+    policy_model,
+    routing_replay,
+)
 from loong_jax.rl.batching import Layout, TrajectoryBatch
 from loong_jax.rl.objectives import LossSums, Objective
 from loong_jax.rl.optimizers import Optimizer
@@ -84,12 +92,22 @@ def initial_state(model: PolicyModel, optimizer: Optimizer, weights: Weights) ->
     """State before the first step, with the weights copied, since the state will be donated."""
     with model.rules.scope():
         masters = jax.tree.map(_master, weights)
-        return TrainState(
-            jnp.zeros((), jnp.int32),
-            masters,
-            _transformation(model, optimizer, masters).init(masters),
-            model.initial_memory(),
-        )
+        init: Any = _transformation(model, optimizer, masters).init
+        if optimizer.offload_moments:  # in one program, or all would be on the devices at once
+            init = jax.jit(lambda masters, init=init: offload.to_host(init(masters)))
+        optimizer_state = init(masters)
+        step = jnp.zeros((), jnp.int32)
+        return TrainState(step, masters, optimizer_state, model.initial_memory())
+
+
+def abstract_state(model: PolicyModel, optimizer: Optimizer, weights: Weights) -> TrainState:
+    """The shapes of `initial_state`, which know where they lie on the model's mesh."""
+    with model.rules.scope():
+        made = jax.eval_shape(functools.partial(initial_state, model, optimizer), weights)
+    made = on_mesh(model.rules, made)
+    if optimizer.offload_moments:
+        made = made._replace(optimizer_state=offload.waiting(made.optimizer_state))
+    return made
 
 
 def _master(weight: Array) -> Array:
@@ -180,21 +198,28 @@ def apply_gradient(
 
     A gradient that is not finite changes neither; the step still counts, and `grad_norm` shows it.
     """
-    transformation = _transformation(model, optimizer, state.weights)
-    gradient, norm = optimizers.clip_by_norm(gradient, optimizer.max_grad_norm)
+    norm = optax.tree.norm(gradient)
     rate = optimizers.learning_rate(optimizer.schedule, state.step)
-    update = partitioned_freely(transformation.update, (gradient, state.optimizer_state))
-    direction, optimizer_state = update(gradient, state.optimizer_state, state.weights)
-    weights = jax.tree.map(lambda w, d: (w - rate * d).astype(w.dtype), state.weights, direction)
-    weights, memory = model.update_controllers(weights, state.memory, load)
     is_finite = jnp.isfinite(norm)
-    changed = jax.tree.map(
-        lambda new, old: jnp.where(is_finite, new, old),
-        (weights, optimizer_state, memory),
-        (state.weights, state.optimizer_state, state.memory),
-    )
+
+    def selected(new: Any, old: Any) -> Any:
+        return jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), new, old)
+
+    def update(weights: Weights, gradient: Weights, before: Any, /) -> tuple[Weights, Any]:
+        transformation = _transformation(model, optimizer, weights)
+        gradient = optimizers.clip_by_norm(gradient, norm, optimizer.max_grad_norm)
+        direct = partitioned_freely(transformation.update, (gradient, before))
+        direction, after = direct(gradient, before, weights)
+        made = jax.tree.map(lambda w, d: (w - rate * d).astype(w.dtype), weights, direction)
+        return selected((made, after), (weights, before))
+
+    if optimizer.offload_moments:
+        update = offload.streamed(update, lambda w: _transformation(model, optimizer, w).init(w))
+    weights, optimizer_state = update(state.weights, gradient, state.optimizer_state)
+    controlled, memory = model.update_controllers(weights, state.memory, load)
+    weights, memory = selected((controlled, memory), (weights, state.memory))
     return (
-        TrainState(state.step + 1, *changed),
+        TrainState(state.step + 1, weights, optimizer_state, memory),
         {"grad_norm": norm, "learning_rate": rate},
     )
 
@@ -392,9 +417,8 @@ def shardings(
     mesh = model.rules.mesh
     if mesh is None:
         return checkpoint.as_numpy
-    with model.rules.scope():
-        like = jax.eval_shape(functools.partial(initial_state, model, optimizer), template)
-    trees = {"weights": like.weights, "versions": whole}
+    like = abstract_state(model, optimizer, template)
+    trees = {"weights": like.weights, "versions": on_mesh(model.rules, whole)}
     known = {
         f"{name}/{path}": leaf
         for name, tree in trees.items()
@@ -404,8 +428,7 @@ def shardings(
 
     def of_name(name: str) -> NamedSharding | None:
         leaf = known.get(re.sub(r"^versions/#\d+/", "versions/", name))
-        spec = getattr(leaf.sharding, "spec", PartitionSpec()) if leaf is not None else None
-        return None if spec is None else NamedSharding(mesh, spec)
+        return None if leaf is None else leaf.sharding
 
     return of_name
 
@@ -418,18 +441,14 @@ def from_arrays(
 
     Checkpoints from before masters were float32 hold bfloat16 ones; they are widened.
     """
+    like = abstract_state(model, optimizer, template)
     with model.rules.scope():
-        like = jax.eval_shape(functools.partial(initial_state, model, optimizer), template)
-        return _from_arrays(like, arrays)
-
-
-def _from_arrays(like: TrainState, arrays: Mapping[Any, Any]) -> TrainState:
-    return TrainState(
-        jnp.asarray(arrays["step"], jnp.int32),
-        _restored(like.weights, checkpoint.by_path(arrays["weights"])),
-        _restored(like.optimizer_state, arrays["optimizer"]),
-        checkpoint.from_plain(like.memory, arrays.get("memory", {})),
-    )
+        return TrainState(
+            jnp.asarray(arrays["step"], jnp.int32),
+            _restored(like.weights, checkpoint.by_path(arrays["weights"])),
+            _restored(like.optimizer_state, arrays["optimizer"]),
+            checkpoint.from_plain(like.memory, arrays.get("memory", {})),
+        )
 
 
 def _restored(like: Any, plain: Mapping[str, Any]) -> Any:
@@ -440,4 +459,10 @@ def _restored(like: Any, plain: Mapping[str, Any]) -> Any:
         else a
         for name, a in plain.items()
     }
-    return checkpoint.from_plain(like, wide)
+    placed = {
+        name: jax.device_put(a, jax.memory.Space.Host)
+        if name in wanted and offload.is_on_host(wanted[name])
+        else a
+        for name, a in wide.items()
+    }
+    return checkpoint.from_plain(like, placed)

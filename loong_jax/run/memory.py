@@ -37,6 +37,7 @@ class Need(NamedTuple):
     replica: float  # on a device that replicas have to themselves; 0 where there is none
     lower: str  # which setting makes it less
     is_estimate: bool = False
+    is_on_host: bool = False  # bytes in the memory of this process, and none on a device
 
 
 def needs(recipe: Recipe, name: str) -> list[Need]:
@@ -59,7 +60,8 @@ def compiled_needs(recipe: Recipe, name: str) -> list[Need]:
 
 def total(found: list[Need]) -> float:
     """Bytes on the fullest device."""
-    return max(sum(need.trainer for need in found), sum(need.replica for need in found))
+    there = [need for need in found if not need.is_on_host]
+    return max(sum(need.trainer for need in there), sum(need.replica for need in there))
 
 
 class _Trained(NamedTuple):
@@ -82,8 +84,7 @@ def _trained(recipe: Recipe, stage: Any, rules: ShardingRules) -> _Trained:
             make = functools.partial(lora.initial_adapters, policy, stage.lora)
             trained = jax.eval_shape(make, frozen, jax.random.key(0))
             policy = lora.lora_policy(policy, stage.lora)
-        initial = functools.partial(trainer.initial_state, policy, stage.optimizer)
-        state = jax.eval_shape(initial, trained)
+        state = trainer.abstract_state(policy, stage.optimizer, trained)
         return _Trained(policy, weights, state, frozen, jax.eval_shape(policy.published, weights))
 
 
@@ -93,10 +94,13 @@ def _needs(recipe: Recipe, stage: Any) -> Iterator[Need]:
     _, weights, state, frozen, published = _trained(recipe, stage, rules)
     masters = _bytes(state.weights, rules)
     yield Need("weights that train, float32", masters, 0, "--mesh.fsdp, --lora")
-    moments = _bytes(state.optimizer_state, rules)
-    yield Need(
-        "moments of the optimizer", moments, 0, "--mesh.fsdp, --STAGE.optimizer.moments-dtype"
-    )
+    moments, less = _bytes(state.optimizer_state, rules), "--STAGE.optimizer.moments-dtype"
+    if stage.optimizer.offload_moments:
+        moments *= 1 if rules.mesh is None else len(rules.mesh.local_devices)
+        yield Need("moments of the optimizer", moments, 0, less, is_on_host=True)
+    else:
+        less = f"--mesh.fsdp, {less}, --STAGE.optimizer.offload-moments"
+        yield Need("moments of the optimizer", moments, 0, less)
     yield Need(_GRADIENTS, masters, 0, "--mesh.fsdp, --lora")
     if frozen:
         yield Need("frozen weights", _bytes(frozen, rules), 0, "--dtype bfloat16, --mesh.fsdp")
@@ -139,7 +143,7 @@ def _compiled(recipe: Recipe, stage: SftStage | RlStage) -> Iterator[Need]:
     shares = devices.shares_of(recipe)
     rules = shares.trainer
     made = _trained(recipe, stage, rules)
-    state, frozen = trainer.on_mesh(rules, (made.state, made.frozen))
+    state, frozen = made.state, trainer.on_mesh(rules, made.frozen)
     shape = stage.rows, stage.row_length
     if isinstance(stage, RlStage):
         programs = trainer.make_programs(
@@ -263,14 +267,20 @@ def table(name: str, found: list[Need], limit: float | None) -> Table:
     if has_replicas:
         shown.add_column("replica", justify="right")
     shown.add_column("less of it by")
-    for need in found:
+    on_device = [need for need in found if not need.is_on_host]
+    for need in on_device:
         row = [f"{need.what}{', about' if need.is_estimate else ''}", f"{need.trainer / size:.2f}"]
         shown.add_row(*row, *([f"{need.replica / size:.2f}"] if has_replicas else []), need.lower)
-    sums = [sum(need.trainer for need in found), sum(need.replica for need in found)]
+    sums = [sum(need.trainer for need in on_device), sum(need.replica for need in on_device)]
     shown.add_section()
     there = "" if limit is None else f"of {limit / size:.2f} there"
     row = ["together", *(f"{part / size:.2f}" for part in sums[: 1 + has_replicas])]
     shown.add_row(*row, there)
+    for need in found:
+        if need.is_on_host:
+            shown.add_section()
+            row = [f"{need.what}, in host memory", f"{need.trainer / size:.2f}"]
+            shown.add_row(*row, *([""] if has_replicas else []), need.lower)
     return shown
 
 
@@ -282,7 +292,7 @@ def limit_of_devices() -> float | None:
 
 def refuse_too_much(name: str, found: list[Need], limit: float | None) -> None:
     """ConfigError where the counted part alone does not fit a device."""
-    counted = [need for need in found if not need.is_estimate]
+    counted = [need for need in found if not (need.is_estimate or need.is_on_host)]
     if limit is not None and total(counted) > limit:
         largest = max(counted, key=lambda need: max(need.trainer, need.replica))
         raise ConfigError(

@@ -70,6 +70,18 @@ def test_biases_are_gathered_as_their_matrices_are():
     trace("tiny-dense --topology v5e:2x4 --mesh fsdp=4,tensor=2 --length 64", config=config)
 
 
+def test_moments_in_host_memory_are_on_no_device():
+    line = "tiny-dense --topology v5e:2x4 --mesh fsdp=4,tensor=2 --length 64"
+    (_, here), (_, away) = trace(line), trace(f"{line} --offload-moments")
+    counts = programs.bytes_by_kind(away["update"])["optimizer"]
+    moments = programs.bytes_by_kind(here["update"])["optimizer"] - counts
+    assert counts < 100
+    assert programs.host_bytes(away["update"]) == moments
+    assert programs.host_bytes(here["update"]) == 0
+    for name in ("logprobs", "accumulate"):
+        assert here[name].resident["optimizer"] - away[name].resident["optimizer"] == moments
+
+
 @pytest.mark.parametrize("model", ["tiny", "tiny-dense"])
 @pytest.mark.parametrize("cuts", ["heads", "sequences"])
 def test_an_estimate_has_the_cache_of_the_program(model, cuts):

@@ -187,6 +187,16 @@ def test_a_topology_that_no_mesh_divides_the_model_over_is_named(line, said):
         asked(f"tiny --topology {line}")
 
 
+def test_moments_of_a_mode_without_an_optimizer_are_refused():
+    chosen = options.parse(
+        command.PlanOptions,
+        "loong plan",
+        ["tiny", "--topology", "v5e:2x2", "--mode", "decode", "--offload-moments"],
+    )
+    with pytest.raises(ConfigError, match="--offload-moments in mode decode: train alone"):
+        command.check_meaning(chosen)
+
+
 def test_a_search_with_a_mesh_is_refused(monkeypatch):
     monkeypatch.setattr(plan, "make", None)
     words = ["tiny", "--topology", "v5p:2x2x1", "--mesh", "expert=4", "--search"]

@@ -73,6 +73,32 @@ def test_the_table_counts_what_a_trainer_and_its_replicas_hold(model, mesh, rank
     assert found.get("frozen weights", 0) == (held(frozen) if frozen else 0)
 
 
+def test_moments_in_host_memory_are_a_row_of_the_host():
+    recipe = recipe_on(MeshSettings(fsdp=4))
+    stage = recipe.stages["rl_stem"]
+    offloads = dataclasses.replace(stage.optimizer, offload_moments=True)
+    away = memory.needs(recipe.with_stage("rl_stem", optimizer=offloads), "rl_stem")
+    here = memory.needs(recipe, "rl_stem")
+    (moments,) = (need.trainer for need in here if need.what == "moments of the optimizer")
+    (on_host,) = (need.trainer for need in away if need.is_on_host)
+    assert on_host == 4 * moments  # of all its devices
+    assert memory.total(away) == memory.total(here) - moments
+    console = Console(width=120, record=True)
+    console.print(memory.table("rl_stem", away, None))
+    assert "moments of the optimizer, in host memory" in console.export_text()
+    counted = memory.total([need for need in away if not need.is_estimate])
+    memory.refuse_too_much("rl_stem", away, counted)
+    with pytest.raises(ConfigError, match="rl_stem needs"):
+        memory.refuse_too_much("rl_stem", here, counted)
+
+
+def test_the_largest_part_says_that_it_can_lie_in_host_memory():
+    recipe = recipe_on(MeshSettings(fsdp=4))
+    moments = [n for n in memory.needs(recipe, "rl_stem") if n.what == "moments of the optimizer"]
+    with pytest.raises(ConfigError, match=r"--STAGE\.optimizer\.offload-moments"):
+        memory.refuse_too_much("rl_stem", moments, 1.0)
+
+
 def test_replicas_of_their_own_have_a_column_and_too_much_is_refused():
     placement = dataclasses.replace(recipe_on(MeshSettings()).engine.placement, devices="own")
     recipe = recipe_on(MeshSettings(fsdp=4), replica_mesh=MeshSettings(tensor=2))
