@@ -1,4 +1,7 @@
-"""What this machine can and cannot do, found by looking; each shortcoming with its remedy."""
+"""What this machine can and cannot do, found by looking; each shortcoming with its remedy.
+
+Knows: options, process, sandbox.
+"""
 
 import dataclasses
 import json
@@ -194,7 +197,7 @@ def check_ray(version: str | None) -> Check:
 
 def check_isolation() -> Check:
     """Which walls stand between us and the programs a policy writes."""
-    from loong_jax.verifiers import sandbox
+    from loong_jax import sandbox
 
     isolation = sandbox.isolation(None)
     if isolation.tier == "namespaces":

@@ -1,4 +1,7 @@
-"""Where log lines go: one handler to standard error for every command and every process of ours."""
+"""Where log lines go: one handler to standard error for every command and every process of ours.
+
+Knows: errors.
+"""
 
 import logging
 import os
