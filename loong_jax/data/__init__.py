@@ -2,7 +2,3 @@
 
 Knows: configs, environments, errors, problems, remote, verifiers.
 """
-
-from loong_jax.problems import response
-
-__all__ = ["response"]

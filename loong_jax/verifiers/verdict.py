@@ -1,19 +1,3 @@
-"""The verdict, for verifiers of your own, which name it here; it stands in problems/verdict.py."""
+"""The verdict, as verifiers of your own import it; it stands in problems/verdict.py."""
 
-from loong_jax.problems.verdict import (
-    IsolationTier,
-    Outcome,
-    Score,
-    Verdict,
-    answer_of,
-    answer_span,
-    correct,
-    extract_answer,
-    ungradable,
-    wrong,
-)
-
-__all__ = [
-    "IsolationTier", "Outcome", "Score", "Verdict", "answer_of", "answer_span", "correct",
-    "extract_answer", "ungradable", "wrong",
-]  # fmt: skip
+from loong_jax.problems.verdict import *  # noqa: F403
