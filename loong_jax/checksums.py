@@ -1,4 +1,7 @@
-"""Checksums of arrays: sums of bits, made where arrays lie, and CRC-32 of those in one place."""
+"""Checksums of arrays: sums of bits, made where arrays lie, and CRC-32 of those in one place.
+
+Knows: sharding.
+"""
 
 import zlib
 from collections.abc import Iterable, Sequence

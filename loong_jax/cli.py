@@ -2,6 +2,8 @@
 
 A command is a function in the room that does the work, which is imported when it runs: `loong
 --help` answers at once.
+
+Knows: cli_help, errors, interrupts, logs, process, remote.
 """
 
 import dataclasses

@@ -5,6 +5,7 @@ Files of runs up to 0.1 name classes by their Python paths; `tag_of_path` and `O
 
 import re
 
+KIND = "_kind"  # the key that names one
 KINDS: dict[str, str] = {  # tag -> "module:class" in loong_jax
     "recipe": "recipes.recipe:Recipe",
     "mo_e_config": "models.moe.config:MoEConfig",
@@ -22,8 +23,8 @@ KINDS: dict[str, str] = {  # tag -> "module:class" in loong_jax
     "ragged_exchange": "models.moe.exchange:RaggedExchange",
     "bias_controller": "models.moe.balance:BiasController",
     "generated_problems": "recipes.problems:GeneratedProblems",
-    "domain_problems": "recipes.problems:DomainProblems",
-    "packaged_problems": "recipes.problems:PackagedProblems",
+    "domain_problems": "recipes.domains:DomainProblems",
+    "packaged_problems": "recipes.packaged:PackagedProblems",
     "file_problems": "recipes.problems:FileProblems",
     "engine_settings": "rollout.engine_config:EngineSettings",
     "thread_replicas": "rollout.engine_config:ThreadReplicas",
@@ -46,7 +47,7 @@ KINDS: dict[str, str] = {  # tag -> "module:class" in loong_jax
     "adam_w": "rl.optimizers:AdamW",
     "muon": "rl.optimizers:Muon",
     "lora": "rl.lora:LoraConfig",
-    "response_form": "data.response:ResponseForm",
+    "response_form": "problems.response:ResponseForm",
     "warmup_constant": "rl.optimizers:WarmupConstant",
     "warmup_cosine": "rl.optimizers:WarmupCosine",
     "rl_stage": "recipes.stages:RlStage",
@@ -108,7 +109,7 @@ KINDS: dict[str, str] = {  # tag -> "module:class" in loong_jax
 
 TAG_OF_CLASS = {path: tag for tag, path in KINDS.items()}
 
-# Recipes, problems and policies that `recipes.older` turns into those of today.
+# Recipes, problems and policies that `config_older` turns into those of today.
 OLDER = (
     "LongcatRecipe",
     "ControlsRecipe",

@@ -4,6 +4,8 @@ A config is a frozen dataclass of numbers, strings, booleans, None, paths (or UR
 mappings and further configs. Its JSON names the kind of every dataclass under `_kind`, so that it
 reads back as what it was: a tag of `config_kinds`, or the Python path of a class without one. A
 list would come back as a tuple and is refused.
+
+Knows: config_kinds, config_older, errors, remote.
 """
 
 import dataclasses
@@ -19,13 +21,13 @@ from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 
-from loong_jax import config_kinds, remote
+from loong_jax import config_kinds, config_older, remote
+from loong_jax.config_kinds import KIND
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.remote import AnyPath
 
 Json: TypeAlias = dict[str, Any] | list[Any] | str | int | float | bool | None
 
-KIND = "_kind"
 FORMAT_VERSION = 1
 _PACKAGE = "loong_jax."
 _RECORDED = ("loong_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "ray")
@@ -135,8 +137,7 @@ def from_json(value: Json) -> Any:
     if kind == "dtype":
         return dtype_of_name(str(fields["value"]))
     if _is_older(kind, fields):
-        older: Any = importlib.import_module(f"{_PACKAGE}recipes.older")
-        return from_json(older.convert(kind.rpartition(".")[2], fields))
+        return from_json(config_older.convert(kind.rpartition(".")[2], fields))
     cls = _class_of_kind(kind)
     known = {field.name for field in dataclasses.fields(cls) if field.init}
     unknown = sorted(set(fields) - known)

@@ -1,4 +1,7 @@
-"""Checks of this machine: software, devices, memory, sandbox; each shortcoming with its remedy."""
+"""Checks of this machine: software, devices, memory, sandbox; each shortcoming with its remedy.
+
+Knows: options, process, sandbox.
+"""
 
 import dataclasses
 import json
@@ -194,7 +197,7 @@ def check_ray(version: str | None) -> Check:
 
 def check_isolation() -> Check:
     """The isolation of programs that a policy writes."""
-    from loong_jax.verifiers import sandbox
+    from loong_jax import sandbox
 
     isolation = sandbox.isolation(None)
     if isolation.tier == "namespaces":

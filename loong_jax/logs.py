@@ -1,4 +1,7 @@
-"""Logging: one handler to standard error for every command and every process of ours."""
+"""Logging: one handler to standard error for every command and every process of ours.
+
+Knows: errors.
+"""
 
 import logging
 import os

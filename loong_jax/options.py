@@ -1,4 +1,7 @@
-"""Command-line options out of dataclasses: every plain field of a config can be overridden."""
+"""Command-line options out of dataclasses: every plain field of a config can be overridden.
+
+Knows: configs, remote.
+"""
 
 import dataclasses
 import sys

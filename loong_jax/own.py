@@ -1,6 +1,8 @@
 """Parts of your own, from a file: `FILE.py:FUNCTION` or `FILE.py:CLASS`.
 
 What such a file raises ends as one line that names it; LOONG_TRACEBACK=1 shows where it arose.
+
+Knows: errors.
 """
 
 import ast

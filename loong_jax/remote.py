@@ -1,6 +1,8 @@
 """Files and directories that fsspec reads, such as gs://bucket/model, beside those on this machine.
 
 Small files are read whole and weights by ranges of bytes; nothing is copied to a disk.
+
+Knows: errors.
 """
 
 import dataclasses

@@ -4,6 +4,8 @@ A mesh always has all six axes, unused ones of size 1, and all are explicit, so 
 is part of its type. Parameters and activations name logical axes; `ShardingRules` says which mesh
 axes carry each. Without a mesh every function here is the identity and every spec is None, so the
 same code runs on one device and on a pod.
+
+Knows: errors.
 """
 
 import collections

@@ -92,7 +92,7 @@ def test_unknown_and_missing_fields_are_refused():
     with pytest.raises(ConfigError, match="no field 'depth'"):
         from_json({KIND: "nested_config.Inner", "depth": 3})
     with pytest.raises(ConfigError, match="outcome"):
-        from_json({KIND: "verifiers.verdict.Verdict"})
+        from_json({KIND: "problems.verdict.Verdict"})
 
 
 def test_a_rule_of_the_config_is_checked_on_reading():

@@ -2,55 +2,19 @@
 
 import ast
 import functools
+import graphlib
 import os
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "loong_jax"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-# Rooms from the ground up; a module imports its own floor and those below.
-FLOORS = (
-    {
-        "checksums",
-        "errors",
-        "sharding",
-        "process",
-        "configs",
-        "config_kinds",
-        "interrupts",
-        "logs",
-        "remote",
-        "own",
-        "options",
-        "cli_help",
-    },
-    {"models"},
-    {"environments", "verifiers"},
-    {"data"},
-    {"rl", "rollout", "merge", "eval", "report", "synth"},
-    {"orchestrator"},
-    {"recipes"},
-    {"run"},
-    {"plan", "launch", "doctor", "bench"},
-    {"cli"},
-)
-# The form of a response is known to those who pose and those who judge, too. These two modules
-# import nothing of ours above the ground.
-GROUND = ("loong_jax.data.response", "loong_jax.data.tokenizer")
-# What a room does not know, though it stands on a lower or the same floor.
-SIDE_ROOMS = {"synth", "merge", "eval", "report"}
-NEVER_KNOWS = {
-    "environments": {"models"},
-    "verifiers": {"models"},  # the policy
-    "rollout": {"rl"} | SIDE_ROOMS,  # losses, who trains
-    "rl": SIDE_ROOMS,
-    **{room: SIDE_ROOMS - {room} for room in SIDE_ROOMS},
-}
 # Packages that an accelerator machine may lack -> a word in the name of the modules that may
 # import them.
 ADAPTERS = {
@@ -78,27 +42,70 @@ def parsed(path: Path) -> ast.Module:
 
 def imports(path: Path) -> frozenset[str]:
     """Every module that a file imports, wherever in it, by absolute name."""
-    found = set()
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno} imports relatively. Name the module."
-            found.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return frozenset(found)
+    return frozenset(imported(parsed(path)))
+
+
+def imported(node: ast.AST, *, for_types: bool = True) -> Iterator[str]:
+    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not for_types:
+        return
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0, f"line {node.lineno} imports relatively. Name the module."
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    for child in ast.iter_child_nodes(node):
+        yield from imported(child, for_types=for_types)
+
+
+def named_in_strings(path: Path) -> frozenset[str]:
+    """Modules that whole strings name, as `importlib` is given them."""
+    texts = [node.value for node in ast.walk(parsed(path)) if isinstance(node, ast.Constant)]
+    is_ours = re.compile(r"loong_jax\.[\w.:]+").fullmatch
+    return frozenset(text for text in texts if isinstance(text, str) and is_ours(text))
 
 
 def room_of(name: str) -> str | None:
-    """The room of a module of ours; None for the package itself and for other packages."""
-    parts = name.split(".")
-    return parts[1] if parts[0] == "loong_jax" and len(parts) > 1 else None
+    """The package or module right below ours; None for ours itself and for other packages."""
+    parts = re.split("[.:]", name)
+    is_room = parts[0] == "loong_jax" and len(parts) > 1 and parts[1] != "__version__"
+    return parts[1] if is_room else None
 
 
-def floor_of(room: str) -> int:
-    for floor, rooms in enumerate(FLOORS):
-        if room in rooms:
-            return floor
-    raise AssertionError(f"the room {room!r} stands on no floor. Add it to FLOORS.")
+def rooms_known() -> dict[str, set[str]]:
+    """By room: those that its modules import, for types or by a string too."""
+    known: dict[str, set[str]] = {}
+    for path in MODULES:
+        if (room := room_of(module_name(path))) is not None:
+            others = map(room_of, imports(path) | named_in_strings(path))
+            known.setdefault(room, set()).update(other for other in others if other)
+    return {room: others - {room} for room, others in known.items()}
+
+
+def rooms_named() -> dict[str, set[str]]:
+    """By room: those that the line `Knows: ...` of its docstring names; none without a line."""
+    named = {}
+    for path in MODULES:
+        room = room_of(name := module_name(path))
+        if room is not None and name == f"loong_jax.{room}":
+            line = re.search(r"^Knows: ([\w,\s]+)\.$", ast.get_docstring(parsed(path)) or "", re.M)
+            named[room] = set(re.split(r",\s+", line[1])) if line else set()
+    return named
+
+
+def unsaid(known: dict[str, set[str]], named: dict[str, set[str]]) -> list[str]:
+    """Where rooms know others than they say."""
+    too_much = [f"{a} imports {b} and does not name it" for a in known for b in known[a] - named[a]]
+    too_little = [f"{a} names {b} and never imports it" for a in named for b in named[a] - known[a]]
+    return too_much + too_little
+
+
+def circle(arrows: Mapping[str, Iterable[str]]) -> list[str]:
+    """A way back to where it began, as long as there is one."""
+    try:
+        graphlib.TopologicalSorter(arrows).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
 
 
 def complaints(name: str, imported: frozenset[str]) -> list[str]:
@@ -111,20 +118,26 @@ def complaints(name: str, imported: frozenset[str]) -> list[str]:
         drawn = top == "numpy" and name.startswith(PLAYS_REPLICAS)
         if room in ARRAY_FREE and top in {"jax", "jaxlib", "flax", "numpy"} and not drawn:
             found.append(f"{name} imports {top}, and {room} touches no array")
-        target = room_of(other)
-        if room is None or target in (None, "__version__", room):
-            continue
-        if other.startswith(GROUND):
-            continue
-        floor = 0 if name in GROUND else floor_of(room)
-        if floor_of(target) > floor:
-            found.append(f"{name} imports {other} from a floor above its own")
-        if target in NEVER_KNOWS.get(room, ()):
-            found.append(f"{name} imports {other}, which {room} never knows")
     return found
 
 
+def test_a_room_knows_the_rooms_its_docstring_names():
+    assert unsaid(rooms_known(), rooms_named()) == []
+
+
 def test_imports_point_one_way():
+    assert circle(rooms_known()) == []
+    names = {module_name(path): path for path in MODULES}
+    arrows = {}
+    for name, path in names.items():
+        at_run_time = imported(parsed(path), for_types=False)
+        arrows[name] = {
+            other if other in names else other.rpartition(".")[0] for other in at_run_time
+        } & names.keys() - {name}
+    assert circle(arrows) == []
+
+
+def test_adapters_alone_import_what_a_machine_may_lack():
     found = [
         complaint for path in MODULES for complaint in complaints(module_name(path), imports(path))
     ]
@@ -132,9 +145,11 @@ def test_imports_point_one_way():
 
 
 def test_the_import_rules_bite():
-    assert complaints("loong_jax.models.moe.model", frozenset({"loong_jax.rl.trainer"}))
+    assert unsaid({"rl": {"merge"}}, {"rl": set()})
+    assert unsaid({"rl": set()}, {"rl": {"merge"}})
+    assert not unsaid({"rl": {"models"}}, {"rl": {"models"}})
+    assert circle({"data": {"verifiers"}, "verifiers": {"data"}})
     assert complaints("loong_jax.rl.trainer", frozenset({"ray"}))
-    assert complaints("loong_jax.rollout.engine", frozenset({"loong_jax.rl"}))
     assert complaints("loong_jax.orchestrator.policy", frozenset({"jax.numpy"}))
     assert complaints("loong_jax.verifiers.array", frozenset({"ray"}))  # "array" is no "ray"
     assert not complaints("loong_jax.verifiers.ray_pool", frozenset({"ray", "numpy"}))

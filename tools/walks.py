@@ -22,10 +22,11 @@ from typing import Any
 import rich.console
 
 import loong_jax
-from loong_jax.data.response import FORMS
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.models.moe import MoEConfig
 from loong_jax.orchestrator.dora import DoraPolicy
+from loong_jax.problems import verdict
+from loong_jax.problems.response import FORMS
 from loong_jax.recipes import (
     DomainProblems,
     EngineSettings,
@@ -39,7 +40,7 @@ from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.run import run
-from loong_jax.verifiers import pool, verdict, worker
+from loong_jax.verifiers import pool, worker
 
 PACKAGE = Path(loong_jax.__file__).parent
 WARM_STEPS = 2  # everything is compiled then
@@ -64,7 +65,7 @@ APART = {
     "rollout/versions.py": "weights",
     "run/stages.py": "puts the parts together",
     "sharding.py": "where arrays lie, for every room",
-    "verifiers/child.py": "frames of bytes, whatever they hold",
+    "child.py": "frames of bytes, whatever they hold",
 }
 MESSAGES = (
     "orchestrator.changes",

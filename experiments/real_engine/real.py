@@ -29,19 +29,20 @@ from experiments.real_engine.regimes import Deployment, Setting, placements
 from experiments.real_engine.traced_replicas import TracedReplicas
 from experiments.real_engine.trainer_process import ProcessTrainer, TrainerSpec
 from loong_jax.data.tokenizer import AsciiTokenizer
-from loong_jax.environments.environment import Problem
 from loong_jax.models import moe
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.simulation.run import simulated_problem
 from loong_jax.orchestrator.tickets import TicketSource
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.verdict import Verdict, correct
 from loong_jax.rl import objectives, optimizers
 from loong_jax.rl.local_trainer import TrainerSettings
 from loong_jax.rl.rewards import Disposition
 from loong_jax.rollout.engine_config import EngineSettings
+from loong_jax.rollout.engines import engine_for
 from loong_jax.rollout.records import Group, SamplingSettings
-from loong_jax.rollout.slot_engine import SlotEngine, engine_for
+from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.rollout.versions import VersionStore
-from loong_jax.verifiers.verdict import Verdict, correct
 
 
 class _Endless(AsciiTokenizer):

@@ -1,4 +1,8 @@
-"""Benches: what `loong bench NAME` measures. Their names are one table."""
+"""Benches: what `loong bench NAME` measures. Their names are one table.
+
+Knows: configs, data, doctor, environments, errors, eval, merge, models, options, orchestrator,
+plan, problems, process, recipes, report, rl, rollout, run, sharding, verifiers.
+"""
 
 import importlib
 from collections.abc import Callable, Sequence

@@ -24,8 +24,9 @@ from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.rollout.engine import SampleRequest
 from loong_jax.rollout.engine_config import EngineSettings, PageConfig
+from loong_jax.rollout.engines import engine_for
 from loong_jax.rollout.records import SamplingSettings
-from loong_jax.rollout.slot_engine import SlotEngine, engine_for
+from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.run import places
 
 CACHES = ("slots", "pages")

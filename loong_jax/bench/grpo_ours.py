@@ -17,13 +17,13 @@ import jax.numpy as jnp
 
 from loong_jax import configs
 from loong_jax.bench.device import PEAKS
-from loong_jax.data.response import FORMS
-from loong_jax.environments.environment import Problem
 from loong_jax.environments.numbers import Addition
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe import MoEConfig
 from loong_jax.plan import counts
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.response import FORMS
 from loong_jax.recipes import Recipe, RlStage, smol
 from loong_jax.report import metrics_log
 from loong_jax.report.progress import Progress

@@ -1,1 +1,4 @@
-"""Tokenizer, form of a response, packing of sequences."""
+"""Tokenizer, form of a response, packing of sequences.
+
+Knows: configs, environments, errors, problems, remote, verifiers.
+"""

@@ -17,9 +17,9 @@ from typing import Any
 
 from loong_jax.data import json_files
 from loong_jax.environments import module_source, modules
-from loong_jax.environments.environment import Domain
 from loong_jax.environments.modules import Module, ModuleEnvironment, ModuleRunner
 from loong_jax.errors import ConfigError
+from loong_jax.problems.problem import Domain
 
 MODULE, MANIFEST, TRANSCRIPT = "environment.py", "manifest.json", "transcript.jsonl"
 FORMAT_VERSION = 1

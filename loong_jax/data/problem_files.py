@@ -7,8 +7,8 @@
 `prompt` or `messages` is required; without `gold` a verifier must be named that needs none.
 `arguments` are the verifier's own (docs/reference/verifiers.md); `tests` are those of a code
 verifier. A line may name a verifier of your own, FILE.py:CLASS, where the reader's `own` has it. A
-`solution` is a worked one: thinking and answer in their tags (data/response.py), or the thinking
-alone where `gold` is the answer.
+`solution` is a worked one: thinking and answer in their tags (problems/response.py), or the
+thinking alone where `gold` is the answer.
 """
 
 import dataclasses
@@ -19,10 +19,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from loong_jax.data import json_files, response
+from loong_jax.data import json_files
 from loong_jax.data.json_files import BadLine
-from loong_jax.environments.environment import Domain, Problem
 from loong_jax.errors import ConfigError
+from loong_jax.problems import response
+from loong_jax.problems.problem import Domain, Problem
 from loong_jax.verifiers import VERIFIERS, own_table
 
 DOMAIN_OF_VERIFIER: dict[str, Domain] = {"code": "code", "logic": "logic"}  # of others: stem
@@ -243,7 +244,7 @@ def _messages(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _solution(text: str | None, gold: str | None) -> str | None:
-    """A solution as a whole response, whatever form of data/response.py it is written in."""
+    """A solution as a whole response, whatever form of problems/response.py it is written in."""
     if text is None:
         return None
     found = response.read(text)

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from loong_jax.data import response
 from loong_jax.errors import ConfigError
+from loong_jax.problems import response
 
 logger = logging.getLogger(__name__)
 Row = Mapping[str, Any]

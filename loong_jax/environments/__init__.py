@@ -1,17 +1,13 @@
-"""Generators of problems whose answers are checked without a reference."""
+"""Generators of problems whose answers are checked without a reference.
+
+Knows: errors, problems, sandbox, syntax.
+"""
 
 import importlib
 from typing import Any
 
-from loong_jax.environments.environment import (
-    LEVELS,
-    Domain,
-    Environment,
-    Problem,
-    ProblemStream,
-    Solution,
-    split_of,
-)
+from loong_jax.environments.environment import LEVELS, Environment, ProblemStream, Solution
+from loong_jax.problems.problem import Domain, Problem, split_of
 
 WORKED = {  # with solutions in steps: module and class
     "vector_sum": "chains:VectorSum",

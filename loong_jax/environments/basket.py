@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from loong_jax.environments.environment import Generator, Problem, State, array_rng, state_of
+from loong_jax.environments.environment import Generator, State, array_rng, state_of
+from loong_jax.problems.problem import Problem
 
 NUM_PRICES = 100
 NUM_ITEMS = {1: 3, 2: 4, 3: 5, 4: 6, 5: 7}

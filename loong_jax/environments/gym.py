@@ -14,18 +14,11 @@ from typing import Any, NamedTuple
 
 from loong_jax.environments import gym_answers
 from loong_jax.environments.answers import MAX_ANSWER_CHARS, Malformed
-from loong_jax.environments.environment import (
-    LEVELS,
-    Domain,
-    Problem,
-    Solution,
-    check_level,
-    posed,
-    state_of,
-)
+from loong_jax.environments.environment import LEVELS, Solution, check_level, posed, state_of
 from loong_jax.errors import ConfigError
-from loong_jax.verifiers import verdict
-from loong_jax.verifiers.verdict import Verdict
+from loong_jax.problems import verdict
+from loong_jax.problems.problem import Domain, Problem
+from loong_jax.problems.verdict import Verdict
 
 PREFIX = "gym/"
 REMEDY = "pip install reasoning-gym, or the extra `gym` of loong_jax"

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from loong_jax.environments.environment import Generator, State, array_rng, shared_runner
-from loong_jax.verifiers import verdict
-from loong_jax.verifiers.verdict import Verdict
+from loong_jax.problems import verdict
+from loong_jax.problems.verdict import Verdict
 
 NUM_STATEMENTS = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
 NUM_BITS = 4

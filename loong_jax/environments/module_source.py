@@ -2,8 +2,8 @@
 
 import ast
 
+from loong_jax import syntax
 from loong_jax.environments import modules
-from loong_jax.verifiers import syntax
 
 # Names through which text becomes code, or code reaches its interpreter or the machine.
 FORBIDDEN_NAMES = frozenset(

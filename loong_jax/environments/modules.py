@@ -21,11 +21,12 @@ import json
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from loong_jax.environments.environment import LEVELS, Domain, Problem, Solution, check_level
+from loong_jax.environments.environment import LEVELS, Solution, check_level
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import verdict
-from loong_jax.verifiers.sandbox import Limits, Program, SandboxLost, SandboxRunner
-from loong_jax.verifiers.verdict import IsolationTier, Verdict
+from loong_jax.problems import verdict
+from loong_jax.problems.problem import Domain, Problem
+from loong_jax.problems.verdict import IsolationTier, Verdict
+from loong_jax.sandbox import Limits, Program, SandboxLost, SandboxRunner
 
 REQUIRED = {"levels": 0, "generate": 2, "question": 1, "reward": 2, "reference": 1}  # parameters
 OPTIONAL = {"steps": 1}

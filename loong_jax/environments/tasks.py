@@ -1,7 +1,7 @@
 """Problems of an environment by its name, and their answers, as two functions."""
 
 from loong_jax.environments import get_environment
-from loong_jax.environments.environment import Problem
+from loong_jax.problems.problem import Problem
 
 
 def generate(name: str, level: int, seed: int) -> Problem:

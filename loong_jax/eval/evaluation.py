@@ -16,12 +16,12 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from loong_jax.data import json_files
-from loong_jax.data.response import FORMS, ResponseForm, read
-from loong_jax.environments.environment import Problem, current_uid
 from loong_jax.errors import ConfigError, LoongError, refuse_below
 from loong_jax.eval import metrics
+from loong_jax.problems.problem import Problem, current_uid
+from loong_jax.problems.response import FORMS, ResponseForm, read
+from loong_jax.problems.verdict import Verdict
 from loong_jax.rollout.records import Rollout, SamplingSettings, readable
-from loong_jax.verifiers.verdict import Verdict
 
 FORMAT_VERSION = 1
 

@@ -1,1 +1,4 @@
-"""Ways onto clusters."""
+"""Ways onto clusters.
+
+Knows: cli_help, errors, options, recipes, run.
+"""

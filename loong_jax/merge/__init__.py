@@ -1,4 +1,7 @@
-"""Fusing experts in parameter space, as pure functions over pytrees."""
+"""Fusing experts in parameter space, as pure functions over pytrees.
+
+Knows: data, errors, models, own, remote, rl.
+"""
 
 from loong_jax.merge.fusion import fuse
 from loong_jax.merge.methods import (

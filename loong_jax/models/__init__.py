@@ -1,4 +1,7 @@
-"""Models. Each package holds one family; `families` is their table, `hf` their published files."""
+"""Models. Each package holds one family; `families` is their table, `hf` their published files.
+
+Knows: errors, remote, sharding.
+"""
 
 from loong_jax.models.hf import load_hf, save_hf
 

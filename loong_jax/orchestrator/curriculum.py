@@ -11,8 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from loong_jax.environments.environment import Problem, current_uid
 from loong_jax.errors import ConfigError
+from loong_jax.problems.problem import Problem, current_uid
 
 MAX_PASSED_OVER = 256  # problems in a row that may be set aside; the next one is posed anyway
 

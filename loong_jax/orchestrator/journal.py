@@ -27,9 +27,9 @@ from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.changes import Change, Place
 from loong_jax.orchestrator.ledger import Ledger
 from loong_jax.orchestrator.protocols import Grade
+from loong_jax.problems.verdict import Verdict
 from loong_jax.rollout import codec
 from loong_jax.rollout.records import Group
-from loong_jax.verifiers.verdict import Verdict
 
 FORMAT_VERSION = 1
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in Change.__args__}

@@ -12,9 +12,9 @@ from typing import Any, Protocol, runtime_checkable
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator.changes import Action
 from loong_jax.orchestrator.ledger import Ledger
+from loong_jax.problems.verdict import Verdict
 from loong_jax.rl.rewards import Disposition
 from loong_jax.rollout.records import Emit, Group, Ticket
-from loong_jax.verifiers.verdict import Verdict
 
 Grade = Callable[[Group], tuple[Group, Disposition]]
 

@@ -11,10 +11,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from loong_jax.environments.environment import Problem
 from loong_jax.orchestrator import curriculum as curricula
 from loong_jax.orchestrator.changes import Afterwards
 from loong_jax.orchestrator.curriculum import Curriculum, CurriculumState
+from loong_jax.problems.problem import Problem
 from loong_jax.rollout.records import Group, Ticket, TicketEnd
 
 Phase = Literal["queued", "decoding", "verifying", "judged", "scoring", "ready", "leased"]

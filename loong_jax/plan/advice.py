@@ -1,21 +1,17 @@
 """Advice on a plan: changes that its own numbers suggest."""
 
-from typing import TYPE_CHECKING
-
 from loong_jax.plan import units
-
-if TYPE_CHECKING:
-    from loong_jax.plan.plan import Plan
+from loong_jax.plan.plan import Plan
 
 _STATE = ("masters", "optimizer", "gradients", "weights")
 
 
-def advise(plan: "Plan") -> tuple[str, ...]:
+def advise(plan: Plan) -> tuple[str, ...]:
     """Remedies in the order of what they bring; empty where nothing asks for one."""
     return tuple(_memory(plan) + _time(plan))
 
 
-def _memory(plan: "Plan") -> list[str]:
+def _memory(plan: Plan) -> list[str]:
     excess = plan.hbm_bytes - plan.hbm_limit
     if plan.compiled.out_of_memory is not None:
         excess = max(excess, plan.hbm_bytes - plan.compiled.out_of_memory["limit"])
@@ -64,7 +60,7 @@ def _size(num_bytes: float) -> str:
     return units.of_size(num_bytes).show(num_bytes, 1)
 
 
-def _time(plan: "Plan") -> list[str]:
+def _time(plan: Plan) -> list[str]:
     timing = plan.reference
     if timing is None:
         return []

@@ -7,7 +7,7 @@ from typing import Any
 from loong_jax.models import families
 from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe.config import MoEConfig
-from loong_jax.plan import times, units
+from loong_jax.plan import advice, times, units
 from loong_jax.plan.analytic import Estimate
 from loong_jax.plan.compiled import Compiled
 from loong_jax.plan.plan import GB, REFERENCE_BANDWIDTH, Plan, Timing, bytes_by_kind
@@ -144,7 +144,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "compile_s": sum(program.compile_s or 0.0 for program in plan.programs),
         "assumptions": list(assumptions(plan)),
         "versions": plan.versions,
-        "advice": list(plan.advice),
+        "advice": list(advice.advise(plan)),
     }
     if reference is not None:
         step = reference.step

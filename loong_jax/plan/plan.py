@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from loong_jax.models import families
-from loong_jax.plan import advice, collectives, compiled, counts, hlo, times
+from loong_jax.plan import collectives, compiled, counts, hlo, times
 from loong_jax.plan.collectives import Collective
 from loong_jax.plan.compiled import Compiled
 from loong_jax.plan.hlo import Instruction
@@ -110,10 +110,6 @@ class Plan:
         """The timing at 200 GB/s."""
         same = (t for t in self.timings if t.exchange_bandwidth == REFERENCE_BANDWIDTH)
         return next(same, None)
-
-    @property
-    def advice(self) -> tuple[str, ...]:
-        return advice.advise(self)
 
 
 def bytes_by_kind(program: Compiled) -> dict[str, float]:

@@ -6,7 +6,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from loong_jax.plan import figures, units
+from loong_jax.plan import advice, figures, units
 from loong_jax.plan.analytic import Estimate
 from loong_jax.plan.plan import GB, Plan
 from loong_jax.plan.request import show_mesh
@@ -64,7 +64,7 @@ def render(plan: Plan, *, num_rows: int = 14) -> Group:
         if len(plan.timings) > 1:
             parts.append(_exchange(plan))
         parts.append(_collectives(plan, num_rows))
-    for line in plan.advice:
+    for line in advice.advise(plan):
         parts.append(Text(f"advice: {line}", style="yellow"))
     versions = ", ".join(f"{name} {version}" for name, version in plan.versions.items())
     parts.append(Text(f"assumptions ({versions}):", style="dim"))

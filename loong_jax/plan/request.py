@@ -11,7 +11,7 @@ from loong_jax import configs
 from loong_jax.errors import ConfigError
 from loong_jax.models.dense import SHAPES, DenseConfig
 from loong_jax.models.families import FAMILIES, ModelConfig
-from loong_jax.models.hf import publication
+from loong_jax.models.hf import publication_of
 from loong_jax.models.hf.quantised import FLOATS
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
 from loong_jax.models.rope import YarnScaling
@@ -241,7 +241,7 @@ def find_model(name: str) -> ModelConfig:
     if "model_type" in fields or "architectures" in fields:
         named = fields.get("torch_dtype") or fields.get("dtype")
         dtype = named if named in _DTYPES else "bfloat16"  # as published weights are
-        read_config = publication.publication_of(fields).read_config
+        read_config = publication_of(fields).read_config
         return read_config(fields, dtype=dtype, param_dtype=dtype)
     kind = fields.pop(configs.KIND, configs.kind_name(MoEConfig))
     if kind not in _KINDS:

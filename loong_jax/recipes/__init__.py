@@ -3,6 +3,9 @@
 A recipe is a function that returns a `Recipe`; its docstring gives the command, the machine, the
 hours and the numbers to expect. The command line overrides single fields. `loong_jax.run` carries
 it out.
+
+Knows: data, environments, errors, eval, merge, models, orchestrator, own, problems, remote, rl,
+rollout, sharding, verifiers.
 """
 
 import importlib
@@ -11,14 +14,10 @@ from typing import Any
 
 from loong_jax.errors import ConfigError
 from loong_jax.own import own_function
+from loong_jax.recipes.domains import DomainProblems
 from loong_jax.recipes.mesh import MeshSettings, PodSettings
-from loong_jax.recipes.problems import (
-    DomainProblems,
-    FileProblems,
-    GeneratedProblems,
-    PackagedProblems,
-    ProblemSource,
-)
+from loong_jax.recipes.packaged import PackagedProblems
+from loong_jax.recipes.problems import FileProblems, GeneratedProblems, ProblemSource
 from loong_jax.recipes.recipe import LocalVerifiers, RayVerifiers, Recipe, ToolSettings
 from loong_jax.recipes.stages import (
     SCHEDULERS,

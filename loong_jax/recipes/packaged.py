@@ -4,19 +4,45 @@ A package is named `package:DIRECTORY` where a recipe names an environment, so e
 poses, demonstrates and judges problems works with it as with one of our own.
 """
 
+import dataclasses
 import functools
 import logging
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from loong_jax.data import packages
 from loong_jax.data.packages import Package
 from loong_jax.environments.modules import ModuleEnvironment
 from loong_jax.errors import ConfigError
-from loong_jax.recipes.problems import DomainProblems, PackagedProblems
+from loong_jax.recipes.domains import DomainProblems
 
 logger = logging.getLogger(__name__)
 PREFIX = "package:"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PackagedProblems:
+    """Environment packages below a directory, each a domain of its own, all posed by turns."""
+
+    # a directory of packages, such as OUT/packages of `loong synth resyn`
+    directory: Annotated[str, tyro.conf.arg(name="packages", prefix_name=False)] = ""
+    # of packages; () for all
+    names: Annotated[tuple[str, ...], tyro.conf.arg(name="package_names", prefix_name=False)] = ()
+    # () for those of each package
+    levels: Annotated[tuple[int, ...], tyro.conf.arg(prefix_name=False)] = ()
+    # packages with longer questions at these levels are left out
+    max_prompt_chars: Annotated[int, tyro.conf.arg(prefix_name=False)] = 64
+
+    def __post_init__(self):
+        if self.directory:  # found again from wherever a run goes on
+            object.__setattr__(self, "directory", str(Path(self.directory).resolve()))
+
+    def by_domain(self) -> dict[str, DomainProblems]:
+        """By name of the package; ConfigError where there is none to pose."""
+        return _by_domain(self)
 
 
 def is_package(environment: str) -> bool:
@@ -29,7 +55,7 @@ def environment_of(environment: str) -> ModuleEnvironment:
     return packages.read(environment.removeprefix(PREFIX)).environment()
 
 
-def by_domain(problems: PackagedProblems) -> dict[str, DomainProblems]:
+def _by_domain(problems: PackagedProblems) -> dict[str, DomainProblems]:
     """By name of the package: its environment and the levels to pose.
 
     Raises ConfigError for a directory without packages, a name that is not there, and where no

@@ -1,7 +1,6 @@
 """The sources of a recipe's problems."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -10,39 +9,9 @@ import tyro
 
 from loong_jax.errors import ConfigError
 from loong_jax.own import absolute
+from loong_jax.recipes.domains import DomainProblems
+from loong_jax.recipes.packaged import PackagedProblems
 from loong_jax.verifiers import own_table
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DomainProblems:
-    """The source of one domain's problems."""
-
-    environment: str  # of loong_jax.environments.get_environment, or package:DIRECTORY
-    levels: tuple[int, ...] = (1, 2, 3, 4, 5)
-    level_shares: tuple[float, ...] = ()  # () for equal shares
-    demonstration_share: float = 1.0  # of the cold start's pairs, on any common scale
-
-    def __post_init__(self):
-        if self.level_shares and len(self.level_shares) != len(self.levels):
-            raise ConfigError(
-                f"level_shares={self.level_shares} must have one share for each of levels="
-                f"{self.levels}, or be ()."
-            )
-        if not all(0 < share < math.inf for share in self.level_shares):
-            raise ConfigError(
-                f"level_shares={self.level_shares} must be positive and finite. Leave out the "
-                "levels that are not to be posed."
-            )
-        if not 0 <= self.demonstration_share < math.inf:
-            raise ConfigError(
-                f"demonstration_share={self.demonstration_share} must be finite and at least 0. "
-                "Use 1 where all domains have the same."
-            )
-
-    @property
-    def level_weights(self) -> dict[int, float]:
-        shares = self.level_shares or (1.0,) * len(self.levels)
-        return dict(zip(self.levels, shares, strict=True))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,30 +26,6 @@ class GeneratedProblems:
 
     def by_domain(self) -> dict[str, DomainProblems]:
         return dict(self.domains)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PackagedProblems:
-    """Environment packages below a directory, each a domain of its own, all posed by turns."""
-
-    # a directory of packages, such as OUT/packages of `loong synth resyn`
-    directory: Annotated[str, tyro.conf.arg(name="packages", prefix_name=False)] = ""
-    # of packages; () for all
-    names: Annotated[tuple[str, ...], tyro.conf.arg(name="package_names", prefix_name=False)] = ()
-    # () for those of each package
-    levels: Annotated[tuple[int, ...], tyro.conf.arg(prefix_name=False)] = ()
-    # packages with longer questions at these levels are left out
-    max_prompt_chars: Annotated[int, tyro.conf.arg(prefix_name=False)] = 64
-
-    def __post_init__(self):
-        if self.directory:  # found again from wherever a run goes on
-            object.__setattr__(self, "directory", str(Path(self.directory).resolve()))
-
-    def by_domain(self) -> dict[str, DomainProblems]:
-        """By name of the package; ConfigError where there is none to pose."""
-        from loong_jax.recipes import packaged
-
-        return packaged.by_domain(self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

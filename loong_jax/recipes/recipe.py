@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import tyro
 from jax.typing import DTypeLike
 
-from loong_jax.data.response import ResponseForm
 from loong_jax.errors import ConfigError
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe import MoEConfig
 from loong_jax.models.moe.balance import BiasController
+from loong_jax.problems.response import ResponseForm
 from loong_jax.recipes.mesh import MeshSettings, PodSettings
 from loong_jax.recipes.problems import ProblemSource
 from loong_jax.recipes.stages import RlStage, SampleStage, SftStage, Stage

@@ -7,10 +7,10 @@ those alone can raise pass@1 for a while, since they sharpen the distribution.
 
 import dataclasses
 
-from loong_jax.data.response import FORMS, ResponseForm
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.models.dense import DenseConfig
 from loong_jax.orchestrator.dora import DoraPolicy
+from loong_jax.problems.response import FORMS, ResponseForm
 from loong_jax.recipes import (
     START,
     DomainProblems,

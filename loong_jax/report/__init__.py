@@ -3,4 +3,6 @@
 `page.write_report` writes a run's page and summary, `controls_page.write_report` the page that sets
 controls beside it; while a run goes, `metrics_log.MetricsLog`, `progress.Progress` and
 `memory.MemoryMonitor` write, show and measure.
+
+Knows: data, errors, problems, rollout.
 """

@@ -15,7 +15,7 @@ import numpy as np
 import tensorboardX
 
 from loong_jax.data import disk, json_files
-from loong_jax.data.response import FORMS, ResponseForm, read
+from loong_jax.problems.response import FORMS, ResponseForm, read
 from loong_jax.report.signal_watch import has_signal
 from loong_jax.rollout.records import Group, Rollout, readable
 

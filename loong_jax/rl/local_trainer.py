@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from loong_jax.data.response import FORMS, ResponseForm
 from loong_jax.models.parameters import Weights
+from loong_jax.problems.response import FORMS, ResponseForm
 from loong_jax.rl import batching, checkpoint, events, objectives, routing_replay, trainer
 from loong_jax.rl.objectives import Objective, TripletClip
 from loong_jax.rl.optimizers import Optimizer

@@ -11,9 +11,12 @@
 What some configurations need besides:
 
     reading, pages, paged_engine, speculation, devices    chunks, pages, drafts, meshes
+    engines                                               the engine that settings ask for
     hosts, hosted_replicas, publishing                    replicas in other processes
     agentic, serving, jetstream                           tools; servers; JetStream's contract
     reuse                                                 groups that are trained on again
 
 Importing the package itself imports nothing, so that processes without JAX may use the records.
+
+Knows: checksums, data, errors, logs, models, problems, sandbox, sharding, verifiers.
 """

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from loong_jax.environments.environment import Problem
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.verdict import Verdict
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket, Turn
-from loong_jax.verifiers.verdict import Verdict
 
 Plain = dict[str, Any]
 

@@ -11,9 +11,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from loong_jax.data.response import FORMS, ResponseForm, read
-from loong_jax.environments.environment import Problem
-from loong_jax.verifiers.verdict import Verdict
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.response import FORMS, ResponseForm, read
+from loong_jax.problems.verdict import Verdict
 
 FinishReason = Literal["stop", "length", "cancelled", "failed"]
 TicketEnd = Literal["trained", "filtered", "stale", "ungradable", "failed", "cancelled_at_end"]

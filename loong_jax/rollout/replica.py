@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from loong_jax.data.tokenizer import Tokenizer
-from loong_jax.environments.environment import Problem
+from loong_jax.problems.problem import Problem
 from loong_jax.rollout.agentic.agent import Agent, Toolbox
 from loong_jax.rollout.agentic.paused import PausedOnTools
 from loong_jax.rollout.attempts import (

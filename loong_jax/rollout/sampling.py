@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from loong_jax.environments.environment import Problem
+from loong_jax.problems.problem import Problem
 from loong_jax.rollout.agentic.agent import Agent
 from loong_jax.rollout.engine import Engine, Params
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket

@@ -332,18 +332,3 @@ class SlotEngine:
         for width in self.config.narrow_slots:
             state, _ = self.generate(params, state, slots=np.arange(width, dtype=np.int32))
         return state
-
-
-def engine_for(
-    graphdef: nnx.GraphDef,
-    model: ModelConfig,
-    tokenizer: Tokenizer,
-    config: EngineSettings,
-    rules: ShardingRules | None = None,
-) -> SlotEngine:
-    """The engine of a model as `config` says: with slots that own their cache, or over pages."""
-    if config.pages is None:
-        return SlotEngine.for_model(graphdef, model, tokenizer, config, rules)
-    from loong_jax.rollout.paged_engine import PagedEngine  # which stands on this module
-
-    return PagedEngine.for_model(graphdef, model, tokenizer, config, rules)

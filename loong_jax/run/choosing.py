@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from loong_jax import cli_help, configs, environments, recipes, remote
-from loong_jax.data import response
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
+from loong_jax.problems import response
 from loong_jax.recipes import (
     DomainProblems,
     FileProblems,

@@ -11,7 +11,8 @@ from loong_jax import environments
 from loong_jax.data import chat_records, json_files, tool_template
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.data.tool_template import ToolTemplate
-from loong_jax.environments import Problem, ProblemStream
+from loong_jax.environments import ProblemStream
+from loong_jax.problems.problem import Problem
 from loong_jax.recipes import (
     DomainProblems,
     FileProblems,

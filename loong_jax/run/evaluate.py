@@ -10,13 +10,14 @@ from rich.console import Console
 from rich.progress import Progress
 
 from loong_jax import options
-from loong_jax.data import json_files, problem_files, response
+from loong_jax.data import json_files, problem_files
 from loong_jax.data.tokenizer import Tokenizer
-from loong_jax.environments import Problem, split_of
 from loong_jax.errors import ConfigError
 from loong_jax.eval import evaluation, tables
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.own import absolute
+from loong_jax.problems import response
+from loong_jax.problems.problem import Problem, split_of
 from loong_jax.recipes import FileProblems, MeshSettings, Recipe
 from loong_jax.remote import AnyPath
 from loong_jax.rollout import sampling

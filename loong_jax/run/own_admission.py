@@ -11,15 +11,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from loong_jax import verifiers
-from loong_jax.data import json_files, response
+from loong_jax.data import json_files
 from loong_jax.data.problem_files import Posed
 from loong_jax.errors import ConfigError, VerifierError
+from loong_jax.problems import response
+from loong_jax.problems.verdict import Verdict
 from loong_jax.recipes import FileProblems
 from loong_jax.run import own_problems
 from loong_jax.run.session import Judge
 from loong_jax.verifiers import admission, admission_cases, raised
 from loong_jax.verifiers.admission import Case
-from loong_jax.verifiers.verdict import Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +121,7 @@ def _admit(name: str, found: Sequence[Posed], table: Mapping[str, str]) -> admis
     """A verifier on cases of the file, or on its own where no answer of the file is known."""
     cases = _cases(found, NUM_CASES.get(name, USUAL_CASES))
     if not cases:
-        return admission.admit_registered(name, table).require()
+        return admission_cases.admit_registered(name, table).require()
     verifier = verifiers.get_verifier(name, table=table)
     try:
         return admission.admit(verifier, cases, name=f"verifier {name!r}").require()

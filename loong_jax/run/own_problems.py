@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from loong_jax import configs
-from loong_jax.data import json_files, problem_files, response
+from loong_jax.data import json_files, problem_files
 from loong_jax.data.problem_files import Posed, ProblemFile
-from loong_jax.environments.environment import Problem, split_of
 from loong_jax.errors import ConfigError
+from loong_jax.problems import response
+from loong_jax.problems.problem import Problem, split_of
 from loong_jax.recipes import FileProblems, ProblemSource, Recipe, RlStage, SftStage
 from loong_jax.remote import AnyPath, RemotePath
 from loong_jax.run.texts import Texts

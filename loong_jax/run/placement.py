@@ -11,7 +11,7 @@ from loong_jax.recipes import ProcessReplicas, RayReplicas, Recipe, RlStage, Thr
 from loong_jax.rl import local_trainer, trainer
 from loong_jax.rl.local_trainer import TrainerSettings
 from loong_jax.rl.policy_model import policy_of
-from loong_jax.rollout import slot_engine
+from loong_jax.rollout import engines
 from loong_jax.rollout.agentic.agent import Agent
 from loong_jax.rollout.engine import Engine
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
@@ -101,7 +101,7 @@ def make_engine(recipe: Recipe) -> Engine:
     rules = _rules(recipe)
     graphdef, _ = family_of(recipe.model).abstract_weights(recipe.model, rules)
     tokenizer = texts_of(recipe).tokenizer
-    return slot_engine.engine_for(graphdef, recipe.model, tokenizer, recipe.engine_on(rules), rules)
+    return engines.engine_for(graphdef, recipe.model, tokenizer, recipe.engine_on(rules), rules)
 
 
 def make_scorer(recipe: Recipe, settings: TrainerSettings) -> ScoreGroup:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from loong_jax.data import json_files
-from loong_jax.environments import Problem
 from loong_jax.errors import ConfigError
+from loong_jax.problems.problem import Problem
 from loong_jax.recipes import SampleStage
 from loong_jax.rollout import sampling
 from loong_jax.rollout.records import Rollout

@@ -17,7 +17,7 @@ from loong_jax.models import families
 from loong_jax.models.parameters import Weights
 from loong_jax.recipes import MeshSettings
 from loong_jax.remote import AnyPath
-from loong_jax.rollout import slot_engine
+from loong_jax.rollout import engines
 from loong_jax.rollout.engine_config import EngineSettings, PageConfig
 from loong_jax.rollout.serving import prompts
 from loong_jax.rollout.serving.request import ServingLimits
@@ -184,5 +184,5 @@ def load(
     model, shapes = source.config, shapes.shared_by(rules.parts("act_batch"))
     graphdef, _ = families.family_of(model).abstract_weights(model, rules)
     weights = starting.load_on(source.weights, model, rules)
-    engine = slot_engine.engine_for(graphdef, model, tokenizer, shapes, rules)
+    engine = engines.engine_for(graphdef, model, tokenizer, shapes, rules)
     return engine, engine.load_params(weights)

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from loong_jax.environments import Problem, ProblemStream
+from loong_jax.environments import ProblemStream
 from loong_jax.errors import ConfigError
 from loong_jax.eval import evaluation
 from loong_jax.models.families import family_of
@@ -18,6 +18,8 @@ from loong_jax.models.parameters import Weights
 from loong_jax.orchestrator import protocols
 from loong_jax.orchestrator.protocols import refuse_unable
 from loong_jax.own import part_of
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.verdict import Verdict
 from loong_jax.recipes import (
     FileProblems,
     RayReplicas,
@@ -28,7 +30,8 @@ from loong_jax.recipes import (
     packaged,
 )
 from loong_jax.rl.policy_model import policy_of
-from loong_jax.rollout import sampling, slot_engine
+from loong_jax.rollout import sampling
+from loong_jax.rollout.engines import engine_for
 from loong_jax.rollout.records import Rollout
 from loong_jax.run import demonstrations, devices
 from loong_jax.run.demonstrations import Demonstrations
@@ -38,7 +41,6 @@ from loong_jax.run.texts import Texts, texts_of
 from loong_jax.verifiers import admission
 from loong_jax.verifiers.pool import FormedPool, LocalVerifierPool, VerifierPool, VerifierRequest
 from loong_jax.verifiers.raised import RaisedWatch
-from loong_jax.verifiers.verdict import Verdict
 from loong_jax.verifiers.worker import WorkerConfig
 
 logger = logging.getLogger(__name__)
@@ -78,7 +80,7 @@ class Session:
         graphdef, self.abstract_weights = family.abstract_weights(recipe.model, self.rules)
         self.policy = policy_of(graphdef, recipe.model, recipe.bias, rules=self.rules)
         engines = {
-            rules: slot_engine.engine_for(
+            rules: engine_for(
                 family.abstract_weights(recipe.model, rules)[0],
                 recipe.model,
                 self.tokenizer,

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from loong_jax.data.packing import FirstFit
-from loong_jax.environments.environment import Problem
 from loong_jax.errors import ConfigError
+from loong_jax.problems.problem import Problem
 from loong_jax.recipes import FileProblems, Recipe, RlStage, SampleStage, SftStage, Stage
 from loong_jax.rl.optimizers import WarmupCosine
 from loong_jax.run import demonstrations, own_problems

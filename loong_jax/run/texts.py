@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from loong_jax.data import chat_records, response, tool_template
+from loong_jax.data import chat_records, tool_template
 from loong_jax.data.chat_records import Conversation
-from loong_jax.data.response import FORMS, ResponseForm
 from loong_jax.data.tokenizer import AsciiTokenizer, Tokenizer
 from loong_jax.data.tool_template import ChatTurns, Described, ToolTemplate
-from loong_jax.environments.environment import Problem
 from loong_jax.errors import ConfigError
+from loong_jax.problems import response
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.response import FORMS, ResponseForm
 from loong_jax.recipes import Recipe, ToolSettings
 from loong_jax.remote import AnyPath
 from loong_jax.rl import sft

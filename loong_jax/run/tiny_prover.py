@@ -16,15 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from loong_jax.data.tokenizer import AsciiTokenizer
-from loong_jax.environments import Problem
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.models.moe import MoEConfig, NgramEmbedding
+from loong_jax.problems.problem import Problem
 from loong_jax.rl import checkpoint, sft, trainer
 from loong_jax.rl.optimizers import Muon, WarmupCosine
 from loong_jax.rl.policy_model import policy_of
 from loong_jax.rl.sft import SftSettings
-from loong_jax.rollout import sampling, slot_engine
+from loong_jax.rollout import engines, sampling
 from loong_jax.rollout.engine_config import EngineSettings
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.synth.formal import proofs
@@ -108,7 +108,7 @@ class TinyProver:
         self._tokenizer = AsciiTokenizer()
         graphdef, _ = moe.init_weights(settings.model(), jax.random.key(0))
         self._policy = policy_of(graphdef, settings.model(), BIAS_RATE)
-        self._engine = slot_engine.engine_for(
+        self._engine = engines.engine_for(
             graphdef, settings.model(), self._tokenizer, settings.shapes()
         )
         self._weights: Any = None

@@ -1,1 +1,4 @@
-"""Problems made by author models: LoongEnv and ReSyn, over any OpenAI-compatible endpoint."""
+"""Problems made by author models: LoongEnv and ReSyn, over any OpenAI-compatible endpoint.
+
+Knows: data, environments, errors, problems, sandbox, syntax, verifiers.
+"""

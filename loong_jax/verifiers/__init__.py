@@ -1,15 +1,16 @@
-"""Judging answers: verdicts, verifiers, and the pool that runs them."""
+"""Judging answers: verdicts, verifiers, and the pool that runs them.
+
+Knows: child, environments, errors, interrupts, options, own, problems, sandbox, syntax.
+"""
 
 import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from loong_jax.errors import ConfigError, VerifierError
-from loong_jax.verifiers.verdict import Verdict
-
-if TYPE_CHECKING:  # environments import the verdict from here
-    from loong_jax.environments.environment import Problem
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.verdict import Verdict
 
 VERIFIERS: dict[str, str] = {
     "code": "loong_jax.verifiers.code.verifier:CodeVerifier",
@@ -32,7 +33,7 @@ __all__ = ["VERIFIERS", "Verdict", "Verifier", "get_verifier", "own_table", "try
 class Verifier(Protocol):
     """Judges whole responses. No answer makes it raise: what it cannot judge is ungradable."""
 
-    def verify(self, problem: "Problem", response_text: str) -> Verdict: ...
+    def verify(self, problem: Problem, response_text: str) -> Verdict: ...
 
     def close(self) -> None:
         """Ends what it started, such as a sandbox."""

@@ -13,18 +13,17 @@ import queue
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from loong_jax import own
-from loong_jax.data import response
+from loong_jax import environments, own
 from loong_jax.errors import VerifierError
+from loong_jax.problems import response
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.verdict import Verdict
 from loong_jax.verifiers import attacks, raised
-from loong_jax.verifiers.verdict import Verdict
-
-if TYPE_CHECKING:
-    from loong_jax.environments.environment import Problem
+from loong_jax.verifiers.environment import EnvironmentVerifier
 
 MAX_COST_S = 5.0  # of one verdict, on a machine that is not overloaded
 MAX_CONSTANT_SHARE = 0.5  # of the cases that one and the same answer may be right for
@@ -36,7 +35,7 @@ def as_it_is(answer: str) -> str:
 
 
 def in_tags(answer: str) -> str:
-    """The answer as a whole response in the form of data/response.py."""
+    """The answer as a whole response in the form of problems/response.py."""
     return response.render_response("so", answer)
 
 
@@ -48,7 +47,7 @@ def in_box(answer: str) -> str:
 class Case:
     """A problem with a right answer. `perturbed` are known wrong ones; derived unless given."""
 
-    problem: "Problem"
+    problem: Problem
     answer: str
     perturbed: tuple[str, ...] | None = None
     render: Callable[[str], str] = as_it_is  # how an answer becomes a response
@@ -292,9 +291,6 @@ def environment_cases(environment: Any, levels: Iterable[int], per_level: int = 
 @functools.cache
 def require_environment(name: str, levels: tuple[int, ...]) -> Report:
     """Admits an environment as the pool judges with it; VerifierError by name where it fails."""
-    from loong_jax import environments
-    from loong_jax.verifiers.environment import EnvironmentVerifier
-
     cases = environment_cases(environments.get_environment(name), levels)
     verifier = EnvironmentVerifier()
     try:
@@ -317,20 +313,3 @@ def rows(report: Report) -> Iterator[str]:
         f"{report.seconds:.1f} s, the longest {report.max_cost_s:.2f} s"
     )
     yield from (f"  {failure}" for failure in report.failures[:10])
-
-
-def admit_registered(name: str, table: Mapping[str, str] | None = None, **options: Any) -> Report:
-    """The report of a registered verifier on its own cases; `options` are its arguments.
-
-    `table` has those of your own, as of `get_verifier`.
-    """
-    from loong_jax import verifiers
-    from loong_jax.verifiers import admission_cases
-
-    verifier = verifiers.get_verifier(name, table=table, **options)
-    try:
-        is_own = name in (table or {})
-        cases = admission_cases.of_own(name, verifier) if is_own else admission_cases.cases_of(name)
-        return admit(verifier, cases, name=f"verifier {name!r}")
-    finally:
-        verifier.close()

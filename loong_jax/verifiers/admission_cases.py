@@ -6,13 +6,22 @@ without cases is not admitted: whoever adds one adds its cases.
 
 import functools
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loong_jax.environments.environment import Problem
+from loong_jax import environments, verifiers
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers.admission import Case, as_it_is, environment_cases, in_box, in_tags
+from loong_jax.problems.problem import Problem
+from loong_jax.verifiers.admission import (
+    Case,
+    Report,
+    admit,
+    as_it_is,
+    environment_cases,
+    in_box,
+    in_tags,
+)
 
 _RENDER = {"": as_it_is, "box": in_box, "tags": in_tags}
 _LOGIC = ("sudoku", "knights_and_knaves", "sequence")
@@ -32,8 +41,6 @@ def names() -> list[str]:
 def cases_of(name: str) -> Sequence[Case]:
     """Cases of a registered verifier; VerifierError where nobody wrote any."""
     if name in ("environment", "logic"):
-        from loong_jax import environments
-
         drawn, levels = (environments.WORKED, (1, 5)) if name == "environment" else (_LOGIC, (2,))
         found = map(environments.get_environment, drawn)
         return [case for one in found for case in environment_cases(one, levels, 1)]
@@ -81,3 +88,17 @@ def _case(name: str, number: int, row: dict[str, Any]) -> Case:
         perturbed=tuple(row["perturbed"]) if "perturbed" in row else None,
         render=_RENDER[row.get("render", "")],
     )
+
+
+def admit_registered(name: str, table: Mapping[str, str] | None = None, **options: Any) -> Report:
+    """The report of a registered verifier on its own cases; `options` are its arguments.
+
+    `table` has those of your own, as of `get_verifier`.
+    """
+    verifier = verifiers.get_verifier(name, table=table, **options)
+    try:
+        own = name in (table or {})
+        cases = of_own(name, verifier) if own else cases_of(name)
+        return admit(verifier, cases, name=f"verifier {name!r}")
+    finally:
+        verifier.close()

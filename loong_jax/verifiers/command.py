@@ -12,8 +12,10 @@ from typing import Any
 
 from loong_jax import options, own, verifiers
 from loong_jax.errors import ConfigError, VerifierError
-from loong_jax.verifiers import Verifier, raised, verdict
-from loong_jax.verifiers.verdict import Score, Verdict
+from loong_jax.problems import verdict
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.verdict import Score, Verdict
+from loong_jax.verifiers import Verifier, admission, admission_cases, raised
 
 logger = logging.getLogger(__name__)
 
@@ -91,8 +93,6 @@ def admit(names: Sequence[str]) -> int:
 
     One that cannot be built here, for want of an endpoint or a sandbox, is not admitted either.
     """
-    from loong_jax.verifiers import admission  # reads problems, which import this package
-
     table = verifiers.own_table([name for name in names if ".py:" in name])
     unknown = {name for name in names if name not in (*verifiers.VERIFIERS, *table.values())}
     if unknown:
@@ -104,7 +104,7 @@ def admit(names: Sequence[str]) -> int:
     short = {whole: name for name, whole in table.items()}
     for name in names or sorted(verifiers.VERIFIERS):
         try:
-            report = admission.admit_registered(short.get(name, name), table)
+            report = admission_cases.admit_registered(short.get(name, name), table)
         except VerifierError as error:
             print(f"verifier {name!r}: REFUSED; {error}")
             num_refused += 1
@@ -143,8 +143,6 @@ def _judge(verifier: Any, line: bytes) -> tuple[Any, Verdict | Score]:
 
 def _verify_problem(verifier: Verifier, record: dict[str, Any]) -> Verdict:
     """Verifies by a verifier that reads problems: `gold`, `question` and the rest as arguments."""
-    from loong_jax.environments.environment import Problem  # which imports this package
-
     answer, gold = record.get("answer"), record.get("gold")
     if not isinstance(answer, str):
         return verdict.ungradable("record", "answer is missing or no text")

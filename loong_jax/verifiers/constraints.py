@@ -10,15 +10,13 @@ import re
 import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from loong_jax.data import response
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import tool_calls, verdict
-from loong_jax.verifiers.verdict import Score, Verdict
-
-if TYPE_CHECKING:
-    from loong_jax.environments.environment import Problem
+from loong_jax.problems import response, verdict
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.verdict import Score, Verdict
+from loong_jax.verifiers import tool_calls
 
 MAX_CHARS = 200_000
 MAX_CONSTRAINTS = 50
@@ -119,7 +117,7 @@ class ConstraintsVerifier:
     task with content.
     """
 
-    def verify(self, problem: "Problem", response_text: str) -> Verdict:
+    def verify(self, problem: Problem, response_text: str) -> Verdict:
         """Correct if every one of `arguments["constraints"]` is kept."""
         return self.judge(problem.arguments.get("constraints"), response_text)
 

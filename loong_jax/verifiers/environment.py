@@ -15,12 +15,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from loong_jax import environments
-from loong_jax.environments.environment import Problem, name_in
+from loong_jax.environments.environment import name_in
 from loong_jax.environments.modules import Module, ModuleEnvironment, ModuleRunner
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import verdict
-from loong_jax.verifiers.sandbox import Limits, SandboxLost, SandboxRunner
-from loong_jax.verifiers.verdict import IsolationTier, Verdict
+from loong_jax.problems import verdict
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.verdict import IsolationTier, Verdict
+from loong_jax.sandbox import Limits, SandboxLost, SandboxRunner
 
 MAX_EVIDENCE_CHARS = 500
 

@@ -16,12 +16,12 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
-from loong_jax.data import response
-from loong_jax.data.response import ResponseForm
-from loong_jax.environments.environment import Problem
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import verdict, worker
-from loong_jax.verifiers.verdict import Verdict
+from loong_jax.problems import response, verdict
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.response import ResponseForm
+from loong_jax.problems.verdict import Verdict
+from loong_jax.verifiers import worker
 from loong_jax.verifiers.worker import WorkerConfig, WorkerProcess
 
 VerdictFuture = concurrent.futures.Future[Verdict]

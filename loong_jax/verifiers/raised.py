@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from loong_jax.errors import LoongError, raised
+from loong_jax.problems.verdict import Verdict
 from loong_jax.verifiers import verdict
-from loong_jax.verifiers.verdict import Verdict
 
 REASON = "verifier raised"
 _MAX_CHARS = 500

@@ -16,7 +16,8 @@ from typing import Any
 import ray
 
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import ray_actor, verdict, worker
+from loong_jax.problems import verdict
+from loong_jax.verifiers import ray_actor, worker
 from loong_jax.verifiers.pool import (
     RequestTable,
     VerdictFuture,

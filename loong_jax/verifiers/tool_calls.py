@@ -14,8 +14,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from loong_jax.data import response
 from loong_jax.errors import VerifierError
+from loong_jax.problems import response
 
 OPEN, CLOSE = "<longcat_tool_call>", "</longcat_tool_call>"
 TAGS = ((OPEN, CLOSE), ("<tool_call>", "</tool_call>"))

@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from loong_jax import verifiers as verifiers_room
-from loong_jax.verifiers import raised, verdict
-from loong_jax.verifiers.child import Child, ChildLost
-from loong_jax.verifiers.verdict import Verdict
+from loong_jax.child import Child, ChildLost
+from loong_jax.problems import verdict
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.verdict import Verdict
+from loong_jax.verifiers import raised
 
 _START_S = 60.0  # a start imports NumPy: 0.2 s on an idle machine
 _MAX_LOSSES = 2
@@ -119,10 +121,6 @@ def decode(body: bytes) -> Verdict:
 
 def judge(verifiers: dict[str, Any], config: WorkerConfig, request: Mapping[str, Any]) -> Verdict:
     """Verdict of one request; whatever a verifier raises makes the answer ungradable."""
-    from loong_jax.environments.environment import (
-        Problem,  # brings NumPy, which our side does without
-    )
-
     name = ""
     try:
         problem = Problem.from_json(request["problem"])

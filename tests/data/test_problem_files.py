@@ -2,8 +2,9 @@ import json
 
 import pytest
 
-from loong_jax.data import problem_files, response
+from loong_jax.data import problem_files
 from loong_jax.errors import ConfigError
+from loong_jax.problems import response
 from loong_jax.verifiers import get_verifier
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from loong_jax.environments.environment import Problem
 from loong_jax.orchestrator.simulation.world import VirtualTime
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.verdict import Verdict, correct, ungradable, wrong
 from loong_jax.rl import events as rl_events
 from loong_jax.rollout import records
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
-from loong_jax.verifiers.verdict import Verdict, correct, ungradable, wrong
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,12 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from loong_jax.data import disk, response
-from loong_jax.environments.environment import Problem
+from loong_jax.data import disk
 from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.protocols import Emit
 from loong_jax.orchestrator.tickets import TicketSource
+from loong_jax.problems import response
+from loong_jax.problems.problem import Problem
 from loong_jax.rl import checkpoint, rewards
 from loong_jax.rl import events as rl_events
 from loong_jax.rl.rewards import RewardRule

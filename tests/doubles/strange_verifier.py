@@ -4,9 +4,9 @@ import os
 import signal
 import time
 
-from loong_jax.environments.environment import Problem
-from loong_jax.verifiers import verdict
-from loong_jax.verifiers.verdict import Verdict
+from loong_jax.problems import verdict
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.verdict import Verdict
 
 
 class StrangeVerifier:

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from loong_jax.environments.environment import Problem
+from loong_jax.problems import verdict as verdicts
+from loong_jax.problems.problem import Problem
 from loong_jax.rl import batching, rewards
 from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
-from loong_jax.verifiers import verdict as verdicts
 
 VOCAB_SIZE = 128
 

@@ -8,10 +8,10 @@ import time
 import pytest
 
 from loong_jax import environments
-from loong_jax.data.response import render_response
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.environments import ENVIRONMENTS, LEVELS, WORKED, Problem, ProblemStream, environment
-from loong_jax.environments.environment import current_uid
+from loong_jax.problems.problem import current_uid
+from loong_jax.problems.response import render_response
 from loong_jax.recipes import quickstart
 from loong_jax.verifiers.environment import EnvironmentVerifier
 from tests.bounds import EXPLODES_S

@@ -11,8 +11,8 @@ import pytest
 from loong_jax import environments
 from loong_jax.environments import gym, gym_answers
 from loong_jax.environments.answers import Malformed
-from loong_jax.environments.environment import Problem
 from loong_jax.errors import ConfigError
+from loong_jax.problems.problem import Problem
 from loong_jax.verifiers import admission
 from loong_jax.verifiers.admission import Case
 from loong_jax.verifiers.environment import EnvironmentVerifier

@@ -6,7 +6,7 @@ import pytest
 from loong_jax.environments import Environment, modules
 from loong_jax.environments.modules import Module, ModuleEnvironment, ModuleRunner
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers.sandbox import Limits
+from loong_jax.sandbox import Limits
 from tests.environments.module_texts import SUM
 
 pytestmark = pytest.mark.bubblewrap
@@ -94,7 +94,7 @@ def test_states_travel_as_json(runner):
 
 
 def test_a_runner_without_namespaces_is_not_made(monkeypatch):
-    from loong_jax.verifiers.sandbox import mechanism
+    from loong_jax.sandbox import mechanism
 
     weak = mechanism.isolation("process")
     monkeypatch.setattr(mechanism, "isolation", lambda tier=None: weak)

@@ -7,7 +7,7 @@ import pytest
 
 from loong_jax import environments
 from loong_jax.environments import LEVELS, WORKED, ProblemStream, chains
-from loong_jax.environments.environment import split_of
+from loong_jax.problems.problem import split_of
 
 SPLITS = ("train", "validation", "test")
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from loong_jax.data import json_files
-from loong_jax.data.response import render_response
-from loong_jax.environments.environment import Problem
 from loong_jax.errors import ConfigError, LoongError
 from loong_jax.eval import compare
 from loong_jax.eval.evaluation import EvaluationResult, EvaluationSettings, counted, evaluate
+from loong_jax.problems import verdict as verdicts
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.response import render_response
 from loong_jax.rollout.records import Rollout, SamplingSettings
-from loong_jax.verifiers import verdict as verdicts
 
 SETTINGS = EvaluationSettings(
     num_problems=60, samples_per_problem=4, pass_at=16, num_pass_at_problems=20, seed=5

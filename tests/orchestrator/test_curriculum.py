@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loong_jax import configs, options, recipes
-from loong_jax.environments.environment import Problem
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator import curriculum
 from loong_jax.orchestrator.curriculum import Curriculum, CurriculumState, GrowingContext, PassRates
 from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.tickets import TicketSource
+from loong_jax.problems.problem import Problem
 
 
 def problem(number, level=1):

@@ -9,12 +9,13 @@ import jax
 import numpy as np
 import pytest
 
-from loong_jax.environments.environment import Problem
 from loong_jax.models import moe
 from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.journal import Journal
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.tickets import TicketSource
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.verdict import correct, wrong
 from loong_jax.rl import local_trainer, rewards, trainer
 from loong_jax.rl.local_trainer import LocalTrainer, TrainerSettings
 from loong_jax.rl.objectives import longcat_objective
@@ -28,7 +29,6 @@ from loong_jax.rollout.process_hosts import ProcessLauncher
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.rollout.versions import VersionStore
-from loong_jax.verifiers.verdict import correct, wrong
 from tests.doubles import tiny
 from tests.doubles.fake_world import KeptLog
 from tests.orchestrator import straight_line

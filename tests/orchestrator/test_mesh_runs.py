@@ -18,8 +18,8 @@ from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rl.policy_model import policy_of
 from loong_jax.rollout.engine_config import PageConfig
+from loong_jax.rollout.engines import engine_for
 from loong_jax.rollout.process_hosts import ProcessLauncher
-from loong_jax.rollout.slot_engine import engine_for
 from loong_jax.run import devices
 from tests.doubles import tiny
 from tests.orchestrator import straight_line, test_deterministic

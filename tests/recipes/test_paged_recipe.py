@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+from loong_jax.problems.verdict import correct, wrong
 from loong_jax.recipes import EngineSettings, LocalVerifiers, get_recipe
 from loong_jax.rl import batching, local_trainer, rewards, trainer
 from loong_jax.rl.local_trainer import TrainerSettings
@@ -27,7 +28,6 @@ from loong_jax.rollout.records import (
 )
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.run.session import Session
-from loong_jax.verifiers.verdict import correct, wrong
 from tests.doubles import tiny
 
 GROUP_SIZE, NUM_TICKETS, NUM_STEPS = 4, 5, 2

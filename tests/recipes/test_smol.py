@@ -6,8 +6,8 @@ import inspect
 import pytest
 
 from loong_jax import recipes
-from loong_jax.data.response import read
 from loong_jax.environments import get_environment
+from loong_jax.problems.response import read
 from loong_jax.rl.rewards import NoiseReward
 from loong_jax.run.demonstrations import stream_of
 

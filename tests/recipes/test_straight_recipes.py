@@ -11,11 +11,11 @@ from loong_jax import configs, recipes
 from loong_jax.data import json_files
 from loong_jax.errors import ConfigError
 from loong_jax.models.moe import MoEConfig
+from loong_jax.problems import verdict
 from loong_jax.recipes import EngineSettings, LocalVerifiers
 from loong_jax.rl.objectives import K2KL, grpo_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.run import demonstrations, run, samples, starting
-from loong_jax.verifiers import verdict
 from tests.doubles import tiny
 
 GROUP_SIZE = 4

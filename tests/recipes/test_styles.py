@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from loong_jax.data import response
+from loong_jax.problems import response
 from loong_jax.recipes import DomainProblems, GeneratedProblems, quickstart
 from loong_jax.run import demonstrations
 from loong_jax.run.texts import texts_of

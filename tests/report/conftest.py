@@ -8,9 +8,9 @@ import pytest
 
 from loong_jax import merge
 from loong_jax.data import json_files
-from loong_jax.data.response import render_response
 from loong_jax.eval import compare
 from loong_jax.eval.evaluation import DomainEvaluation, EvaluationResult
+from loong_jax.problems.response import render_response
 
 DOMAINS = ("stem", "logic", "code")
 # Invented pass@1 of each stage in (stem, logic, code).

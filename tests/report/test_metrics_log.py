@@ -9,12 +9,12 @@ import time
 import numpy as np
 import pytest
 
-from loong_jax.data.response import render_response
-from loong_jax.environments.environment import Problem
+from loong_jax.problems import verdict as verdicts
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.response import render_response
 from loong_jax.report import metrics_log
 from loong_jax.report.metrics_log import MetricsLog
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
-from loong_jax.verifiers import verdict as verdicts
 
 
 def problem(domain="stem"):

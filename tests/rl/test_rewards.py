@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from loong_jax.errors import ConfigError
+from loong_jax.problems import verdict as verdicts
 from loong_jax.rl import rewards
-from loong_jax.verifiers import verdict as verdicts
 from tests.doubles.toy_policy import toy_group
 
 RULE = rewards.RewardRule(

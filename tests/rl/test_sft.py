@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from loong_jax.data import packing
-from loong_jax.data.response import render_response
 from loong_jax.data.tokenizer import AsciiTokenizer
+from loong_jax.problems.response import render_response
 from loong_jax.rl import checkpoint, optimizers, sft, trainer
 from tests.doubles.toy_policy import toy_policy, toy_weights
 

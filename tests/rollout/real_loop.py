@@ -6,12 +6,12 @@ from concurrent.futures import Future
 
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.tickets import TicketSource
+from loong_jax.problems.verdict import correct, wrong
 from loong_jax.rl import events as rl_events
 from loong_jax.rl import rewards
 from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.replica import Replica
-from loong_jax.verifiers.verdict import correct, wrong
 from tests.doubles.fake_model import fake_engine, fake_problem, fake_weights
 from tests.doubles.scoring import scored_as_sampled
 

@@ -4,9 +4,9 @@ import json
 import numpy as np
 import pytest
 
+from loong_jax.problems.verdict import Verdict
 from loong_jax.rollout import codec
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
-from loong_jax.verifiers.verdict import Verdict
 from tests.doubles.fake_model import fake_problem
 
 

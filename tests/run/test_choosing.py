@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from loong_jax import cli, configs, options, recipes
-from loong_jax.data import response
 from loong_jax.errors import ConfigError
+from loong_jax.problems import response
 from loong_jax.recipes import FileProblems, GeneratedProblems
 from loong_jax.run import choosing, run, sources, starting
 from tests.doubles import tiny_hf

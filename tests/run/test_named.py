@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from loong_jax import cli, configs, options, own, recipes
-from loong_jax.data.response import FORMS
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator.changes import Assign
 from loong_jax.orchestrator.dora import decide
+from loong_jax.problems.response import FORMS
 from loong_jax.rl.objectives import OBJECTIVES, TokenMean, clipped_gain
 from loong_jax.rl.optimizers import Muon
 from loong_jax.rl.rewards import group_advantages

@@ -16,6 +16,7 @@ from loong_jax.data import json_files
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError, VerifierError
 from loong_jax.orchestrator.curriculum import Curriculum, GrowingContext, PassRates
+from loong_jax.problems import verdict
 from loong_jax.recipes import FileProblems, LocalVerifiers
 from loong_jax.rl import checkpoint
 from loong_jax.rl.objectives import longcat_objective
@@ -24,7 +25,6 @@ from loong_jax.rollout.records import Rollout
 from loong_jax.run import own_admission, own_problems, run, starting
 from loong_jax.run.session import Judge, Session
 from loong_jax.run.texts import Texts
-from loong_jax.verifiers import verdict
 from loong_jax.verifiers.pool import LocalVerifierPool
 from tests.docs import reading
 from tests.doubles import tiny

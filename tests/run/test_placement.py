@@ -18,7 +18,8 @@ from loong_jax.orchestrator.protocols import MendsReplicas, MovesGroups, Replica
 from loong_jax.recipes import EngineSettings, ProcessReplicas, RayReplicas, ThreadReplicas
 from loong_jax.rl.local_trainer import TrainerSettings
 from loong_jax.rl.objectives import longcat_objective
-from loong_jax.rollout import process_hosts, slot_engine
+from loong_jax.rollout import process_hosts
+from loong_jax.rollout.engines import engine_for
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
 from loong_jax.rollout.records import GroupGenerated, ReplicaFailed, SamplingSettings, Ticket
@@ -72,7 +73,7 @@ def test_a_recipe_writes_and_scores_the_same_in_threads_and_in_processes():
         stage = dataclasses.replace(
             given.stages["rl_logic"], sampling=sampling, group_size=2, objective=objective
         )
-        engine = slot_engine.engine_for(graphdef, model, AsciiTokenizer(), given.engine)
+        engine = engine_for(graphdef, model, AsciiTokenizer(), given.engine)
         store = VersionStore(stage.scheduler.max_staleness)
         store.put(0, weights)
         scoring = TrainerSettings(

@@ -10,9 +10,9 @@ import pytest
 
 from loong_jax import recipes
 from loong_jax.data import json_files
-from loong_jax.data.response import FORMS
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import CheckpointError, ConfigError
+from loong_jax.problems.response import FORMS
 from loong_jax.recipes import EngineSettings, FileProblems, ToolSettings
 from loong_jax.rl import sft
 from loong_jax.run import merging, sizes, sources, starting, texts

@@ -13,6 +13,7 @@ from loong_jax import environments, interrupts, recipes
 from loong_jax.data import json_files
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import VerifierError
+from loong_jax.problems import verdict
 from loong_jax.recipes import SftStage
 from loong_jax.report.metrics_log import MetricsLog
 from loong_jax.report.progress import Progress
@@ -22,7 +23,7 @@ from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.run import session, stages
 from loong_jax.run.pipeline import StageDirectories
 from loong_jax.run.texts import Texts
-from loong_jax.verifiers import admission, verdict
+from loong_jax.verifiers import admission
 from tests.report import test_metrics_log
 
 TEXTS = Texts(tokenizer=AsciiTokenizer())

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers.sandbox import Sandbox, mechanism
+from loong_jax.sandbox import Sandbox, mechanism
 from tests.verifiers.sandbox_checks import LIMITS
 
 

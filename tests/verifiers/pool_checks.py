@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from loong_jax.environments.environment import Problem
 from loong_jax.errors import VerifierError
+from loong_jax.problems.problem import Problem
 from loong_jax.verifiers.pool import VerifierRequest
 from loong_jax.verifiers.worker import WorkerConfig
 

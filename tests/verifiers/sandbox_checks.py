@@ -1,6 +1,6 @@
 """Running one program, for tests of the sandbox."""
 
-from loong_jax.verifiers.sandbox import Limits, Program, ProgramResult, Sandbox
+from loong_jax.sandbox import Limits, Program, ProgramResult, Sandbox
 
 # Wall time far above CPU time, so that a busy machine changes no status.
 LIMITS = Limits(cpu_s=0.3, wall_s=20.0, memory_bytes=128 * 2**20)

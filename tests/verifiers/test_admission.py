@@ -8,7 +8,8 @@ import pytest
 from loong_jax import cli
 from loong_jax.environments import ENVIRONMENTS
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import admission, admission_cases, attacks, verdict
+from loong_jax.problems import verdict
+from loong_jax.verifiers import admission, admission_cases, attacks
 from loong_jax.verifiers.admission import Case, admit
 from loong_jax.verifiers.admission_cases import cases_of
 from tests.bounds import EXPLODES_S

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 import pytest
 
 from loong_jax import environments, verifiers
-from loong_jax.data.response import render_response
-from loong_jax.environments.environment import Problem
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import verdict
-from loong_jax.verifiers.sandbox import Limits, Program, SandboxLost, SandboxRunner
+from loong_jax.problems import verdict
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.response import render_response
+from loong_jax.sandbox import Limits, Program, SandboxLost, SandboxRunner
 
 
 @dataclasses.dataclass(frozen=True)

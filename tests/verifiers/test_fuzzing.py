@@ -5,7 +5,7 @@ import traceback
 import pytest
 
 from loong_jax.environments import ENVIRONMENTS
-from loong_jax.verifiers import verdict
+from loong_jax.problems import verdict
 from tests.sweeps import thinned
 from tests.verifiers import fuzzing
 

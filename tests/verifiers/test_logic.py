@@ -6,10 +6,10 @@ import time
 import pytest
 
 from loong_jax import cli
-from loong_jax.data.response import render_response
 from loong_jax.environments import PUZZLES, get_environment
+from loong_jax.problems.response import render_response
+from loong_jax.problems.verdict import answer_span
 from loong_jax.verifiers import get_verifier
-from loong_jax.verifiers.verdict import answer_span
 from tests.bounds import EXPLODES_S
 
 PROBLEM = get_environment("sudoku").problem(2, 5)

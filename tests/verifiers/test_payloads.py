@@ -10,8 +10,8 @@ import time
 import pytest
 
 from loong_jax.environments import ENVIRONMENTS, Problem, get_environment
+from loong_jax.problems.verdict import Score, Verdict
 from loong_jax.verifiers import admission, admission_cases, attacks
-from loong_jax.verifiers.verdict import Score, Verdict
 from tests.verifiers import registered
 from tests.verifiers.judge.endpoint import ScriptedEndpoint
 

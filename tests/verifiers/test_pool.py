@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from loong_jax.data.response import FORMS, render
-from loong_jax.environments.environment import Problem
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import get_verifier, verdict
+from loong_jax.problems import verdict
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.response import FORMS, render
+from loong_jax.verifiers import get_verifier
 from loong_jax.verifiers.pool import FormedPool, LocalVerifierPool, RequestTable, VerifierRequest
 from tests.verifiers import pool_checks
 

@@ -15,7 +15,7 @@ import pytest
 
 from loong_jax.bench import timing
 from loong_jax.environments import get_environment
-from loong_jax.environments.environment import Problem
+from loong_jax.problems.problem import Problem
 from loong_jax.verifiers import get_verifier
 from loong_jax.verifiers.pool import VerifierRequest
 from loong_jax.verifiers.worker import WorkerConfig

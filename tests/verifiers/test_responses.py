@@ -7,10 +7,11 @@ import pytest
 
 from loong_jax.data import problem_files
 from loong_jax.environments import get_environment
-from loong_jax.environments.environment import Problem
-from loong_jax.verifiers import get_verifier, verdict
+from loong_jax.problems import verdict
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.verdict import Verdict
+from loong_jax.verifiers import get_verifier
 from loong_jax.verifiers.judge import gate
-from loong_jax.verifiers.verdict import Verdict
 
 CASES = [
     json.loads(line)

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from loong_jax.data.response import render_response
 from loong_jax.environments.modules import Module, ModuleEnvironment
+from loong_jax.problems.response import render_response
 from loong_jax.verifiers import get_verifier
 from loong_jax.verifiers.pool import LocalVerifierPool, VerifierRequest
 from tests.environments.module_texts import SUM

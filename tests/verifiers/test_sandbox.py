@@ -9,15 +9,8 @@ import time
 import pytest
 
 from loong_jax.errors import VerifierError
+from loong_jax.sandbox import Limits, Program, Sandbox, box, expression_program, mechanism
 from loong_jax.verifiers import get_verifier
-from loong_jax.verifiers.sandbox import (
-    Limits,
-    Program,
-    Sandbox,
-    box,
-    expression_program,
-    mechanism,
-)
 from tests.verifiers.sandbox_checks import LIMITS, run
 
 

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from loong_jax.verifiers import sandbox as sandbox_module
-from loong_jax.verifiers.sandbox import Program, Sandbox
+from loong_jax import sandbox as sandbox_module
+from loong_jax.sandbox import Program, Sandbox
 from tests.verifiers.sandbox_checks import LIMITS, run
 
 # ---- By namespaces only: what the guard of the process tier would refuse before it is tried. ----

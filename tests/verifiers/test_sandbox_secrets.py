@@ -4,7 +4,7 @@ import secrets
 
 import pytest
 
-from loong_jax.verifiers.sandbox import Limits, Program, Sandbox
+from loong_jax.sandbox import Limits, Program, Sandbox
 from tests.verifiers.sandbox_checks import run
 
 # The sandbox shows a program no map of its memory, so the search asks the kernel page by page: a

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loong_jax.verifiers.sandbox import seccomp
+from loong_jax.sandbox import seccomp
 
 ALLOW, EPERM, KILL = 0x7FFF0000, 0x00050001, 0x80000000
 HEADERS = {

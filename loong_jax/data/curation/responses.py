@@ -9,9 +9,9 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from loong_jax.data import response
 from loong_jax.data.curation.stages import Record, Said, prompt_of, text_of
 from loong_jax.errors import ConfigError, refuse_below, refuse_no_share
+from loong_jax.problems import response
 
 _WORDS = re.compile(r"\w+|[^\w\s]")
 
@@ -205,7 +205,7 @@ class LanguageMixing:
 class Form:
     """Drops responses of another form than the one that is trained.
 
-    `form` is a name of data/response.py; where it has thinking, a response must have it.
+    `form` is a name of problems/response.py; where it has thinking, a response must have it.
     `longcat` takes answers with and without their tags.
     """
 

@@ -22,6 +22,7 @@ from loong_jax.models import parameters
 from loong_jax.models.hf import files, publication, unfinished
 from loong_jax.models.hf.files import Entry, Metadata, StoredTensor
 from loong_jax.models.hf.publication import Place
+from loong_jax.models.hf.published import published_as
 from loong_jax.remote import AnyPath
 
 
@@ -148,7 +149,7 @@ def save_weights_hf(
     _check_shard_bytes(max_shard_bytes)
     leaves = parameters.by_path(weights)
     _check_leaves(leaves)
-    published = publication.published_as(config)
+    published = published_as(config)
     places = {place.name: place for place in published.places(config, leaves)}
     dtype = np.dtype(leaves[places[published.embedding].leaf].dtype)
     text = _config_text(published, config, dtype, config_text, stored_dtype)

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from loong_jax.environments.environment import Problem
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.protocols import Policy
 from loong_jax.orchestrator.simulation.model import CostModel, LengthTrace, ks_distance
 from loong_jax.orchestrator.simulation.world import Layout, SimulatedWorld, problem_number
 from loong_jax.orchestrator.tickets import TicketSource
+from loong_jax.problems.problem import Problem
 from loong_jax.rollout.records import Group
 
 REFERENCE_PROBLEMS = 2000  # whose lengths stand for what the policy writes

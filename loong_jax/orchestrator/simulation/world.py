@@ -17,10 +17,10 @@ import numpy as np
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator.simulation.model import CostModel, LengthTrace
 from loong_jax.orchestrator.simulation.replica import Running, SimulatedReplica
+from loong_jax.problems.verdict import Verdict, correct
 from loong_jax.rl import events as rl_events
 from loong_jax.rollout import records
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
-from loong_jax.verifiers.verdict import Verdict, correct
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

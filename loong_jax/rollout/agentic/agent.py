@@ -9,8 +9,8 @@ import numpy as np
 from loong_jax.data import tool_template
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.data.tool_template import ChatTurns, ToolTemplate, ToolTurn
-from loong_jax.environments.environment import Problem
 from loong_jax.errors import ConfigError, LoongError
+from loong_jax.problems.problem import Problem
 from loong_jax.verifiers import tool_calls
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from loong_jax.environments.environment import Problem
+from loong_jax.problems.problem import Problem
 from loong_jax.rollout.agentic.agent import Toolbox, ToolError
 from loong_jax.verifiers.tool_calls import ToolCall
 

@@ -27,8 +27,8 @@ import mcp
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-from loong_jax.environments.environment import Problem
 from loong_jax.errors import ConfigError
+from loong_jax.problems.problem import Problem
 from loong_jax.rollout.agentic.agent import ToolError
 
 PING_S = 2.0

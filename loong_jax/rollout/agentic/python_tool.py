@@ -4,14 +4,14 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from loong_jax.environments.environment import Problem
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.verdict import IsolationTier
 from loong_jax.rollout.agentic.agent import ToolError
-from loong_jax.verifiers.sandbox import Limits, Program, ProgramResult, Sandbox
-from loong_jax.verifiers.verdict import IsolationTier
+from loong_jax.sandbox import Limits, Program, ProgramResult, Sandbox
 
 
 class PythonTool:
-    """Each call is a process of its own, without network and files; see `verifiers.sandbox`.
+    """Each call is a process of its own, without network and files; see `loong_jax.sandbox`.
 
     `num_sandboxes` programs run at once; further calls wait for their turn. A tier below
     `min_tier` is refused: at the tier "process" a program that gets around an audit hook can read

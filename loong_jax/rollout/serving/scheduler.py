@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from loong_jax.environments.environment import Problem
 from loong_jax.errors import LoongError
+from loong_jax.problems.problem import Problem
 from loong_jax.rollout.attempts import Attempt
 from loong_jax.rollout.engine import Params
 from loong_jax.rollout.local_replicas import LocalReplicaGroup

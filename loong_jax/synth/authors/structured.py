@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonschema
 
-from loong_jax.data import response
+from loong_jax.problems import response
 from loong_jax.verifiers import tool_calls
 
 MAX_CHARS = 500_000

@@ -12,17 +12,17 @@ from importlib import resources
 from typing import Any, NamedTuple, Protocol
 
 from loong_jax.errors import ConfigError, VerifierError
+from loong_jax.problems import verdict
+from loong_jax.problems.verdict import Verdict
 from loong_jax.synth.formal import formulas, hilbert, proofs
 from loong_jax.synth.formal.expert_iteration import Solution
 from loong_jax.synth.formal.formulas import Atom, Formula, Implies, Malformed, Not
 from loong_jax.synth.formal.proofs import LETTERS, Node, NoProof
 from loong_jax.synth.formal.statement import Statement
-from loong_jax.verifiers import verdict
 from loong_jax.verifiers.formal import isolated
 from loong_jax.verifiers.formal.coq import CoqVerifier
 from loong_jax.verifiers.formal.lean import LeanVerifier
 from loong_jax.verifiers.formal.metamath import MetamathVerifier
-from loong_jax.verifiers.verdict import Verdict
 
 _ALL_VERIFIED = "All proofs in the database were verified"
 BUNDLE = 25  # proofs that Coq and the metamath program are given at once

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, Protocol
 
 from loong_jax.data import json_files
 from loong_jax.errors import ConfigError, refuse_below
+from loong_jax.problems.verdict import Verdict
 from loong_jax.synth import opening
-from loong_jax.verifiers.verdict import Verdict
 
 
 class Goal(NamedTuple):

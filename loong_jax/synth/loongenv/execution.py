@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from loong_jax.errors import ConfigError
+from loong_jax.sandbox import Limits
 from loong_jax.synth.authors import CallStore
 from loong_jax.synth.loongenv import gates
 from loong_jax.synth.loongenv.candidates import Candidate
 from loong_jax.verifiers.judge.client import content_hash
 from loong_jax.verifiers.loongbench import rationales
 from loong_jax.verifiers.loongbench.rationales import Execution, RationaleRunner
-from loong_jax.verifiers.sandbox import Limits
 
 MAX_ANSWER_CHARS = 2000
 NUM_RUNS = 2  # a program that prints two things is no gold

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from loong_jax.verifiers import syntax
+from loong_jax import syntax
 from loong_jax.verifiers.loongbench.rationales import package_name
 
 MIN_QUESTION_CHARS, MAX_QUESTION_CHARS = 12, 6000

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from loong_jax.data import json_files
-from loong_jax.environments.environment import Domain
+from loong_jax.problems.problem import Domain
 from loong_jax.synth.authors import CallStore
 from loong_jax.synth.loongenv.candidates import Candidate
 from loong_jax.synth.loongenv.run import Made

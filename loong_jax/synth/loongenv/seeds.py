@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loong_jax.environments.environment import split_of
 from loong_jax.errors import ConfigError, VerifierError
+from loong_jax.problems.problem import split_of
 from loong_jax.verifiers.judge.client import content_hash
 from loong_jax.verifiers.loongbench import domains
 from loong_jax.verifiers.loongbench.rationales import package_name

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from loong_jax.verifiers import syntax
+from loong_jax import syntax
 
 MIN_WORD_SHARE = 0.8  # of the questions a word stands in, to be part of their template
 _SHINGLE = 4

@@ -14,9 +14,9 @@ from pathlib import Path
 from loong_jax.data import json_files
 from loong_jax.environments import module_source
 from loong_jax.environments.modules import Module, ModuleRunner
+from loong_jax.sandbox import SandboxLost
 from loong_jax.synth.resyn import instance_gates, reward_gates
 from loong_jax.synth.resyn.trial import Trial
-from loong_jax.verifiers.sandbox import SandboxLost
 
 ON_SOURCE: dict[str, Callable[[str], str]] = {
     "size": module_source.size,

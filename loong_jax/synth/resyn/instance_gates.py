@@ -6,6 +6,7 @@ from collections import Counter
 
 from loong_jax.environments import environment, modules
 from loong_jax.environments.modules import Call, Outcome
+from loong_jax.problems.problem import split_of
 from loong_jax.synth.resyn.trial import MAX_STATE_CHARS, Trial
 
 MIN_LEVELS = 3
@@ -98,7 +99,7 @@ def split(trial: Trial) -> str:
         if lost := next((one for one in posed if one.status != "ok"), None):
             return _why(f"question() of level {level}", lost)
         asked = {one.value[1] for one in posed}
-        sides = {environment.split_of(modules.canonical(trial.module, text)) for text in asked}
+        sides = {split_of(modules.canonical(trial.module, text)) for text in asked}
         if len(sides) < 3:
             return (
                 f"level {level} has {len(asked)} questions, all for {' and '.join(sorted(sides))}"

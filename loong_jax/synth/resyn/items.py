@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loong_jax.environments.environment import Domain
 from loong_jax.errors import ConfigError, refuse_below, refuse_no_share
+from loong_jax.problems.problem import Domain
 from loong_jax.synth.resyn.calibration import CalibrationRule
 
 STAGES = ("idea", "module", "gates", "novelty", "judge", "calibration")

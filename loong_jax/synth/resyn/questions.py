@@ -4,7 +4,7 @@ import dataclasses
 import re
 from typing import Any
 
-from loong_jax.data import response
+from loong_jax.problems import response
 from loong_jax.synth.authors import prompts, structured
 from loong_jax.synth.authors.records import Request
 from loong_jax.synth.resyn.items import Item

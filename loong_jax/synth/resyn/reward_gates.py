@@ -11,9 +11,10 @@ import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from loong_jax import syntax
 from loong_jax.environments import modules
 from loong_jax.synth.resyn.trial import Case, Trial
-from loong_jax.verifiers import admission, attacks, syntax
+from loong_jax.verifiers import admission, attacks
 
 LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 101, 202, 404, 808, 1601, modules.MAX_ANSWER_CHARS)
 WILDCARDS = (".*", ".+", "*", "?", "%", "[0-9]+", r"\d+", r"\w+", "^", "$", "{}", "{0}", "%s", "|")

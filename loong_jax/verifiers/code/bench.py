@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers.sandbox import PROGRAM, Executor, Run
+from loong_jax.sandbox import PROGRAM, Executor, Run
 
 _SCRIPT = b"print(int(input()) + 1)"
 _LIMITS = dataclasses.replace(PROGRAM, wall_s=30.0)

@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from loong_jax import syntax
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import syntax
 from loong_jax.verifiers.code import programs
 
 MAX_SOURCE_BYTES = 2**20

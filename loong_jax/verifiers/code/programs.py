@@ -5,10 +5,10 @@ import itertools
 import re
 from collections.abc import Collection
 
-from loong_jax.data import response
-from loong_jax.data.response import Block
-from loong_jax.verifiers import syntax
-from loong_jax.verifiers.sandbox import languages
+from loong_jax import syntax
+from loong_jax.problems import response
+from loong_jax.problems.response import Block
+from loong_jax.sandbox import languages
 
 MAX_PARSED_CHARS = 100_000
 _INLINE = re.compile(r"\s*(`{3,})(?!`)([^\n]*[^`\n])\1\s*\Z")

@@ -6,20 +6,18 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import verdict
+from loong_jax.problems import verdict
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.verdict import IsolationTier, Verdict
+from loong_jax.sandbox import BoxLost, Built, Ended, Executor, ToolchainMissing, languages
+from loong_jax.sandbox.artefacts import ArtefactCache
+from loong_jax.sandbox.box import PROGRAM
+from loong_jax.sandbox.languages import LANGUAGES, MB
 from loong_jax.verifiers.code import cases, compare
 from loong_jax.verifiers.code.cases import Call, Case, CodeTest
-from loong_jax.verifiers.sandbox import BoxLost, Built, Ended, Executor, ToolchainMissing, languages
-from loong_jax.verifiers.sandbox.artefacts import ArtefactCache
-from loong_jax.verifiers.sandbox.box import PROGRAM
-from loong_jax.verifiers.sandbox.languages import LANGUAGES, MB
-from loong_jax.verifiers.verdict import IsolationTier, Verdict
-
-if TYPE_CHECKING:
-    from loong_jax.environments.environment import Problem
 
 Status = Literal["OK", "WA", "TLE", "MLE", "OLE", "RE", "CE", "IE", "SKIPPED"]
 MAX_CAPTURED_BYTES = 4096
@@ -91,7 +89,7 @@ class CodeVerifier:
     def executor(self) -> Executor:
         return self._executor
 
-    def verify(self, problem: "Problem", response_text: str) -> Verdict:
+    def verify(self, problem: Problem, response_text: str) -> Verdict:
         """Judges the program of a whole response; the problem's arguments are a record."""
         return self.verify_record({**problem.arguments, "answer": response_text})
 

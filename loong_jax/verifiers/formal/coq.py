@@ -16,16 +16,14 @@ import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import verdict
+from loong_jax.problems import verdict
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.verdict import Verdict, answer_span
+from loong_jax.sandbox import Ended, Limits
 from loong_jax.verifiers.formal import isolated
-from loong_jax.verifiers.sandbox import Ended, Limits
-from loong_jax.verifiers.verdict import Verdict, answer_span
-
-if TYPE_CHECKING:
-    from loong_jax.environments.environment import Problem
 
 MAX_SCRIPT_CHARS = 100_000
 _CLOSED = "Closed under the global context"
@@ -59,7 +57,7 @@ class CoqVerifier:
         self._limits = isolated.limits(cpu_s)
         self._coqc = shutil.which("coqc") or ""
 
-    def verify(self, problem: "Problem", response_text: str) -> Verdict:
+    def verify(self, problem: Problem, response_text: str) -> Verdict:
         """Judges a response by the problem's arguments, which are those of a record."""
         return self.verify_record({**problem.arguments, "answer": response_text})
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers.sandbox import PROGRAM, Ended, Executor, Limits, Run
+from loong_jax.sandbox import PROGRAM, Ended, Executor, Limits, Run
 
 # The command's words follow the names of its outputs; what it made is copied to where it is read.
 _SCRIPT = (

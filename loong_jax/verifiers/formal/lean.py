@@ -18,16 +18,14 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import verdict
+from loong_jax.problems import verdict
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.verdict import Verdict, answer_span
 from loong_jax.verifiers.formal import lean_text
 from loong_jax.verifiers.formal.lean_repl import LeanReplPool
-from loong_jax.verifiers.verdict import Verdict, answer_span
-
-if TYPE_CHECKING:
-    from loong_jax.environments.environment import Problem
 
 URL = "LOONG_LEAN_URL"
 MAX_REPLY_BYTES = 64 * 2**20
@@ -155,7 +153,7 @@ class LeanVerifier:
             else LeanClient(url or os.environ.get(URL, "http://127.0.0.1:8000"), **client)
         )
 
-    def verify(self, problem: "Problem", response_text: str) -> Verdict:
+    def verify(self, problem: Problem, response_text: str) -> Verdict:
         """Judges a response by the problem's arguments, which are those of a record."""
         return self.verify_record({**problem.arguments, "answer": response_text})
 

@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from loong_jax.child import Child, ChildLost
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers.child import Child, ChildLost
 
 MAX_REPLY_BYTES = 16 * 2**20
 _HEADER_LINE = "import "

@@ -8,8 +8,8 @@ trusted base, is refused by name. Source of the list: the known cheats of REPL-b
 import re
 from typing import NamedTuple
 
-from loong_jax.verifiers import verdict
-from loong_jax.verifiers.verdict import Verdict
+from loong_jax.problems import verdict
+from loong_jax.problems.verdict import Verdict
 
 MAX_PROOF_CHARS = 200_000
 ALLOWED_AXIOMS = frozenset({"propext", "Classical.choice", "Quot.sound"})

@@ -11,16 +11,14 @@ import time
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import verdict
+from loong_jax.problems import verdict
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.verdict import Verdict, answer_span
 from loong_jax.verifiers.formal import kernel
 from loong_jax.verifiers.formal.kernel import CostExceeded, Database, MetamathError
-from loong_jax.verifiers.verdict import Verdict, answer_span
-
-if TYPE_CHECKING:
-    from loong_jax.environments.environment import Problem
 
 BUILT_IN = "propositional"
 MAX_PROOF_CHARS = 1_000_000
@@ -38,7 +36,7 @@ class MetamathVerifier:
     def __init__(self, *, databases: Mapping[str, str | Path] | None = None):
         self._files = {name: Path(path) for name, path in (databases or {}).items()}
 
-    def verify(self, problem: "Problem", response_text: str) -> Verdict:
+    def verify(self, problem: Problem, response_text: str) -> Verdict:
         """Judges a response by the problem's arguments, which are those of a record."""
         return self.verify_record({**problem.arguments, "answer": response_text})
 

@@ -7,9 +7,9 @@ texts that talk to them. Such answers are wrong, unless the gold says the same.
 import re
 import unicodedata
 
-from loong_jax.verifiers import verdict
+from loong_jax.problems import verdict
+from loong_jax.problems.verdict import Verdict
 from loong_jax.verifiers.maths import extract
-from loong_jax.verifiers.verdict import Verdict
 
 MAX_ALTERNATIVES = 6  # beyond as many as the gold has
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import verdict
+from loong_jax.problems import verdict
+from loong_jax.problems.verdict import Verdict
 from loong_jax.verifiers.judge import canaries, client, gate, prompts, replies
 from loong_jax.verifiers.judge.canaries import Canary
 from loong_jax.verifiers.judge.client import Budget, Client, Endpoint, JudgeUnavailable
 from loong_jax.verifiers.judge.ledger import Ledger, ReplyCache
-from loong_jax.verifiers.verdict import Verdict
 
 MAX_QUESTION_CHARS = 20_000
 _MAX_EVIDENCE_CHARS = 300

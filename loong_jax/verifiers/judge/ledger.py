@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from loong_jax.problems.verdict import Verdict
 from loong_jax.verifiers.judge.client import content_hash
-from loong_jax.verifiers.verdict import Verdict
 
 MAX_TEXT_CHARS = 2000
 

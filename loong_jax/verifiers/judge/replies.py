@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
-from loong_jax.data import response
+from loong_jax.problems import response
 from loong_jax.verifiers import tool_calls
 
 MAX_CHARS = 200_000

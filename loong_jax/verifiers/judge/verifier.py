@@ -4,17 +4,15 @@ import dataclasses
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import verdict
+from loong_jax.problems import verdict
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.verdict import Score, Verdict
 from loong_jax.verifiers.judge import gate, replies, rubric
 from loong_jax.verifiers.judge.client import Budget, Endpoint
 from loong_jax.verifiers.judge.genrm import Item, Judge, JudgeConfig
-from loong_jax.verifiers.verdict import Score, Verdict
-
-if TYPE_CHECKING:
-    from loong_jax.environments.environment import Problem
 
 MAX_RUBRIC_ANSWER_CHARS = 20_000
 
@@ -44,7 +42,7 @@ class JudgeVerifier:
         limits = Budget(**(budget or {}))
         self.judge = Judge(Endpoint.from_environment(endpoint), JudgeConfig(**settings), limits)
 
-    def verify(self, problem: "Problem", response_text: str) -> Verdict:
+    def verify(self, problem: Problem, response_text: str) -> Verdict:
         """Judges a response by the problem's gold, or, where it has none, by its rubric.
 
         By a rubric, correct is a score of at least `arguments["threshold"]`, 1 unless given.

@@ -3,12 +3,12 @@
 import re
 from typing import Any
 
-from loong_jax.verifiers import verdict
+from loong_jax.problems import verdict
+from loong_jax.problems.verdict import Verdict
 from loong_jax.verifiers.loongbench import literals, quantities
 from loong_jax.verifiers.loongbench.domains import Row
 from loong_jax.verifiers.loongbench.quantities import Quantity
 from loong_jax.verifiers.maths import MathVerifier, extract
-from loong_jax.verifiers.verdict import Verdict
 
 MAX_CANDIDATES = 3
 _LITERAL = re.compile(r"\s*(?:[\[({]|[A-Za-z][\w.]*\()")

@@ -8,7 +8,7 @@ import ast
 import re
 from typing import Any, NamedTuple
 
-from loong_jax.verifiers import syntax
+from loong_jax import syntax
 
 MAX_CHARS = 100_000
 MAX_DEPTH = 12

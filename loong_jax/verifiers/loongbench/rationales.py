@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers.sandbox import Limits, Program, ProgramResult, Sandbox
+from loong_jax.sandbox import Limits, Program, ProgramResult, Sandbox
 
 # Not what is slow to import and rare. Each is tried; where one is missing the others still load.
 PRELOADED = ("numpy", "sympy", "networkx", "scipy.stats", "scipy.optimize")

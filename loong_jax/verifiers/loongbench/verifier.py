@@ -4,19 +4,17 @@ import dataclasses
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import verdict
+from loong_jax.problems import verdict
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.verdict import Verdict
 from loong_jax.verifiers.loongbench import domains
 from loong_jax.verifiers.loongbench.compare import compare
 from loong_jax.verifiers.loongbench.domains import Row
 from loong_jax.verifiers.loongbench.rationales import Execution, RationaleRunner
 from loong_jax.verifiers.maths import MathVerifier
-from loong_jax.verifiers.verdict import Verdict
-
-if TYPE_CHECKING:
-    from loong_jax.environments.environment import Problem
 
 MAX_ANSWER_CHARS = 1_000_000
 MAX_EVIDENCE_CHARS = 300
@@ -40,7 +38,7 @@ class LoongBenchVerifier:
         self._maths = MathVerifier()
         self._rationales = RationaleRunner(packages)
 
-    def verify(self, problem: "Problem", response_text: str) -> Verdict:
+    def verify(self, problem: Problem, response_text: str) -> Verdict:
         """Judges a response; `arguments` name the `domain`, perhaps a `tolerance`."""
         if problem.gold is None:
             return verdict.ungradable("no gold", "the problem has no reference answer")

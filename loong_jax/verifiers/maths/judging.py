@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from loong_jax.verifiers import verdict
+from loong_jax.problems import verdict
+from loong_jax.problems.verdict import Verdict
 from loong_jax.verifiers.maths import extract, gold, notations, wording
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
@@ -23,7 +24,6 @@ from loong_jax.verifiers.maths.gold import Gold
 from loong_jax.verifiers.maths.matching import Matcher, relations
 from loong_jax.verifiers.maths.notations import Chemical
 from loong_jax.verifiers.maths.reading import numerals, readings, words
-from loong_jax.verifiers.verdict import Verdict
 
 _IN_BRACES = re.compile(r"[\s$]*\{[^{}]*\}[\s$.]*")
 _MATHS = frozenset("\\=^<>+*/\u221a\u222a\u2264\u2265")

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from loong_jax.verifiers import syntax
+from loong_jax import syntax
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import CostError, Node, ParseError
 from loong_jax.verifiers.maths.reading import readings

@@ -14,8 +14,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from loong_jax.child import Child, ChildLost
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers.child import Child, ChildLost
 from loong_jax.verifiers.maths.expression import Node
 
 _WAIT_S = 8.0  # for the server to be ready, beside the question of another thread

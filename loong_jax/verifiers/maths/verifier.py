@@ -5,18 +5,16 @@ import math
 import time
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import verdict
+from loong_jax.problems import verdict
+from loong_jax.problems.problem import Problem
+from loong_jax.problems.verdict import Verdict
 from loong_jax.verifiers.maths import gold, judging
 from loong_jax.verifiers.maths.expression import CostError
 from loong_jax.verifiers.maths.symbolic import SymbolicLost, SymbolicServer
 from loong_jax.verifiers.maths.values import LONG_DIGITS, Tolerance
-from loong_jax.verifiers.verdict import Verdict
-
-if TYPE_CHECKING:
-    from loong_jax.environments.environment import Problem
 
 MAX_EVIDENCE_CHARS = 300
 _SETTLED = frozenset({"no answer", "no gold", "format"})  # nothing is there to be compared
@@ -76,7 +74,7 @@ class MathVerifier:
 
             self._last_rung = JudgeVerifier(**judge)
 
-    def verify(self, problem: "Problem", response_text: str) -> Verdict:
+    def verify(self, problem: Problem, response_text: str) -> Verdict:
         """Judges a response to `problem.gold`; its arguments may give `type` and `tolerance`."""
         options = _options(problem.arguments)
         return self.judge(problem.gold, response_text, question=problem.prompt, **options)

@@ -22,9 +22,9 @@ from loong_jax.rollout.agentic.agent import Agent, Toolbox, TurnLimits
 from loong_jax.rollout.agentic.paused import TurnEnd
 from loong_jax.rollout.engine import SampleRequest
 from loong_jax.rollout.engine_config import PageConfig
+from loong_jax.rollout.engines import engine_for
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import Replica
-from loong_jax.rollout.slot_engine import engine_for
 from loong_jax.verifiers.tool_calls import ToolCall
 from tests.doubles import tiny
 from tests.doubles.fake_model import fake_problem

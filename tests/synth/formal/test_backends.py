@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from loong_jax.errors import ConfigError
+from loong_jax.problems import verdict
 from loong_jax.synth.formal import (
     backends,
     expert_iteration,
@@ -15,7 +16,6 @@ from loong_jax.synth.formal import (
 )
 from loong_jax.synth.formal.backends import Claim
 from loong_jax.synth.formal.problems import Theorems
-from loong_jax.verifiers import verdict
 from tests.verifiers.formal import fake_lean
 
 

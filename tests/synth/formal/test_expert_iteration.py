@@ -8,9 +8,9 @@ import signal
 import pytest
 
 from loong_jax.errors import ConfigError
+from loong_jax.problems import verdict
 from loong_jax.synth.formal import expert_iteration
 from loong_jax.synth.formal.expert_iteration import Goal, LoopSettings, Solution
-from loong_jax.verifiers import verdict
 
 
 def goal(size, number=0):

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from loong_jax.environments.modules import Module, ModuleRunner
+from loong_jax.sandbox import Limits
 from loong_jax.synth.resyn import gates
-from loong_jax.verifiers.sandbox import Limits
 from tests.environments.module_texts import SUM
 from tests.synth.scripted import resyn_digits, resyn_letters, resyn_search
 

@@ -6,9 +6,9 @@ import random
 import pytest
 
 from loong_jax.environments.modules import Module, ModuleRunner
+from loong_jax.sandbox import Limits
 from loong_jax.synth.resyn import gates, questions
 from loong_jax.synth.resyn.calibrate import FIRST_SEED
-from loong_jax.verifiers.sandbox import Limits
 from tests.sweeps import thinned
 from tests.synth.scripted import resyn_defects, resyn_roles
 from tests.synth.scripted.play import Ask

@@ -5,8 +5,8 @@ import os
 import pytest
 
 from loong_jax.errors import VerifierError
+from loong_jax.sandbox import isolation
 from loong_jax.verifiers import get_verifier
-from loong_jax.verifiers.sandbox import isolation
 
 
 @pytest.fixture(scope="session")

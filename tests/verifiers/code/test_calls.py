@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loong_jax.verifiers.sandbox import drivers, executor
+from loong_jax.sandbox import drivers, executor
 from tests import sweeps
 from tests.bounds import EXPLODES_S
 

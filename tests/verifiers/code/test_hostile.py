@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from loong_jax.sandbox import PROGRAM, Run, mechanism
+from loong_jax.sandbox.mechanism import Mechanism
 from loong_jax.verifiers import get_verifier
-from loong_jax.verifiers.sandbox import PROGRAM, Run, mechanism
-from loong_jax.verifiers.sandbox.mechanism import Mechanism
 from tests.verifiers.code.hostile import HOSTILE, LIMIT_MB, Hostile
 
 pytestmark = pytest.mark.bubblewrap

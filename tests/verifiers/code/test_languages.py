@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers.sandbox import languages
+from loong_jax.sandbox import languages
 
 pytestmark = pytest.mark.bubblewrap
 _TEXTS = tomllib.loads(Path(__file__).with_name("greeters.toml").read_text(encoding="utf-8"))

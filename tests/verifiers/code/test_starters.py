@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from loong_jax.sandbox import languages
 from loong_jax.verifiers.code import compare, programs
-from loong_jax.verifiers.sandbox import languages
 
 TEXTS = tomllib.loads(Path(__file__).with_name("calls.toml").read_text(encoding="utf-8"))
 SLOW_JAVA = pytest.param("java", marks=pytest.mark.slow)

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
+from loong_jax.sandbox import PROGRAM, Run, box
 from loong_jax.verifiers import get_verifier
-from loong_jax.verifiers.sandbox import PROGRAM, Run, box
 
 pytestmark = pytest.mark.bubblewrap
 RECORD = {

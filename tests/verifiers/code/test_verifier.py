@@ -10,11 +10,11 @@ import psutil
 import pytest
 
 from loong_jax import cli
-from loong_jax.environments.environment import Problem
 from loong_jax.errors import VerifierError
+from loong_jax.problems.problem import Problem
+from loong_jax.sandbox import Run
 from loong_jax.verifiers import Verifier, get_verifier
 from loong_jax.verifiers.code import cases, compare
-from loong_jax.verifiers.sandbox import Run
 
 pytestmark = pytest.mark.bubblewrap
 

@@ -11,7 +11,8 @@ import pytest
 from loong_jax import cli
 from loong_jax.environments import Problem
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers import get_verifier, verdict
+from loong_jax.problems import verdict
+from loong_jax.verifiers import get_verifier
 from loong_jax.verifiers.judge import Item, client, prompts, replies
 from loong_jax.verifiers.judge.canaries import MASTER_KEYS
 

@@ -11,7 +11,7 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from loong_jax.data import response
+from loong_jax.problems import response
 from loong_jax.verifiers.maths import languages, names, wording
 from loong_jax.verifiers.maths.extract import closing, last_maths, prose, statements
 from loong_jax.verifiers.maths.extract.statements import Span

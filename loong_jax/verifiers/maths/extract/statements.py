@@ -4,8 +4,8 @@ import functools
 import re
 from typing import NamedTuple
 
-from loong_jax.data import response
-from loong_jax.data.response import Box
+from loong_jax.problems import response
+from loong_jax.problems.response import Box
 from loong_jax.verifiers.maths import languages, names, reading, values
 from loong_jax.verifiers.maths.expression import CostError, ParseError
 from loong_jax.verifiers.maths.extract import prose

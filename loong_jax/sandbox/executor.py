@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers.sandbox import artefacts, drivers, languages, mechanism
-from loong_jax.verifiers.sandbox.artefacts import ArtefactCache
-from loong_jax.verifiers.sandbox.box import PROGRAM, Box, Ended, Limits, Run
-from loong_jax.verifiers.sandbox.languages import MB, Language
-from loong_jax.verifiers.sandbox.mechanism import BoxLost, Mechanism
+from loong_jax.sandbox import artefacts, drivers, languages, mechanism
+from loong_jax.sandbox.artefacts import ArtefactCache
+from loong_jax.sandbox.box import PROGRAM, Box, Ended, Limits, Run
+from loong_jax.sandbox.languages import MB, Language
+from loong_jax.sandbox.mechanism import BoxLost, Mechanism
 
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _ENV = {"PATH": _PATH, "HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8"}

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers.sandbox import mechanism
-from loong_jax.verifiers.sandbox.box import Box, Ended, Limits, Run
-from loong_jax.verifiers.verdict import IsolationTier
+from loong_jax.problems.verdict import IsolationTier
+from loong_jax.sandbox import mechanism
+from loong_jax.sandbox.box import Box, Ended, Limits, Run
 
 Status = Literal["ok", "error", "timeout", "stalled", "limit", "crash", "lost"]
 

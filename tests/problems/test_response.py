@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from loong_jax.data import response
-from loong_jax.data.response import FORMS, read, render
+from loong_jax.problems import response
+from loong_jax.problems.response import FORMS, read, render
 
 TAGGED = FORMS["tagged"]
 BROKEN = {

@@ -11,10 +11,12 @@ that a run of Python costs a fork and not the start of an interpreter. Isolation
 - "process": resource limits and an audit hook that refuses imports beyond a short list; for calls
   alone. A hurdle for honest mistakes, not a wall against attacks: as our own user, a program that
   gets around the hook can read what we can read. Started as root, it drops to an unprivileged user.
+
+Knows: child, errors, problems.
 """
 
-from loong_jax.verifiers.sandbox.box import PROGRAM, Ended, Limits, Run
-from loong_jax.verifiers.sandbox.calls import (
+from loong_jax.sandbox.box import PROGRAM, Ended, Limits, Run
+from loong_jax.sandbox.calls import (
     Program,
     ProgramResult,
     Sandbox,
@@ -22,8 +24,8 @@ from loong_jax.verifiers.sandbox.calls import (
     SandboxRunner,
     expression_program,
 )
-from loong_jax.verifiers.sandbox.executor import Built, Executor, ToolchainMissing
-from loong_jax.verifiers.sandbox.mechanism import BoxLost, isolation, required_isolation
+from loong_jax.sandbox.executor import Built, Executor, ToolchainMissing
+from loong_jax.sandbox.mechanism import BoxLost, isolation, required_isolation
 
 __all__ = [
     "PROGRAM", "BoxLost", "Built", "Ended", "Executor", "Limits", "Program", "ProgramResult", "Run",

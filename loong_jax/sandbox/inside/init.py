@@ -13,7 +13,7 @@ import signal
 import stat
 import typing
 
-from loong_jax.verifiers.sandbox.inside import program, system
+from loong_jax.sandbox.inside import program, system
 
 
 def init(request, files, stdin, pipes, state):

@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 
-from loong_jax.verifiers.sandbox.inside import program, system, usage
+from loong_jax.sandbox.inside import program, system, usage
 
 PLAIN = (bool, int, float, str)
 MAX_INT_BITS = 4096

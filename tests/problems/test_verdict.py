@@ -2,9 +2,8 @@ import time
 
 import pytest
 
-from loong_jax.data import response
-from loong_jax.verifiers import verdict
-from loong_jax.verifiers.verdict import Verdict
+from loong_jax.problems import response, verdict
+from loong_jax.problems.verdict import Verdict
 
 THINK, ANSWER = "<longcat_think>a</longcat_think>", "<longcat_answer>b</longcat_answer>"
 

@@ -1,13 +1,15 @@
-"""Configs of older runs as JSON of today: recipes had a class each, and DORA had two."""
+"""Configs of older runs as JSON of today: recipes had a class each, and DORA had two.
+
+Knows: config_kinds.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from loong_jax import config_kinds, configs
-from loong_jax.orchestrator import dora
-from loong_jax.recipes.stages import START, TEACHER
+from loong_jax.config_kinds import KIND, RENAMED
 
 Json = dict[str, Any]
+START, TEACHER = "start", "teacher"  # what stages start from, as their configs say it
 DOMAINS = ("stem", "logic", "code")
 _COMMON = ("name", "seed", "model", "problems", "engine", "verifiers", "evaluation", "tools")
 
@@ -15,10 +17,10 @@ _COMMON = ("name", "seed", "model", "problems", "engine", "verifiers", "evaluati
 def convert(kind: str, old: Json) -> Json:
     """`old` holds the fields of a config of the class `kind` and may lack some."""
     if kind == "sft_stage":
-        return {configs.KIND: kind, "always_runs": not old.pop("is_cold_start"), **old}
-    if kind in config_kinds.RENAMED:
+        return {KIND: kind, "always_runs": not old.pop("is_cold_start"), **old}
+    if kind in RENAMED:
         length = old.pop("prefill_length")
-        return {configs.KIND: "engine_settings", **old, "prefill_lengths": [length] * bool(length)}
+        return {KIND: "engine_settings", **old, "prefill_lengths": [length] * bool(length)}
     if kind == "OneDomain":
         return _generated({old["domain"]: old["problems"]})
     if kind == "Problems":
@@ -28,24 +30,23 @@ def convert(kind: str, old: Json) -> Json:
     if kind == "own_policy":
         settings = {name: value for name, value in old.items() if name not in ("kind", "settings")}
         settings |= old["settings"]
-        return {configs.KIND: "own_part", "kind": old["kind"], "settings": settings}
-    found: Json = {configs.KIND: "recipe"}
+        return {KIND: "own_part", "kind": old["kind"], "settings": settings}
+    found: Json = {KIND: "recipe"}
     found |= {name: old[name] for name in _COMMON if name in old}
     found |= {name: old[name] for name in ("start_from", "teacher") if name in old}
     if "bias_rate" in old:
-        found["bias"] = {configs.KIND: "bias_controller", "rate": old["bias_rate"]}
+        found["bias"] = {KIND: "bias_controller", "rate": old["bias_rate"]}
     return found | _STAGES[kind](old)
 
 
 def _generated(domains: Json) -> Json:
-    return {configs.KIND: "generated_problems", "domains": domains}
+    return {KIND: "generated_problems", "domains": domains}
 
 
 def _algorithm_1(over_provision: float = 0.5, **fields: Any) -> Json:
-    preset = dora.algorithm_1(groups_per_step=1, max_ahead=1 + over_provision)
-    policy = configs.to_json(preset)
-    assert isinstance(policy, dict)
-    return policy | fields
+    policy: Json = {KIND: "dora_policy", "max_ahead": 1 + over_provision, "over_stale": "wait"}
+    policy |= {"triggers": {KIND: "triggers"}, "replicas_per_version": None}
+    return policy | {"score_at_least": None, "generators_score": True} | fields
 
 
 def _longcat(old: Json) -> Json:
@@ -73,7 +74,7 @@ def _two(old: Json) -> Json:
 
 def _environments(old: Json) -> Json:
     problems = {
-        configs.KIND: "packaged_problems",
+        KIND: "packaged_problems",
         "directory": old["packages"],
         "names": old["package_names"],
         "levels": old["levels"],
@@ -110,12 +111,12 @@ def _distill(old: Json) -> Json:
 
 
 def _pod(old: Json) -> Json:
-    pod: Json = {configs.KIND: "pod_settings"}
+    pod: Json = {KIND: "pod_settings"}
     names = ("stack_start", "rates_of", "losses", "routing_every", "checkpoints")
     pod |= {name: old[name] for name in (*names, "keep_checkpoints") if name in old}
     found: Json = {"stages": {"sft": old["sft"]}, "mesh": old["mesh"], "pod": pod}
     if isinstance(found_start := old.get("start_from"), str):
-        found["start_from"] = {configs.KIND: "path", "value": found_start}
+        found["start_from"] = {KIND: "path", "value": found_start}
     if "bias" in old:
         found["bias"] = old["bias"]
     return found

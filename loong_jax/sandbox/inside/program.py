@@ -22,7 +22,7 @@ import threading
 import types
 import typing  # noqa: F401
 
-from loong_jax.verifiers.sandbox.inside import system
+from loong_jax.sandbox.inside import system
 
 
 def become_program(request, files, stdin, pipes, state):

@@ -16,7 +16,7 @@ import site
 import sys
 import time
 
-from loong_jax.verifiers.sandbox.inside import call, init, system, usage
+from loong_jax.sandbox.inside import call, init, system, usage
 
 NOBODY = 65534
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from loong_jax.verifiers import syntax
+from loong_jax import syntax
 
 SOURCE = "def f(a):\n    return [a + 1, (a, 2), {a: 3}]\n" * 50
 

@@ -7,7 +7,7 @@ import resource
 import select
 import time
 
-from loong_jax.verifiers.sandbox.inside import program, system
+from loong_jax.sandbox.inside import program, system
 
 SAMPLE_S = 0.02  # how often usage is read while a program runs
 FROZEN_S = 0.5  # a wait that ends so much late means that we were stopped

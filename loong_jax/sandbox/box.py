@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from loong_jax.child import Child, ChildLost
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers.child import Child, ChildLost
-from loong_jax.verifiers.sandbox import groups
-from loong_jax.verifiers.sandbox.mechanism import Mechanism
-from loong_jax.verifiers.verdict import IsolationTier
+from loong_jax.problems.verdict import IsolationTier
+from loong_jax.sandbox import groups
+from loong_jax.sandbox.mechanism import Mechanism
 
 Mode = Literal["exec", "python", "call"]
 End = Literal[

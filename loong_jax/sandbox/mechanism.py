@@ -15,10 +15,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
+from loong_jax.child import Child, ChildLost
 from loong_jax.errors import VerifierError
-from loong_jax.verifiers.child import Child, ChildLost
-from loong_jax.verifiers.sandbox import groups, inside, seccomp
-from loong_jax.verifiers.verdict import IsolationTier
+from loong_jax.problems.verdict import IsolationTier
+from loong_jax.sandbox import groups, inside, seccomp
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class Mechanism:
         tree = _tree(self, cache)
         if self.name == "bubblewrap":
             return [*_bwrap_command(self.bwrap, tree, is_bare=cache is None), *zygote]
-        source = resources.files("loong_jax.verifiers.sandbox").joinpath("launcher.py").read_text()
+        source = resources.files("loong_jax.sandbox").joinpath("launcher.py").read_text()
         plan = json.dumps({"tree": tree, "command": zygote})
         return [self.interpreter, "-I", "-S", "-c", source, plan]
 

@@ -9,7 +9,7 @@ import itertools
 import re
 from pathlib import Path
 
-from loong_jax.verifiers.sandbox.languages import Language
+from loong_jax.sandbox.languages import Language
 
 _MAX_CHARS, _MAX_PLACES = 1000, 100  # of a C declaration, and where one is looked for
 _C_TYPE = re.compile(r"[A-Za-z_][\w\s*]*")
