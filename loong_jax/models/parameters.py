@@ -95,7 +95,16 @@ class Gathering:
 
         Rounded to the dtype of activations before it moves.
         """
-        return self.rules.gather(weight.astype(self.config.dtype), *self.AXES[name], meets=x)
+        return self.rules.gather(rounded(weight, self.config.dtype), *self.AXES[name], meets=x)
+
+
+def rounded(weight: Array, dtype: DTypeLike) -> Array:
+    """A layer's weight in the dtype of activations.
+
+    Behind a barrier: XLA would round the weights of all layers ahead of the loop over them, and
+    keep them until the way back.
+    """
+    return weight if weight.dtype == dtype else jax.lax.optimization_barrier(weight).astype(dtype)
 
 
 @jax.custom_vjp

@@ -136,9 +136,9 @@ def sft_loss(
 
 def nll_of_output(weights: Any, output: Any, batch: Batch, *, model: PolicyModel) -> Array:
     """Mean negative log-likelihood of the tokens under `loss_mask`, given the model's output."""
-    logits_of = functools.partial(model.logits, weights)
+    logits = functools.partial(model.logits, weights)
     which = batch["tokens"], batch["segment_ids"], batch.get("predicted")
-    logprob, _ = logprobs.listed_logprobs(logits_of, output.hidden, *which, 1.0)
+    logprob, _ = logprobs.listed_logprobs(logits, output.hidden, *which, 1.0)
     return _mean_nll(logprob, batch)
 
 

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import pytest
 
 from loong_jax.errors import ConfigError
+from loong_jax.models import families
 from loong_jax.models.dense import DenseConfig, abstract_weights
+from loong_jax.models.moe import MoEConfig
 from loong_jax.plan import analytic, compiled, counts, plan, programs
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.plan.asking import asked, make_request
@@ -89,6 +91,20 @@ def test_an_estimate_has_the_cache_of_the_program(model, cuts):
     )
     cache = programs.bytes_by_kind(made["decode"])["cache"]
     assert two.hbm_bytes - one.hbm_bytes == cache / 2  # in bfloat16
+
+
+@pytest.mark.parametrize("mesh", [{}, dict(fsdp=2, expert=2, tensor=2)])
+@pytest.mark.parametrize("config", [DenseConfig, MoEConfig])
+def test_gradients_have_no_second_tree(config, mesh):
+    """Those of a micro-batch of few tokens are added to the sum as they are made."""
+    config = config.tiny(num_layers=8, hidden_size=128, ffn_hidden_size=512, remat="layer")
+    rules = ShardingRules(mesh=make_mesh(**mesh), act_vocab="tensor") if mesh else ShardingRules()
+    weights = families.family_of(config).abstract_weights(config, rules)
+    made = programs.train_programs(config, rules, *weights, (4, 8))["accumulate"]
+    found = made.lower().compile().memory_analysis()
+    gradients = programs.bytes_by_kind(made)["gradients"]
+    assert found.alias_size_in_bytes >= gradients
+    assert found.temp_size_in_bytes < 0.8 * gradients
 
 
 @pytest.mark.slow
