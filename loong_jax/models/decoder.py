@@ -90,10 +90,11 @@ def logits_for(
     rows = [axis for axis in rules.axes("act_batch") if rules.size(axis) > 1]
     moved = rules.gathered_over("vocab_embed", "vocab")
     over = tuple(itertools.dropwhile(lambda axis: axis not in moved, rows))
+    kept = tuple(rows[: len(rows) - len(over)])
     words = (*(a for a in rules.cutting().axes("vocab") if a not in (*moved, *over)), *over)
-    num_gathered = num_tokens // math.prod(map(rules.size, rows[: len(rows) - len(over)]))
-    num_words = head.shape[1]
-    if not over or num_gathered >= num_words or num_words % math.prod(map(rules.size, words)):
+    num_gathered = num_tokens // math.prod(map(rules.size, kept))
+    is_fewer = num_gathered < head.shape[1] and over
+    if rules.mesh is None or not is_fewer or head.shape[1] % math.prod(map(rules.size, words)):
         return lambda hidden: logits(hidden, head.astype(dtype), rules)
     of_head, cut = PartitionSpec(None, words), head.astype(dtype)
     for part in ([a for a in words if a in moved or a not in over], words):  # XLA knows each step
@@ -106,15 +107,15 @@ def logits_for(
         tokens = jax.lax.all_gather(hidden, over, tiled=True)
         return project_weight_first(tokens, head, out_dtype=jnp.float32)
 
-    of_states, kept = PartitionSpec(tuple(rows)), tuple(rows[: len(rows) - len(over)])
+    of_states = NamedSharding(rules.mesh, PartitionSpec(tuple(rows)))
     on_mesh = rules.shard_map(
         on_one_device,
-        in_specs=(of_states, of_head),
+        in_specs=(of_states.spec, of_head),
         out_specs=PartitionSpec(kept, None, words),
     )
 
     def of_some(hidden):
-        hidden = jax.sharding.reshard(hidden, NamedSharding(rules.mesh, of_states))
+        hidden = jax.sharding.reshard(hidden, of_states)
         return on_mesh(hidden, cut.astype(dtype))
 
     return of_some

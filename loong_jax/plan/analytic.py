@@ -17,7 +17,7 @@ from loong_jax.plan.topology import Topology
 from loong_jax.plan.torus import LINK_EFFICIENCY
 from loong_jax.sharding import MESH_AXES
 
-_STATE_BYTES = 12 + 2 + 2  # per weight: masters and two moments, the bf16 copy, its gradient
+_STATE_BYTES = 16  # per weight, in float32: master, two moments, gradient
 _EXCHANGE_BANDWIDTH = 200e9  # of the expert all-to-all, per chip
 _BUFFER_FACTOR = 1.25
 

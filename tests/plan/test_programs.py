@@ -139,12 +139,14 @@ def test_gradients_of_a_dense_decoder_are_scattered_on_tpu():
         mb = row.collective.sent_bytes * row.trips / 1e6
         moved[row.collective.kind] = moved.get(row.collective.kind, 0.0) + mb
     layers = config.num_layers * 4 * 512 * 512 + config.num_layers * 3 * 512 * 1024
-    of_layers, of_words = (2 * size * 3 / 4 / 1e6 for size in (layers, 4736 * 512))
+    sizes = layers, 4736 * 512, 4 * 512 * 512  # the last: states of all tokens
+    of_layers, of_words, of_tokens = (2 * size * 3 / 4 / 1e6 for size in sizes)
     smallest = 2 * 512 * 512 * 3 / 4 / 1e6  # a matrix of the attention
     assert moved["all-reduce"] < smallest / 2
-    # logits are made in two chunks, and again going back
-    assert moved["reduce-scatter"] == pytest.approx(of_layers + 2 * of_words, rel=0.1)
-    assert moved["all-gather"] == pytest.approx(2 * of_layers + 3 * of_words, rel=0.1)
+    # tokens travel to the words, and again going back; the head is cut along them once
+    assert moved["reduce-scatter"] == pytest.approx(of_layers + of_tokens, rel=0.1)
+    assert moved["all-gather"] == pytest.approx(2 * of_layers + 2 * of_tokens, rel=0.1)
+    assert moved["all-to-all"] == pytest.approx(2 * of_words / 4, rel=0.1)
 
 
 @pytest.mark.slow
