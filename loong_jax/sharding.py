@@ -244,11 +244,15 @@ class ShardingRules:
 
     def gathers(self, *names: str | None) -> bool:
         """True if `gather` moves anything of a parameter with these logical axes."""
+        return bool(self.gathered_over(*names))
+
+    def gathered_over(self, *names: str | None) -> set[str]:
+        """The mesh axes over which `gather` moves anything of such a parameter."""
         before, after = (
-            math.prod(self.size(axis) for axes in partition for axis in _as_tuple(axes))
+            {axis for axes in partition for axis in _as_tuple(axes) if self.size(axis) > 1}
             for partition in (self.partition(*names), self.gathered(*names))
         )
-        return before != after
+        return before - after
 
     def gather(self, weight: Array, *names: str | None, meets: Array | None = None) -> Array:
         """A parameter as its layer multiplies by it: gathered over `gathered_at_use`.
@@ -447,6 +451,25 @@ def partitioned_freely(function: Callable[..., Any], like: Any) -> Callable[...,
         return function
     specs = jax.tree.map(lambda leaf: jax.typeof(leaf).sharding.spec, like)
     return jax.sharding.auto_axes(function, out_sharding=specs)
+
+
+def varying_alike(tree: Any) -> Any:
+    """Marks every array as one that may differ along each mesh axis along which any of them does.
+
+    The transpose of the mark is the sum over the devices that shared an array; where its type says
+    `reduced`, whoever gathered the array takes that sum.
+    """
+    axes = [jax.typeof(a).mat.varying for a in jax.tree.leaves(tree)]
+    union = frozenset().union(*axes)
+
+    def mark(a):
+        missing = union - jax.typeof(a).mat.varying
+        summed_later = missing & jax.typeof(a).mat.reduced
+        for some in (summed_later, missing - summed_later):
+            a = jax.lax.pcast(a, tuple(sorted(some)), to="varying") if some else a
+        return a
+
+    return jax.tree.map(mark, tree)
 
 
 def place_like(x: Array, other: Array) -> Array:

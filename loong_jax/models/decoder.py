@@ -1,17 +1,20 @@
 """Parts that decoders of all families share: construction, their two ends, stacked layers."""
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.models.parameters import Weights
 from loong_jax.models.products import project, project_weight_first, together_going_back
-from loong_jax.sharding import ShardingRules
+from loong_jax.sharding import ShardingRules, varying_alike
 
 Cache = TypeVar("Cache", bound=tuple)  # a named tuple of arrays
 Make = Callable[..., nnx.Module]  # (rngs=, rules=) -> a model
@@ -34,7 +37,7 @@ def abstract(make: Make, rules: ShardingRules | None) -> tuple[nnx.GraphDef, Wei
 
     def on_devices(leaf):
         """The sharding that an abstract mesh gave a leaf, on the devices of the mesh."""
-        sharding = rules.mesh and jax.sharding.NamedSharding(rules.mesh, leaf.sharding.spec)
+        sharding = rules.mesh and NamedSharding(rules.mesh, leaf.sharding.spec)
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
     return graphdef, jax.tree.map(on_devices, weights)
@@ -74,6 +77,48 @@ def logits(
         made = project(rules.gather_tokens(hidden, "vocab"), head, out_dtype=jnp.float32)
     spec = rules.after(hidden[..., 0], "act_vocab")
     return made if spec is None else jax.sharding.reshard(made, spec)
+
+
+def logits_for(
+    head: Float[Array, "D V"], num_tokens: int, rules: ShardingRules, dtype: DTypeLike
+) -> Callable[[Float[Array, "F N D"]], Float[Array, "F N V"]]:
+    """As `logits`, for some at a time of so many states; `dtype` is that of all of them.
+
+    Instead of a head with more words than there are tokens, these are gathered: the head is cut
+    along V once, and a device makes logits of its own words for all, which then lie so.
+    """
+    rows = [axis for axis in rules.axes("act_batch") if rules.size(axis) > 1]
+    moved = rules.gathered_over("vocab_embed", "vocab")
+    over = tuple(itertools.dropwhile(lambda axis: axis not in moved, rows))
+    kept = tuple(rows[: len(rows) - len(over)])
+    words = (*(a for a in rules.cutting().axes("vocab") if a not in (*moved, *over)), *over)
+    num_gathered = num_tokens // math.prod(map(rules.size, kept))
+    is_fewer = num_gathered < head.shape[1] and over
+    if rules.mesh is None or not is_fewer or head.shape[1] % math.prod(map(rules.size, words)):
+        return lambda hidden: logits(hidden, head.astype(dtype), rules)
+    of_head, cut = PartitionSpec(None, words), head.astype(dtype)
+    for part in ([a for a in words if a in moved or a not in over], words):  # XLA knows each step
+        where = NamedSharding(rules.mesh, PartitionSpec(None, tuple(part)))
+        cut = jax.sharding.reshard(cut, where)
+    cut = cut.astype(head.dtype)  # gradients of all calls are added up before they are rounded
+
+    def on_one_device(hidden, head):
+        hidden, head = varying_alike((hidden, head))
+        tokens = jax.lax.all_gather(hidden, over, tiled=True)
+        return project_weight_first(tokens, head, out_dtype=jnp.float32)
+
+    of_states = NamedSharding(rules.mesh, PartitionSpec(tuple(rows)))
+    on_mesh = rules.shard_map(
+        on_one_device,
+        in_specs=(of_states.spec, of_head),
+        out_specs=PartitionSpec(kept, None, words),
+    )
+
+    def of_some(hidden):
+        hidden = jax.sharding.reshard(hidden, of_states)
+        return on_mesh(hidden, cut.astype(dtype))
+
+    return of_some
 
 
 Cut = tuple[Any, ...]  # the weights of each layer

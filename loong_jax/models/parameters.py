@@ -95,7 +95,19 @@ class Gathering:
 
         Rounded to the dtype of activations before it moves.
         """
-        return self.rules.gather(weight.astype(self.config.dtype), *self.AXES[name], meets=x)
+        return self.rules.gather(rounded(weight, self.config.dtype), *self.AXES[name], meets=x)
+
+
+def rounded(weight: Array, dtype: DTypeLike) -> Array:
+    """A layer's weight in the dtype of activations.
+
+    Rounded before it is converted, which changes no value: a bare conversion TPU's compiler moves
+    ahead of the loop over layers, and keeps copies of all their weights until the way back.
+    """
+    to = jnp.finfo(dtype)
+    if to.bits < jnp.finfo(weight.dtype).bits:
+        weight = jax.lax.reduce_precision(weight, to.nexp, to.nmant)
+    return weight.astype(dtype)
 
 
 @jax.custom_vjp

@@ -17,7 +17,7 @@ from loong_jax.plan.topology import Topology
 from loong_jax.plan.torus import LINK_EFFICIENCY
 from loong_jax.sharding import MESH_AXES
 
-_STATE_BYTES = 4 + 2 + 2  # per weight: the master, its bf16 copy, its gradient
+_STATE_BYTES = 8  # per weight, in float32: the master and its gradient
 _MOMENT_BYTES = 8  # per weight: both, unless they lie in host memory
 _EXCHANGE_BANDWIDTH = 200e9  # of the expert all-to-all, per chip
 _BUFFER_FACTOR = 1.25

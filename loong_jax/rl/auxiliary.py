@@ -114,13 +114,17 @@ def draft_loss(
         logprobs.listed, drafting, counts_BT.astype(jnp.int32), place, source - 1
     )
 
-    def of_states(own_FnD, drafting_FnD, token_Fn):
-        logits_FnV = model.logits_of(drafting_FnD)
-        own_FnV = model.logits_of(jax.lax.stop_gradient(own_FnD))
-        nll_Fn = jax.nn.logsumexp(logits_FnV, axis=-1) - logprobs.at(logits_FnV, token_Fn)
-        return nll_Fn, jnp.argmax(logits_FnV, axis=-1) == jnp.argmax(own_FnV, axis=-1)
+    logits_of = model.logits_for(token_FN.size)
 
-    rows = logprobs.chunk_rows(model.logits_of, own_FND, tokens)
+    def of_states(own_FnD, drafting_FnD, token_Fn):
+        logits_FnV = logits_of(drafting_FnD)
+        own_FnV = logits_of(jax.lax.stop_gradient(own_FnD))
+        home_Fn, token_Fn = token_Fn, place_like(token_Fn, logits_FnV)
+        nll_Fn = jax.nn.logsumexp(logits_FnV, axis=-1) - logprobs.at(logits_FnV, token_Fn)
+        is_same_Fn = jnp.argmax(logits_FnV, axis=-1) == jnp.argmax(own_FnV, axis=-1)
+        return place_like(nll_Fn, home_Fn), place_like(is_same_Fn, home_Fn)
+
+    rows = logprobs.chunk_rows(logits_of, own_FND, tokens)
     nll_FN, is_same_FN = in_chunks(of_states, (own_FND, drafting_FND, token_FN), rows, axis=1)
     num_drafted = jnp.maximum(jnp.sum(counts_FN), 1)
     accepted = jnp.sum(counts_FN * is_same_FN) / num_drafted

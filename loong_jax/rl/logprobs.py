@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.data.packing import Predicted
@@ -18,7 +19,7 @@ CHUNK_LOGITS = 2**26  # so many are made at a time on a device, and again on the
 
 
 def listed_logprobs(
-    logits_of: Callable[[Array], Array],
+    logits: Callable[[int], Callable[[Array], Array]],
     hidden: Float[Array, "B T D"],
     tokens: Int[Array, "B T"],
     segment_ids: Int[Array, "B T"],
@@ -27,19 +28,23 @@ def listed_logprobs(
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
     """Log-probability and entropy of what is `predicted`, where it stands in the rows; else 0.
 
-    Without a list that is each token but the first of a segment and padding. `logits_of(hidden)`
-    gives logits [F, N, V] of the states [F, N, D] that predict. Entropy carries no gradient.
+    Without a list that is each token but the first of a segment and padding. `logits(num_tokens)`
+    gives what makes logits [F, N, V] of the states [F, N, D] that predict. Entropy carries no
+    gradient.
     """
 
     def of_states(hidden_FnD, token_Fn):
         logits_FnV = logits_of(hidden_FnD).astype(jnp.float32) / temperature
+        home_Fn, token_Fn = token_Fn, place_like(token_Fn, logits_FnV)
         total_Fn = jax.nn.logsumexp(logits_FnV, axis=-1)
         fixed_FnV, fixed_Fn = jax.lax.stop_gradient((logits_FnV, total_Fn))
         weighed_FnV = jnp.exp(fixed_FnV - fixed_Fn[..., None]) * fixed_FnV
-        return at(logits_FnV, token_Fn) - total_Fn, fixed_Fn - jnp.sum(weighed_FnV, axis=-1)
+        found = at(logits_FnV, token_Fn) - total_Fn, fixed_Fn - jnp.sum(weighed_FnV, axis=-1)
+        return tuple(place_like(a, home_Fn) for a in found)
 
     place, source = predicted or all_of(tokens)
     hidden_FND, token_FN = by_rows(listed, hidden, tokens, place, source)
+    logits_of = logits(token_FN.size)
     rows = chunk_rows(logits_of, hidden_FND, tokens)
     found = in_chunks(of_states, (hidden_FND, token_FN), rows, axis=1)
     logprob, entropy = (by_rows(_unlisted, tokens, place, a) for a in found)
@@ -87,8 +92,9 @@ def at(logits: Float[Array, "*rows V"], token: Int[Array, "*rows"]) -> Float[Arr
     if sharding.mesh.empty:
         return jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
     # words may be cut over devices, of which one has the token
-    word = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
-    is_token = word == token[..., None]
+    words = NamedSharding(sharding.mesh, PartitionSpec(sharding.spec[-1]))
+    word = jax.lax.broadcasted_iota(jnp.int32, logits.shape[-1:], 0, out_sharding=words)
+    is_token = jnp.expand_dims(word, range(token.ndim)) == token[..., None]
     return jnp.sum(jnp.where(is_token, logits, 0.0), axis=-1)
 
 

@@ -34,7 +34,8 @@ class PolicyModel:
     states hidden_BTD that predict the next token, load_LA int32, and what came of the replay, None
     without routing (see `routing_replay`). Tokens see the segment `parent_ids` names beside their
     own, where `sees_parents` says so; else it is None;
-    logits(weights, hidden_BND) -> logits_BNV float32;
+    logits(weights, num_tokens) -> a function that makes logits_FNV float32 of states hidden_FND,
+    some at a time of so many in all; see `models.decoder.logits_for` for where they lie;
     lists: batches name what is predicted and are no larger than that needs, each size a program of
     its own; else every token is predicted, and there is one size;
     is_controller(path) -> true for weights that a controller owns, not the optimizer;
@@ -60,7 +61,7 @@ class PolicyModel:
     """
 
     states: Callable[..., tuple[Array, Array, ReplayCounts | None]]
-    logits: Callable[[Weights, Array], Array]
+    logits: Callable[[Weights, int], Callable[[Array], Array]]
     is_controller: Callable[[tuple[Any, ...]], bool]
     matrix_axes: Callable[[tuple[Any, ...]], tuple[tuple[int, ...], tuple[int, ...]] | None]
     update_controllers: Callable[[Weights, Any, Array], tuple[Weights, Any]]
@@ -107,8 +108,8 @@ def replayed_logprobs(
     """
     batch = (tokens, positions, segment_ids, parent_ids, routing)
     hidden, load, counts = model.states(weights, *batch)
-    logits_of = functools.partial(model.logits, weights)
-    found = logprobs.listed_logprobs(logits_of, hidden, tokens, segment_ids, predicted, temperature)
+    logits = functools.partial(model.logits, weights)
+    found = logprobs.listed_logprobs(logits, hidden, tokens, segment_ids, predicted, temperature)
     return *found, load, counts
 
 
@@ -194,7 +195,7 @@ def dense_policy(
     return PolicyModel(
         rules=rules,
         states=states,
-        logits=lambda weights, hidden: nnx.merge(graphdef, nnx.State(weights)).logits_of(hidden),
+        logits=lambda weights, num: nnx.merge(graphdef, nnx.State(weights)).logits_for(num),
         lists=True,
         sees_parents=True,
         published=lambda weights: published(weights, config),
@@ -299,7 +300,7 @@ def longcat_policy(
         update_controllers=update_controllers,
         load_metrics=load_metrics,
         states=states,
-        logits=lambda weights, hidden: nnx.merge(graphdef, nnx.State(weights)).logits_of(hidden),
+        logits=lambda weights, num: nnx.merge(graphdef, nnx.State(weights)).logits_for(num),
         lists=config.vocab_size > _FEW_WORDS,
         sees_parents=config.ngram is None
         and core_attention.takes_parents(config.mixing, rules.platform),

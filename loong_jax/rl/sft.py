@@ -163,9 +163,9 @@ def nll_of_output(
     weights: Any, output: Any, batch: Batch, num_tokens: Array | None = None, *, model: PolicyModel
 ) -> Array:
     """The negative log-likelihood as `sft_loss` counts it, given the model's output."""
-    logits_of = functools.partial(model.logits, weights)
+    logits = functools.partial(model.logits, weights)
     which = batch["tokens"], batch["segment_ids"], batch.get("predicted")
-    logprob, _ = logprobs.listed_logprobs(logits_of, output.hidden, *which, 1.0)
+    logprob, _ = logprobs.listed_logprobs(logits, output.hidden, *which, 1.0)
     return _nll(logprob, batch, num_tokens)
 
 

@@ -250,9 +250,8 @@ def make_programs(
     parts = rules.parts("act_batch")
     layout = Layout(model.lists, sees_parents and shares_prompts is not False, parts)
     num_lags = max_staleness + 1
-    gradient_of = jax.value_and_grad(
-        functools.partial(microbatch_loss, model=model, objective=objective, num_lags=num_lags),
-        has_aux=True,
+    loss_of = functools.partial(
+        microbatch_loss, model=model, objective=objective, num_lags=num_lags
     )
 
     @rules.jit
@@ -265,11 +264,14 @@ def make_programs(
     def accumulate(
         weights, accumulated, batch, num_groups, temperature, num_tokens=None, step=None, frozen=()
     ):
-        (loss, (sums, entropy, trained, load, replay)), gradient = gradient_of(
-            weights, batch, num_groups, temperature, num_tokens, step, frozen
+        how = batch, num_groups, temperature, num_tokens, step, frozen
+        loss, pull_back, (sums, entropy, trained, load, replay) = jax.vjp(
+            lambda weights: loss_of(weights, *how), weights, has_aux=True
         )
+        gradient = jax.tree.map(jax.new_ref, accumulated.gradient)
+        pull_back.with_refs(gradient)(jnp.ones_like(loss))
         return Accumulated(
-            jax.tree.map(jnp.add, accumulated.gradient, gradient),
+            jax.tree.map(jax.freeze, gradient),
             accumulated.loss + loss,
             accumulated.sums.add(sums),
             accumulated.entropy + entropy,

@@ -57,7 +57,7 @@ def _update_controllers(weights, memory, load):
 def toy_policy() -> PolicyModel:
     return PolicyModel(
         states=_states,
-        logits=lambda weights, hidden: hidden @ weights["head"],
+        logits=lambda weights, num_tokens: lambda hidden: hidden @ weights["head"],
         is_controller=_is_controller,
         matrix_axes=lambda path: ((0,), (1,)) if path[-1] == "head" else None,
         update_controllers=_update_controllers,

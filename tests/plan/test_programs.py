@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import pytest
 
 from loong_jax.errors import ConfigError
+from loong_jax.models import families
 from loong_jax.models.dense import DenseConfig, abstract_weights
+from loong_jax.models.moe import MoEConfig
 from loong_jax.plan import analytic, compiled, counts, plan, programs
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.plan.asking import asked, make_request
@@ -103,6 +105,20 @@ def test_an_estimate_has_the_cache_of_the_program(model, cuts):
     assert two.hbm_bytes - one.hbm_bytes == cache / 2  # in bfloat16
 
 
+@pytest.mark.parametrize("mesh", [{}, dict(fsdp=2, expert=2, tensor=2)])
+@pytest.mark.parametrize("config", [DenseConfig, MoEConfig])
+def test_gradients_have_no_second_tree(config, mesh):
+    """Those of a micro-batch of few tokens are added to the sum as they are made."""
+    config = config.tiny(num_layers=8, hidden_size=128, ffn_hidden_size=512, remat="layer")
+    rules = ShardingRules(mesh=make_mesh(**mesh), act_vocab="tensor") if mesh else ShardingRules()
+    weights = families.family_of(config).abstract_weights(config, rules)
+    made = programs.train_programs(config, rules, *weights, (4, 8))["accumulate"]
+    found = made.lower().compile().memory_analysis()
+    gradients = programs.bytes_by_kind(made)["gradients"]
+    assert found.alias_size_in_bytes >= gradients
+    assert found.temp_size_in_bytes < 0.8 * gradients
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_gradients_of_a_dense_decoder_are_scattered_on_tpu():
@@ -135,12 +151,15 @@ def test_gradients_of_a_dense_decoder_are_scattered_on_tpu():
         mb = row.collective.sent_bytes * row.trips / 1e6
         moved[row.collective.kind] = moved.get(row.collective.kind, 0.0) + mb
     layers = config.num_layers * 4 * 512 * 512 + config.num_layers * 3 * 512 * 1024
-    of_layers, of_words = (2 * size * 3 / 4 / 1e6 for size in (layers, 4736 * 512))
+    sizes = layers, 4736 * 512, 4 * 512 * 512  # the last: states of all tokens
+    of_layers, of_words, of_tokens = (2 * size * 3 / 4 / 1e6 for size in sizes)
     smallest = 2 * 512 * 512 * 3 / 4 / 1e6  # a matrix of the attention
     assert moved["all-reduce"] < smallest / 2
-    # logits are made in two chunks, and again going back
-    assert moved["reduce-scatter"] == pytest.approx(of_layers + 2 * of_words, rel=0.1)
-    assert moved["all-gather"] == pytest.approx(2 * of_layers + 3 * of_words, rel=0.1)
+    # states travel to the words, and again going back
+    assert moved["reduce-scatter"] == pytest.approx(of_layers + of_tokens, rel=0.1)
+    assert moved["all-gather"] == pytest.approx(2 * of_layers + 2 * of_tokens, rel=0.1)
+    # the head is cut along its words once; rows of the table come, and gradients go in float32
+    assert moved["all-to-all"] == pytest.approx((2 * of_words + 3 * of_tokens) / 4, rel=0.1)
 
 
 @pytest.mark.slow

@@ -99,7 +99,9 @@ def test_log_probabilities_do_not_depend_on_how_logits_are_cut():
         logits = rules.take(table, tokens, "act_vocab") if on_mesh else table[tokens]
         return logits, jnp.zeros((1, 1), jnp.int32), None
 
-    model = dataclasses.replace(toy_policy(), states=states, logits=lambda _, logits: logits)
+    model = dataclasses.replace(
+        toy_policy(), states=states, logits=lambda _, num_tokens: lambda x: x
+    )
 
     def found(table, batch):
         names = ("tokens", "segment_ids", "positions")

@@ -7,6 +7,7 @@ config.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -181,8 +182,14 @@ class DenseDecoder(nnx.Module):
 
     def logits_of(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """Logits from states after the final norm; see `DenseOutput.hidden`."""
-        head = self.embedding[...].T if self.config.tied else self.head[...]
-        return decoder.logits(hidden, head.astype(self.config.dtype), self.rules)
+        return decoder.logits(hidden, self._head().astype(self.config.dtype), self.rules)
+
+    def logits_for(self, num_tokens: int) -> Callable[[Array], Array]:
+        """As `logits_of`, for some at a time of so many states in all; see `decoder`."""
+        return decoder.logits_for(self._head(), num_tokens, self.rules, self.config.dtype)
+
+    def _head(self) -> Float[Array, "D V"]:
+        return self.embedding[...].T if self.config.tied else self.head[...]
 
     def _whole(self, tokens, positions, mask, segment_ids, parent_ids):
         rules = self.rules

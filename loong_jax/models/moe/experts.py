@@ -31,7 +31,7 @@ from loong_jax.models.moe.exchange.gathered import Local
 from loong_jax.models.moe.exchange.transport import InTransit
 from loong_jax.models.moe.kernels import expert_gemm, hopper
 from loong_jax.models.moe.router import Routing
-from loong_jax.sharding import ShardingRules
+from loong_jax.sharding import ShardingRules, varying_alike
 
 DISPATCHED = "dispatched"  # the name under which a checkpoint policy finds what arrived
 
@@ -150,7 +150,9 @@ class Experts(nnx.Module):
 
     def gathered_weights(self, x: Float[Array, "B T D"]) -> tuple[Array, Array]:
         """The weights of this device's experts; rows lie on the mesh as the tokens `x` do."""
-        gate_up, down = (a[...].astype(self.config.dtype) for a in (self.gate_up, self.down))
+        gate_up, down = (
+            parameters.rounded(a[...], self.config.dtype) for a in (self.gate_up, self.down)
+        )
         if self.layer is not None:
             return gate_up, down
         gather = functools.partial(self.rules.gather, meets=x)
@@ -190,7 +192,7 @@ class Experts(nnx.Module):
                 gate_up = gate_up.reshape(*gate_up.shape[:2], -1)
             weights, rest = (gate_up, down, *layer), None
             if rules.mesh is not None:  # hand-written backward passes know nothing of the mesh
-                operands = _varying_alike((rows, x, gate, plan, weights))
+                operands = varying_alike((rows, x, gate, plan, weights))
                 rows, x, gate, plan, weights = operands
             if placement.may_overflow:
                 rest, weights = later_rounds(one_round, num_rounds, (x, gate), weights, plan)
@@ -368,22 +370,3 @@ def _kept_as_bits(a: Array) -> Array:
     """
     bits = jax.lax.bitcast_convert_type(a, jnp.dtype(f"uint{8 * a.dtype.itemsize}"))
     return jax.lax.bitcast_convert_type(checkpoint_name(bits, DISPATCHED), a.dtype)
-
-
-def _varying_alike(tree):
-    """Marks every array as one that may differ along each mesh axis along which any of them does.
-
-    The transpose of the mark is the sum over the devices that shared an array; where its type says
-    `reduced`, whoever gathered the array takes that sum.
-    """
-    axes = [jax.typeof(a).mat.varying for a in jax.tree.leaves(tree)]
-    union = frozenset().union(*axes)
-
-    def mark(a):
-        missing = union - jax.typeof(a).mat.varying
-        summed_later = missing & jax.typeof(a).mat.reduced
-        for some in (summed_later, missing - summed_later):
-            a = jax.lax.pcast(a, tuple(sorted(some)), to="varying") if some else a
-        return a
-
-    return jax.tree.map(mark, tree)

@@ -7,6 +7,7 @@ plain nested dicts; see `init_weights`. Source: arXiv:2509.01322.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -466,6 +467,10 @@ class LongcatFlash(nnx.Module):
     def logits_of(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """Logits from states after the final norm; see `ModelOutput.hidden`."""
         return decoder.logits(hidden, self.head[...].astype(self.config.dtype), self.rules)
+
+    def logits_for(self, num_tokens: int) -> Callable[[Array], Array]:
+        """As `logits_of`, for some at a time of so many states in all; see `decoder`."""
+        return decoder.logits_for(self.head[...], num_tokens, self.rules, self.config.dtype)
 
 
 def init_weights(
