@@ -272,3 +272,26 @@ def test_constraints_are_plain_and_cover_the_base():
     wanted = re.findall(r'^\s*"([A-Za-z0-9_-]+)', base[1], re.M)
     assert len(wanted) > 10
     assert {name.lower().replace("_", "-") for name in wanted} <= named
+
+
+# What is imported of a distribution, where it has another name.
+IMPORTED_AS = {
+    "google-jetstream": "jetstream",
+    "grpcio": "grpc",
+    "orbax-checkpoint": "orbax",
+    "protobuf": "google",
+}
+FOR_US = {"dev", "docs"}  # extras that bring tools
+FOR_TESTS_ALONE = {"peft"}  # a peer that the package never meets
+
+
+def test_what_the_package_imports_is_what_it_declares():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"].items()
+    lists = [project["dependencies"], *(some for name, some in extras if name not in FOR_US)]
+    names = {re.split(r"[^\w-]", one)[0] for some in lists for one in some} - FOR_TESTS_ALONE
+    declared = {IMPORTED_AS.get(name, name).replace("-", "_") for name in names}
+    found = {name.split(".")[0] for path in MODULES for name in imports(path)}
+    for path in MODULES:  # those that are imported where they are needed, by name
+        found |= set(re.findall(r'import_module\(\s*"(\w+)', path.read_text(encoding="utf-8")))
+    assert found - sys.stdlib_module_names - {"loong_jax"} == declared

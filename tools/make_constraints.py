@@ -1,4 +1,4 @@
-"""Resolves base, dev, docs, gym and hf on each Python given and writes constraints.txt.
+"""Resolves base, dev, docs and gym on each Python given and writes constraints.txt.
 
     python tools/make_constraints.py python3.11 python3.12     (or: make constraints)
 
@@ -16,7 +16,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEADER = """\
-# Versions that are tested together: base, dev, docs, gym and hf, on Python {pythons}.
+# Versions that are tested together: base, dev, docs and gym, on Python {pythons}.
 # Written by `make constraints`; do not edit by hand.
 """
 
@@ -74,7 +74,7 @@ def constraint_lines(resolved: dict[tuple[int, int], dict[str, str]]) -> list[st
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("pythons", nargs="+", help="interpreters, e.g. python3.11 python3.12")
-    parser.add_argument("--requirement", default=".[dev,docs,gym,hf]")
+    parser.add_argument("--requirement", default=".[dev,docs,gym]")
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "constraints.txt")
     arguments = parser.parse_args()
     resolved = dict(resolve(python, arguments.requirement) for python in arguments.pythons)
