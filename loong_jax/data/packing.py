@@ -189,12 +189,3 @@ def _fill(
             num_segments = packed["segment_ids"][row, start + length - 1]
             start += length
     return packed
-
-
-def unpack(packed: Fields, name: str) -> list[np.ndarray]:
-    """The values of one field, sequence by sequence: rows from the top, segments from the left."""
-    found = []
-    for row, segments in enumerate(packed["segment_ids"]):
-        for segment in range(1, int(segments.max(initial=0)) + 1):
-            found.append(packed[name][row, segments == segment])
-    return found

@@ -8,7 +8,7 @@ wrong with it, or None; `Malformed` where it cannot be read. Most compare with t
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -220,4 +220,3 @@ JUDGES: dict[str, Judge] = {
     "queens": queens,
     "colouring": colouring,
 }
-MANY_ANSWERS: Sequence[str] = ("palindrome", "arithmetic", "queens", "colouring")

@@ -13,7 +13,6 @@ from loong_jax.errors import ConfigError
 
 THINK_OPEN, THINK_CLOSE = "<longcat_think>", "</longcat_think>"
 ANSWER_OPEN, ANSWER_CLOSE = "<longcat_answer>", "</longcat_answer>"
-NUM_MARKS = 5  # tokens of a tagged response besides thinking and answer: four tags and the end
 
 
 class Reading(NamedTuple):

@@ -78,18 +78,6 @@ class PolicyModel:
     rate_multiplier: Callable[[tuple[Any, ...]], float] | None = None
 
 
-def token_logprobs(
-    model: PolicyModel,
-    weights: Weights,
-    tokens: Int[Array, "B T"],
-    segment_ids: Int[Array, "B T"],
-    positions: Int[Array, "B T"],
-    temperature: Float[Array, ""] | float,
-) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Int[Array, "L A"]]:
-    """Log-probability of each token given those before it in its segment, entropy, and load."""
-    return replayed_logprobs(model, weights, tokens, segment_ids, positions, temperature, None)[:3]
-
-
 def replayed_logprobs(
     model: PolicyModel,
     weights: Weights,
@@ -97,14 +85,14 @@ def replayed_logprobs(
     segment_ids: Int[Array, "B T"],
     positions: Int[Array, "B T"],
     temperature: Float[Array, ""] | float,
-    routing: Int[Array, "B T L K"] | None,
+    routing: Int[Array, "B T L K"] | None = None,
     parent_ids: Int[Array, "B T"] | None = None,
     predicted: Predicted | None = None,
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Int[Array, "L A"], ReplayCounts | None]:
-    """The `token_logprobs` under the experts that `routing` names, load and counts of the replay.
+    """Log-probability of each token given those before it in its segment, entropy, and load, with
+    the experts that `routing` names, and what came of that: None without routing.
 
-    Without routing it is the same computation, and the counts are None. With a list of what is
-    `predicted` all other tokens have 0, and no logits are made for them.
+    With a list of what is `predicted` all other tokens have 0, and no logits are made for them.
     """
     batch = (tokens, positions, segment_ids, parent_ids, routing)
     hidden, load, counts = model.states(weights, *batch)

@@ -5,7 +5,6 @@ host's reports are what a call returns that waits for them, and that call fails 
 """
 
 import itertools
-import logging
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -17,8 +16,6 @@ import ray.exceptions
 from loong_jax.rollout.hosts import Ended, HostSetup, Receive
 from loong_jax.rollout.ray_host_actor import HostActor
 from loong_jax.verifiers.ray_start import start_ray
-
-logger = logging.getLogger(__name__)
 
 _WAIT_S = 5.0  # of one call for reports
 

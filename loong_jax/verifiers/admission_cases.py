@@ -33,11 +33,6 @@ def _table() -> dict[str, list[dict[str, Any]]]:
     return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
-def names() -> list[str]:
-    """Verifiers that have cases."""
-    return sorted([*_table(), "environment", "logic"])
-
-
 def cases_of(name: str) -> Sequence[Case]:
     """Cases of a registered verifier; VerifierError where nobody wrote any."""
     if name in ("environment", "logic"):

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loong_jax.data import packing
+from tests.doubles.unpacking import unpack
 
 LENGTHS = st.lists(st.integers(1, 16), min_size=1, max_size=40)
 
@@ -30,9 +31,9 @@ def test_round_trip(lengths, rows):
         assert not batch["tokens"][padding].any()
         assert not batch["weight"][padding].any()
         pieces = zip(
-            packing.unpack(batch, "tokens"),
-            packing.unpack(batch, "weight"),
-            packing.unpack(batch, "positions"),
+            unpack(batch, "tokens"),
+            unpack(batch, "weight"),
+            unpack(batch, "positions"),
             strict=True,
         )
         for tokens, weight, positions in pieces:
@@ -53,7 +54,7 @@ def test_prefixes_cover_the_stream_in_order(lengths, rows):
     while remaining:
         batch, taken, left_over = packing.pack_prefix(iter(remaining), 16, rows)
         assert batch["tokens"].shape == (rows, 16)
-        numbers = sorted(int(t[0]) // 100 for t in packing.unpack(batch, "tokens"))
+        numbers = sorted(int(t[0]) // 100 for t in unpack(batch, "tokens"))
         assert numbers == list(range(covered, covered + taken))
         covered += taken
         remaining = given_sequences[covered:]

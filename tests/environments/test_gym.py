@@ -8,10 +8,11 @@ import sys
 import pytest
 
 from loong_jax import environments
-from loong_jax.environments import LEVELS, gym, gym_answers
+from loong_jax.environments import LEVELS, gym
 from loong_jax.errors import ConfigError
 from loong_jax.verifiers import admission, attacks
 from loong_jax.verifiers.environment import EnvironmentVerifier
+from tests.environments.test_gym_answers import MANY_ANSWERS
 from tests.sweeps import thinned
 
 try:
@@ -48,7 +49,7 @@ def test_golds_pass_and_perturbed_golds_fail(dataset):
             tried += 1
             accepted += judge.verify(posed, answer).is_correct
     assert tried >= len(problems)
-    many = gym.DATASETS[dataset].judge in gym_answers.MANY_ANSWERS
+    many = gym.DATASETS[dataset].judge in MANY_ANSWERS
     assert accepted <= (0.25 * tried if many else 0)
 
 

@@ -17,6 +17,7 @@ from loong_jax.verifiers import admission
 from loong_jax.verifiers.admission import Case
 from loong_jax.verifiers.environment import EnvironmentVerifier
 
+MANY_ANSWERS = ("palindrome", "arithmetic", "queens", "colouring")  # judges of several answers
 BOARD = "_ _ _ _\n_ _ _ _\n_ _ _ Q\n_ Q _ _"
 SQUARE = {"vertices": [0, 1, 2, 3], "edges": [[0, 1], [1, 2], [2, 3], [3, 0]], "colours": [1, 2]}
 
@@ -88,7 +89,7 @@ def test_right_answers_are_right_and_wrong_ones_wrong(dataset, gold, known, righ
 @posed
 def test_judges_withstand_the_attacks_of_admission(dataset, gold, known, right, wrong):
     """Payloads among them: no text is executed, none is rewarded, none takes long."""
-    many = gym.DATASETS[dataset].judge in gym_answers.MANY_ANSWERS
+    many = gym.DATASETS[dataset].judge in MANY_ANSWERS
     case = Case(
         problem=problem(dataset, gold, known),
         answer=gold,

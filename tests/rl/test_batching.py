@@ -3,9 +3,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from loong_jax.data import packing
 from loong_jax.rl import batching, rewards
 from tests.doubles.toy_policy import toy_group
+from tests.doubles.unpacking import unpack
 
 GROUPS = [
     toy_group(4, (1.0, 0.0, None, 0.0), version=3),
@@ -24,7 +24,7 @@ def test_every_valid_rollout_is_there_with_its_own_values():
     assert all(array.shape == (3, 32) for f in fields for array in f.values() if array is not None)
     found = {}
     for f in fields:
-        pieces = {name: packing.unpack(f, name) for name in f if f[name] is not None}
+        pieces = {name: unpack(f, name) for name in f if f[name] is not None}
         for i, tokens in enumerate(pieces["tokens"]):
             found[tuple(tokens)] = {name: values[i] for name, values in pieces.items()}
     rollouts = [(g, r) for g in GROUPS for r in g.rollouts if r.reward is not None]

@@ -5,11 +5,11 @@ import jax
 import numpy as np
 import pytest
 
-from loong_jax.data import packing
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.problems.response import render_response
 from loong_jax.rl import checkpoint, optimizers, sft, trainer
 from tests.doubles.toy_policy import toy_policy, toy_weights
+from tests.doubles.unpacking import unpack
 
 TOKENIZER = AsciiTokenizer()
 ENCODE = sft.pair_encoder(TOKENIZER)
@@ -48,7 +48,7 @@ def test_batches_hold_every_pair_once_in_order():
     given = list(itertools.islice(pairs(), 40))
     found, total = [], 0
     for batch, taken in sft.batches(iter(given), ENCODE, settings()):
-        texts = [TOKENIZER.decode(t) for t in packing.unpack(batch, "tokens")]
+        texts = [TOKENIZER.decode(t) for t in unpack(batch, "tokens")]
         assert len(texts) == taken
         found += texts
         total += taken
@@ -63,9 +63,7 @@ def test_loss_falls_and_equals_the_mean_over_response_tokens():
     batch, _ = next(sft.batches(pairs(), ENCODE, settings()))
     weights = jax.tree.map(lambda w: np.asarray(w, np.float64), toy_weights())
     total = []
-    for tokens, mask in zip(
-        packing.unpack(batch, "tokens"), packing.unpack(batch, "loss_mask"), strict=True
-    ):
+    for tokens, mask in zip(unpack(batch, "tokens"), unpack(batch, "loss_mask"), strict=True):
         for t in np.nonzero(mask)[0]:
             seen = weights["embedding"][tokens[:t]]
             logits = (seen[-1] + seen.mean(axis=0)) @ weights["head"]

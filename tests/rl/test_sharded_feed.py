@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from loong_jax.data import packing
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.rl import optimizers, policy_model, sft
 from loong_jax.rl.sharded_feed import ShardedFeed, first_cursors, num_parts
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.doubles.toy_policy import toy_policy
+from tests.doubles.unpacking import unpack
 
 TOKENIZER = AsciiTokenizer()
 ENCODE = sft.pair_encoder(TOKENIZER)
@@ -38,7 +38,7 @@ def make_feed(cursors=None, **changes):
 
 def texts_of(batch):
     host = {name: np.asarray(array) for name, array in batch.items()}
-    return [TOKENIZER.decode(tokens) for tokens in packing.unpack(host, "tokens")]
+    return [TOKENIZER.decode(tokens) for tokens in unpack(host, "tokens")]
 
 
 def test_every_pair_is_fed_once_and_part_f_feeds_every_fth():
@@ -106,7 +106,7 @@ def test_log_probabilities_do_not_depend_on_how_logits_are_cut():
     def found(table, batch):
         names = ("tokens", "segment_ids", "positions")
         arrays = (batch[name] for name in names)
-        return policy_model.token_logprobs(model, {"table": table}, *arrays, 0.7)[:2]
+        return policy_model.replayed_logprobs(model, {"table": table}, *arrays, 0.7)[:2]
 
     on_mesh = False
     alone = jax.jit(found)(table, batch)

@@ -17,7 +17,7 @@ OPTIMIZER = optimizers.AdamW(
 )
 GROUPS = [toy_group(n, (1.0, 0.0, None, 0.0)) for n in range(4)]
 apply_gradient = jax.jit(trainer.apply_gradient, static_argnames=("model", "optimizer"))
-token_logprobs = jax.jit(policy_model.token_logprobs, static_argnums=0)
+token_logprobs = jax.jit(policy_model.replayed_logprobs, static_argnums=0)
 
 
 def programs(objective=OBJECTIVE, optimizer=OPTIMIZER):
@@ -78,7 +78,7 @@ def test_logprobs_belong_to_their_token_and_temperature(temperature):
 def test_entropy_is_that_of_the_distribution():
     (batch,) = make_batches(rows=8)
     weights = jax.tree.map(jnp.zeros_like, toy_weights())
-    _, entropy, _ = token_logprobs(
+    _, entropy, *_ = token_logprobs(
         toy_policy(), weights, batch.tokens, batch.segment_ids, batch.positions, 1.0
     )
     np.testing.assert_allclose(np.asarray(entropy)[batch.loss_mask], np.log(128), rtol=1e-6)
@@ -111,7 +111,7 @@ def test_staleness_0_is_reinforce():
     def reinforce(weights):
         total = 0.0
         for batch in batches:
-            logprob, _, _ = token_logprobs(
+            logprob, *_ = token_logprobs(
                 toy_policy(), weights, batch.tokens, batch.segment_ids, batch.positions, 1.0
             )
             total += jnp.sum(jnp.where(batch.loss_mask, batch.advantage * logprob, 0.0))

@@ -8,7 +8,6 @@ organisation's own. A tagger (`scorer.train`, its tags the ids of categories) so
 import dataclasses
 import functools
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -128,9 +127,3 @@ class SafetyKind:
             for index, place in enumerate(best)
             if probability[index, place] >= self.min_probability
         }
-
-
-def counts(records: Sequence[Record]) -> dict[str, int]:
-    """The number of records with each kind of response, all five named."""
-    found = Counter(str(note_of(record, "response_kind")) for record in records)
-    return {kind: found[kind] for kind in KINDS}

@@ -1,12 +1,11 @@
 """Duplicates and clusters by meaning, where somebody gives vectors of the texts.
 
-Vectors come from an `Embedder`: a file of them (`VectorFile`), or an endpoint that speaks OpenAI's
-embeddings (`Endpoint`). Without one this room finds what shares words, and says so.
+Vectors come from an `Embedder`, such as a file of them (`VectorFile`). Without one this room finds
+what shares words, and says so.
 """
 
 import dataclasses
 import functools
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -14,7 +13,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from loong_jax.data.curation import records as corpora
-from loong_jax.data.curation.stages import Outcome, Record, Sketch, prompt_of
+from loong_jax.data.curation.stages import Outcome, Record, Sketch
 from loong_jax.errors import ConfigError, refuse_below, refuse_no_share
 
 _BLOCK = 2048
@@ -40,41 +39,6 @@ class VectorFile:
             missing = records[places.index(None)].get("id")
             raise ConfigError(f"{self.path} has no vector of record {missing!r}. Embed it too.")
         return np.asarray(vectors[np.array(places, np.int64)], np.float32)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Endpoint:
-    """An OpenAI-compatible `/embeddings`. The key is read from the environment variable named."""
-
-    base_url: str
-    model: str
-    api_key_variable: str = "OPENAI_API_KEY"
-    batch: int = 256
-    timeout_s: float = 60.0
-
-    def embed(self, records: Sequence[Record]) -> np.ndarray:
-        import openai
-
-        client = openai.OpenAI(
-            base_url=self.base_url,
-            api_key=os.environ.get(self.api_key_variable, "none"),
-            timeout=self.timeout_s,
-            max_retries=3,
-        )
-        texts = [prompt_of(record) or " " for record in records]
-        found: list[list[float]] = []
-        try:
-            for start in range(0, len(texts), self.batch):
-                reply = client.embeddings.create(
-                    model=self.model, input=texts[start : start + self.batch]
-                )
-                found += [one.embedding for one in sorted(reply.data, key=lambda one: one.index)]
-        except openai.OpenAIError as error:
-            raise ConfigError(
-                f"{self.base_url} gave no embeddings: {error}. Is it reachable, and {self.model!r} "
-                "its model? The same command goes on from here."
-            ) from error
-        return np.asarray(found, np.float32)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

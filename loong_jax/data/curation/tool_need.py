@@ -57,7 +57,6 @@ class ToolNecessity:
         return f"little gain: {gain:.2f}" if gain <= self.tau_1 else {"tool_necessity": gain}
 
 
-Call = Mapping[str, Any]  # name, arguments
 Depth = Literal["answer", "lookup", "multi-hop", "planning"]
 
 

@@ -81,11 +81,6 @@ def router_logits(x: Float[Array, "B T D"], kernel: Float[Array, "D A"]) -> Floa
     return jnp.einsum("BTD,DA->BTA", x, kernel, precision=jax.lax.Precision.HIGHEST)
 
 
-def route(logits: Float[Array, "B T A"], bias: Float[Array, "A"], config: MoEConfig) -> Routing:
-    """Returns the K targets of each token and their gates, from float32 logits."""
-    return choose(jax.nn.softmax(logits, axis=-1), bias, config)
-
-
 def choose(
     score: Float[Array, "B T A"],
     bias: Float[Array, "A"],

@@ -56,9 +56,6 @@ class CostModel:
         return 2 * seconds / (first + math.sqrt(first * first + 2 * curve * seconds))
 
 
-FREE = ("decode_base_s", "decode_slot_s", "train_device_s", "step_fixed_s")
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LengthTrace:
     median_tokens: float

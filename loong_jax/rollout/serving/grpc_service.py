@@ -5,7 +5,6 @@ with INVALID_ARGUMENT. JetStream itself is not imported.
 """
 
 import asyncio
-import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -27,8 +26,6 @@ from loong_jax.rollout.serving.request import (
     Request,
     Unavailable,
 )
-
-log = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext
 

@@ -47,13 +47,6 @@ def of_parts(hypotheses: Sequence[str], goal: str) -> Statement:
     return Statement((*(formulas.parse(text) for text in hypotheses), *more), last)
 
 
-def renamed(statement: Statement, name_of: Mapping[str, str]) -> Statement:
-    return Statement(
-        tuple(formulas.rename(h, name_of) for h in statement.hypotheses),
-        formulas.rename(statement.goal, name_of),
-    )
-
-
 def says_the_same(left: Statement, right: Statement) -> bool:
     """True if their goals are equivalent and their hypotheses are, each to one of the other's.
 

@@ -91,8 +91,6 @@ def test_prompts_get_the_kind_of_their_category():
     assert outcome.notes[1]["guideline"]
     only = SafetyKind(responses=("comply",)).judge(records)
     assert only.reasons[1] == "response kind: soft_refuse_with_guideline"
-    noted = [{"notes": dict(note)} for note in outcome.notes.values()]
-    assert safety.counts(noted)["comply"] == 1
 
 
 @pytest.mark.parametrize("named", ["weather", " benign", 7, ["benign"], {"benign": 1}])

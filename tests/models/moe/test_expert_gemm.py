@@ -1,13 +1,10 @@
 """The back-ends of the experts' product against a dense one."""
 
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from loong_jax.errors import ConfigError
 from loong_jax.models.moe.kernels import expert_gemm
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.models.moe import hopper_kernels
@@ -112,11 +109,3 @@ def test_the_platform_of_the_program_decides_unless_asked_otherwise():
     assert expert_gemm.choose("auto", "tpu", **many) == "ragged_dot"
     assert expert_gemm.choose("blocked", "tpu", **many) == "blocked"
     assert ShardingRules().platform == ShardingRules(mesh=make_mesh()).platform == "cpu"
-
-
-def test_tokamax_is_called_with_the_arguments_of_ragged_dot_or_missed_by_name(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tokamax", None)
-    with pytest.raises(ConfigError, match="needs the package tokamax"):
-        expert_gemm.tokamax_ragged_dot()
-    monkeypatch.setitem(sys.modules, "tokamax", jax.lax)  # has a ragged_dot as well
-    assert expert_gemm.tokamax_ragged_dot() is jax.lax.ragged_dot

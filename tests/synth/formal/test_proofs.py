@@ -32,9 +32,10 @@ def drawn(count, seed=0, **settings):
 def variant(posed: Statement, rng) -> Statement:
     """One of its kin, drawn at random: other names, another order of hypotheses."""
     names = [ATOM_NAMES[i] for i in rng.permutation(len(ATOM_NAMES))]
-    hypotheses = tuple(posed.hypotheses[i] for i in rng.permutation(len(posed.hypotheses)))
     name_of = dict(zip(posed.atoms, names, strict=False))
-    return statement.renamed(Statement(hypotheses, posed.goal), name_of)
+    goal, *hypotheses = (formulas.rename(f, name_of) for f in (posed.goal, *posed.hypotheses))
+    order = rng.permutation(len(hypotheses))
+    return Statement(tuple(hypotheses[i] for i in order), goal)
 
 
 # ---- letters

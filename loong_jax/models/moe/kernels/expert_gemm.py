@@ -8,13 +8,11 @@
                 for few rows, as in decoding
     each        the same as a product per expert: for few rows on GPU, where the former copies the
                 weights
-    tokamax     the same product by tokamax's kernels, which must be installed
 
 All multiply the gate in before the product with `down`, so summing rows needs no weights. R rows of
 K choices each make N = R K choices; r of them are multiplied in one round.
 """
 
-import importlib
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
@@ -23,7 +21,6 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
-from loong_jax.errors import ConfigError
 from loong_jax.models.moe.exchange.dispatch import later_rounds, sum_rows, take_rows
 from loong_jax.models.moe.kernels import grouped, hopper
 from loong_jax.models.products import accumulate
@@ -34,9 +31,7 @@ PRODUCTS = "experts"  # the name under which a checkpoint policy finds those of 
 GateUp: TypeAlias = (
     Float[Array, "E D twice_M"] | tuple[Float[Array, "E D M"], Float[Array, "E D M"]]
 )
-ExpertGemm: TypeAlias = Literal[
-    "auto", "blocked", "ragged_dot", "hopper", "every", "each", "tokamax"
-]
+ExpertGemm: TypeAlias = Literal["auto", "blocked", "ragged_dot", "hopper", "every", "each"]
 
 
 # Products of a row with experts that it did not choose, up to which `every` is chosen: they take
@@ -107,7 +102,7 @@ def expert_ffn(
         return _every_expert(x, gate, expert, gate_up, down)
     if gemm == "each":
         return _each_expert(x, gate, expert, gate_up, down)
-    product = _grouped_product(gemm)
+    product = hopper.ragged_dot if gemm == "hopper" else jax.lax.ragged_dot
     num_choices = expert.size
     room = num_choices if room is None else min(room, num_choices)
     is_of_NE = expert.reshape(-1, 1) == jnp.arange(len(down))[None]
@@ -144,15 +139,6 @@ def expert_ffn(
     num_rounds = -(-jnp.sum(count_E) // room)
     rest, weights = later_rounds(one_round, num_rounds, inputs, weights, indices)
     return one_round(0, inputs, weights, indices) + rest
-
-
-def _grouped_product(gemm: ExpertGemm) -> Callable[[Array, Array, Array], Array]:
-    match gemm:
-        case "hopper":
-            return hopper.ragged_dot
-        case "tokamax":
-            return tokamax_ragged_dot()
-    return jax.lax.ragged_dot
 
 
 def _halves(product: Callable[[Array], Array], gate_up: GateUp) -> tuple[Array, Array]:
@@ -215,19 +201,3 @@ def _each_expert(
     first, second = (jnp.where(chosen_ER1, a, 0) for a in (first, second))
     hidden_ERM = (jax.nn.silu(first) * second * gate_ER1).astype(x.dtype)
     return accumulate("ERM,EMD->RD", hidden_ERM, down)
-
-
-def tokamax_ragged_dot():
-    """tokamax's grouped product, with the arguments of `jax.lax.ragged_dot`.
-
-    Raises:
-      ConfigError: tokamax is not installed.
-    """
-    try:
-        tokamax = importlib.import_module("tokamax")
-    except ImportError as error:
-        raise ConfigError(
-            "expert_gemm='tokamax' needs the package tokamax, which cannot be imported "
-            f"({error}). Install it, or use 'ragged_dot' or 'auto'."
-        ) from error
-    return tokamax.ragged_dot
