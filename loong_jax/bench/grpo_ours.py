@@ -20,7 +20,6 @@ from loong_jax.bench.device import PEAKS
 from loong_jax.environments.numbers import Addition
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.models.families import ModelConfig
-from loong_jax.models.moe import MoEConfig
 from loong_jax.plan import counts
 from loong_jax.problems.problem import Problem
 from loong_jax.problems.response import FORMS
@@ -69,7 +68,7 @@ def recipe_of(task: Mapping[str, Any]) -> Recipe:
         base,
         name="grpo",
         seed=task["seed"],
-        model=MoEConfig.tiny(),  # stands for the one that is found
+        model_of_start=True,
         start_from=Path(task["model"]),
         dtype=jnp.bfloat16 if task["accelerator"] else None,
         form=dataclasses.replace(FORMS["completion"], template="40 + 85 = 125\n{prompt}"),

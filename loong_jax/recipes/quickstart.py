@@ -37,7 +37,6 @@ RL_SCHEDULE, SHORT_SCHEDULE = (WarmupConstant(peak=1e-4, warmup_steps=n) for n i
 CAREFUL, HURRIED = "=", "~"
 NUM_HURRIED_STEPS = 3
 NOISE_SEEDS = range(6)  # noise is a random walk, so one run of it proves little
-MODEL = MoEConfig.tiny(chunk_tokens=None, unroll_layers=True)
 COLD_START = SftStage(
     num_steps=900,
     optimizer=AdamW(schedule=SFT_SCHEDULE, weight_decay=0.01),
@@ -64,7 +63,8 @@ def quickstart() -> Recipe:
     """
     return Recipe(
         name="quickstart",
-        model=MODEL,
+        model=MoEConfig.tiny(chunk_tokens=None, unroll_layers=True),
+        model_of_start=True,
         problems=three_domains(),
         engine=EngineSettings(
             cache_length=80,

@@ -74,6 +74,8 @@ class Recipe:
     name: str  # of the recipe, as config.json and summary.json have it
     seed: int = 0  # of fresh weights, problems and samples
     model: ModelConfig
+    # True: that of `start_from` takes the place of `model`, which fresh weights alone have
+    model_of_start: Annotated[bool, tyro.conf.Fixed] = False
     # a directory or URL in the layout of Hugging Face, an import, a run, a stage of one, a merge
     start_from: AnyPath | None = None
     teacher: AnyPath | None = None  # the same, of weights that a distillation or penalty follows

@@ -54,6 +54,7 @@ def problems() -> Recipe:
     return Recipe(
         name="problems",
         model=MoEConfig.tiny(),
+        model_of_start=True,
         problems=FileProblems(),
         engine=EngineSettings(
             slots_per_replica=64,
@@ -83,6 +84,7 @@ def environments() -> Recipe:
     return Recipe(
         name="environments",
         model=MoEConfig.tiny(),
+        model_of_start=True,
         problems=PackagedProblems(),
         engine=EngineSettings(
             slots_per_replica=64,
@@ -113,6 +115,7 @@ def agentic_mini() -> Recipe:
     return Recipe(
         name="agentic-mini",
         model=MoEConfig.tiny(),
+        model_of_start=True,
         problems=GeneratedProblems(
             domains={"stem": DomainProblems(environment="basket", levels=(1,))}
         ),
@@ -160,6 +163,7 @@ def _of_quickstart(name: str, stages: dict[str, Stage]) -> Recipe:
     return Recipe(
         name=name,
         model=MoEConfig.tiny(),
+        model_of_start=True,
         problems=quickstart.three_domains(),
         engine=EngineSettings(narrow_slots=(16, 64), groups_per_replica=2),
         # in minutes: pass@16 would take most of the time (--evaluation.pass-at)

@@ -96,7 +96,12 @@ def with_sources(recipe: Any, arguments: Sequence[str]) -> Any:
     recipe = _with_problems(_with_form(recipe, arguments), arguments)
     start = value_of("--start-from", arguments)
     start = recipe.start_from if start is None else remote.located(start)
-    if start is None or sources.find(start).config.vocab_size == AsciiTokenizer.vocab_size:
+    if start is None:
+        return recipe
+    model = sources.find(start).config
+    if recipe.model_of_start:  # now, so that --model.* changes the one found
+        recipe = dataclasses.replace(recipe, model=model, model_of_start=False)
+    if model.vocab_size == AsciiTokenizer.vocab_size:
         return recipe
     if recipe.max_new_tokens is None and not any("max-new-tokens" in word for word in arguments):
         recipe = dataclasses.replace(recipe, max_new_tokens=NEW_TOKENS)

@@ -25,7 +25,6 @@ from loong_jax.recipes import (
     RlStage,
     SftStage,
     Stage,
-    quickstart,
 )
 from loong_jax.remote import AnyPath, RemotePath
 from loong_jax.rl import checkpoint
@@ -103,9 +102,10 @@ def with_given_model(recipe: Recipe) -> Recipe:
     found = given(recipe)
     if START in found:
         model, _ = sources.read_model(found[START])
-        if recipe.model in (MoEConfig.tiny(), quickstart.MODEL):  # nobody asked for another one
+        if recipe.model_of_start:
             recipe = dataclasses.replace(recipe, model=model)
         refuse_other_model(found[START], model, recipe.model)
+    recipe = dataclasses.replace(recipe, model_of_start=False)
     if recipe.dtype is not None:
         model = dataclasses.replace(recipe.model, dtype=recipe.dtype, param_dtype=recipe.dtype)
         recipe = dataclasses.replace(recipe, model=model)

@@ -75,10 +75,10 @@ def own_methods(tmp_path, monkeypatch):
     """The files of the page, and weights of a run to try them on."""
     monkeypatch.chdir(tmp_path)
     reading.save_files("how-to/add_merge_method.md", tmp_path)
-    stages = ("sft", "rl_stem", "rl_logic", "rl_code")
-    for seed, stage in enumerate(stages):
-        checkpoints.save_weights(Path("runs/quickstart/stages", stage), weights(seed), {})
-    return [weights(seed)["embedding"].astype(float) for seed in range(len(stages))]
+    names = ("start", "expert1", "expert2", "expert3")
+    for seed, name in enumerate(names):
+        checkpoints.save_weights(Path("runs", name), weights(seed), {})
+    return [weights(seed)["embedding"].astype(float) for seed in range(len(names))]
 
 
 def test_a_method_of_your_own_merges_as_the_page_has_it(own_methods):
@@ -87,8 +87,7 @@ def test_a_method_of_your_own_merges_as_the_page_has_it(own_methods):
     commands = re.findall(r"^loong merge (.*--output.*)$", page, re.MULTILINE)
     assert len(commands) == 2
     for line in commands:
-        words = shlex.split(line.replace("$S", "runs/quickstart/stages"))
-        assert cli.main(["merge", *words]) == 0
+        assert cli.main(["merge", *shlex.split(line)]) == 0
     for output, count, scale in (("median", 3, 1.0), ("half", 2, 0.5)):
         found = checkpoints.load_weights(Path("runs", output))["embedding"]
         middle = np.median([expert - base for expert in experts[:count]], axis=0)

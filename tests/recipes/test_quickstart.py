@@ -87,6 +87,7 @@ def test_the_page_leaves_what_it_promises(run_dir):
 def test_an_objective_of_ones_own_trains_what_it_left(run_dir):
     short = ["--engine.num-replicas", "1", *reading.LITTLE, *reading.RL]
     place = run_dir.parents[1]
+    (place / "runs/start").symlink_to(run_dir / "stages/sft")
     reading.run("tutorials/own_objective.md", place, {"train rl": short})
     assert (place / "runs/bold/report.html").exists()
 

@@ -132,6 +132,21 @@ def test_models_of_their_own_tokens_are_fine_tuned(published, monkeypatch):
     assert trained("rl", *start)[0] == 1e-4  # a run of the miniature
 
 
+def test_the_model_of_the_start_takes_the_place_of_one_that_nobody_asked_for(published):
+    start, found = ("--start-from", str(published)), sources.find(published).config
+    given = chosen("rl", *start, "--model.remat", "layer")  # how it is computed
+    assert starting.with_given_model(given).model == dataclasses.replace(found, remat="layer")
+    usual = recipes.get_recipe("rl")().model.vocab_size
+    for recipe in (
+        chosen("rl", *start, "--model.vocab-size", str(usual)),  # asked for, though the default
+        chosen("smol", *start),  # trains the model that it says
+    ):
+        with pytest.raises(ConfigError, match=r"model with vocab_size=512|recipe's model is a"):
+            starting.with_given_model(recipe)
+    fresh = starting.with_given_model(chosen("problems", "--model.num-layers", "1"))
+    assert (fresh.model.num_layers, fresh.model_of_start) == (1, False)
+
+
 def test_adapters_and_tools_are_for_every_stage():
     given = chosen("problems", "--problems", "a.jsonl", "--lora", "4", "--rl.lora.alpha", "8")
     assert (given.stages["sft"].lora.rank, given.stages["rl"].lora.alpha) == (4, 8.0)

@@ -182,10 +182,10 @@ def test_a_scheduler_of_your_own_is_one_module(recipe, tmp_path, monkeypatch, ca
     """As docs/how-to/add_scheduler.md has it: its class is named, and its fields are options."""
     page = (Path(__file__).parents[2] / "docs/how-to/add_scheduler.md").read_text()
     code, look = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    (command,) = re.findall(r"^loong train rl (.*)$", page, re.MULTILINE)
+    (command,) = re.findall(r"^loong train rl (.*)$", page.replace("\\\n", ""), re.MULTILINE)
     monkeypatch.chdir(tmp_path)
     Path("gentle.py").write_text(code)
-    got, left = chosen(recipe, command.partition("--start-from DIR ")[2])
+    got, left = chosen(recipe, command.partition("--start-from runs/start ")[2])
     shown = train_help.settings_that_matter("rl", got, "")
     assert "--rl.scheduler gentle.py:GentlePolicy " in shown
     assert re.search(r"--rl.scheduler.on-policy-steps 10 +of gentle.py:GentlePolicy", shown)
@@ -199,7 +199,7 @@ def test_a_scheduler_of_your_own_is_one_module(recipe, tmp_path, monkeypatch, ca
     assert scheduler.settings == {
         "groups_per_step": before.groups_per_step,
         "max_staleness": before.max_staleness,
-        "on_policy_steps": 5,
+        "on_policy_steps": 1,
     }
     again = configs.from_json(json.loads(json.dumps(configs.to_json(changed))))
     monkeypatch.chdir("/")

@@ -255,6 +255,7 @@ def small(file, **changes):
     return dataclasses.replace(
         full,
         model=tiny.smallest_config(),
+        model_of_start=False,
         problems=settings(file),
         engine=engine,
         verifiers=LocalVerifiers(num_workers=1),
@@ -384,9 +385,9 @@ def test_the_example_of_the_docs_runs_as_printed(tmp_path, monkeypatch):
     (example,) = (block for block in blocks if "<<'END'" in block)
     script, commands = example.rsplit("\nEND\n", 1)
     subprocess.run(["bash", "-c", f"{script}\nEND\n"], cwd=tmp_path, check=True)
-    assert len((tmp_path / "mine.jsonl").read_text().splitlines()) == 2000
+    assert len((tmp_path / "mine.jsonl").read_text().splitlines()) == 1000
     monkeypatch.chdir(tmp_path)
     train, evaluation = (command.split()[1:] for command in commands.splitlines())
-    short = [*reading.LITTLE, "--sft.num-steps", "2", "--sft.rows", "2", "--only", "sft"]
+    short = [*reading.LITTLE, "--sft.num-steps", "2", "--sft.rows", "2"]
     assert cli.main([*train, *short]) == 0
     assert cli.main([*evaluation, *reading.EVAL]) == 0
