@@ -166,7 +166,7 @@ def test_an_equation_that_fails_is_told_of_by_tensor_and_line(
         "import dataclasses\nfrom loong_jax import merge\n@dataclasses.dataclass(frozen=True)\n"
         f"class Mine(merge.Method):\n    def equation(self, given, known):\n        {body}\n"
     )
-    stages = ["runs/quickstart/stages/sft", "--experts", "runs/quickstart/stages/rl_stem"]
+    stages = ["runs/start", "--experts", "runs/expert1"]
     assert cli.main(["merge", "mine.py:Mine", "--base", *stages, "--output", "out"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert re.search(rf"embedding \[8, 4\]: .*{said}", line)

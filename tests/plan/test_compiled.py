@@ -34,6 +34,7 @@ def test_the_child_gets_what_libtpu_needs_and_its_files_are_read(monkeypatch, tm
         program = {
             "memory": {"argument": 1, "output": 1, "alias": 1, "temp": 1, "generated_code": 1},
             "arguments": {"weights": asked["batch"]},
+            "host_bytes": 0,
             "resident": {"optimizer": 3},
             "runs": 2,
             "shardings": {},

@@ -137,7 +137,8 @@ def test_as_a_policy_it_makes_its_logits_from_states():
     hidden, load, _ = policy.states(weights, TOKENS, position, segment, None, None)
     assert load.shape == (0, 0)
     logits = model(TOKENS, position, segment_ids=segment).logits
-    np.testing.assert_array_equal(policy.logits(weights, hidden[:1]), logits[:1])
+    made = policy.logits(weights, TOKENS.size)(hidden[:1])
+    np.testing.assert_array_equal(made, logits[:1])
 
 
 def loss_and_gradient(graphdef, weights):
