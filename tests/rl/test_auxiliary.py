@@ -163,7 +163,8 @@ def test_lists_and_chunks_change_no_loss_and_make_no_whole_logits(monkeypatch):
     config = dataclasses.replace(CONFIG, vocab_size=words)
     graphdef, weights = moe.init_weights(config, jax.random.key(0))
     model = longcat_policy(graphdef, config, LAW, ALL)
-    (rows, _), *_ = sft.batches(itertools.islice(pairs(), 40), ENCODE, settings, lists=True)
+    (packed, _), *_ = sft.batches(itertools.islice(pairs(), 40), ENCODE, settings)
+    (rows,) = sft.micro_batches(packed, 1, lists=True)
     rows = jax.tree.map(jnp.asarray, rows)
     plain = {name: a for name, a in rows.items() if name != "predicted"}
     gradient_of = jax.value_and_grad(functools.partial(sft.sft_loss, model=model), has_aux=True)

@@ -108,7 +108,8 @@ def test_each_group_is_scored_under_its_own_version(tmp_path):
             tokens = np.concatenate([rollout.prompt, rollout.tokens])[None]
             shape = np.ones_like(tokens), np.arange(tokens.shape[1])[None]
             call = weights, tokens, shape[1], shape[0], None, None
-            logits = toy_policy().logits(weights, toy_policy().states(*call)[0][0])
+            logits_of = toy_policy().logits(weights, tokens.size)
+            logits = logits_of(toy_policy().states(*call)[0][0])
             logprob = np.asarray(jax.nn.log_softmax(logits))
             head = len(rollout.prompt)
             expected = [

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import itertools
 import json
 import shutil
@@ -18,6 +19,7 @@ from loong_jax.synth.formal import (
     backends,
     expert_iteration,
     formalise,
+    formulas,
     proofs,
     statement,
 )
@@ -146,8 +148,11 @@ def are_alike(left, right):
         return False
     there = sorted(right.hypotheses, key=repr)
     for names in itertools.permutations(right.atoms):
-        seen = statement.renamed(left, dict(zip(left.atoms, names, strict=True)))
-        if seen.goal == right.goal and sorted(seen.hypotheses, key=repr) == there:
+        rename = functools.partial(
+            formulas.rename, name_of=dict(zip(left.atoms, names, strict=True))
+        )
+        has_goal = rename(left.goal) == right.goal
+        if has_goal and sorted(map(rename, left.hypotheses), key=repr) == there:
             return True
     return False
 

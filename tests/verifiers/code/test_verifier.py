@@ -299,11 +299,7 @@ def test_an_unprivileged_user_gets_the_same_isolation(tmp_path_factory, needs_is
     with tempfile.TemporaryDirectory() as directory:
         os.chmod(directory, 0o755)
         package = Path(loong_jax.__file__).parent
-        for name in ("__init__.py", "errors.py", "data", "verifiers"):
-            copy = shutil.copytree if (package / name).is_dir() else shutil.copy
-            target = Path(directory) / "loong_jax" / name
-            target.parent.mkdir(exist_ok=True)
-            copy(package / name, target)
+        shutil.copytree(package, Path(directory) / "loong_jax")
         script = (
             "from loong_jax.verifiers import get_verifier\n"
             "v = get_verifier('code', num_boxes=1)\n"
