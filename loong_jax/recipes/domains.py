@@ -1,4 +1,4 @@
-"""Where the problems of one domain come from."""
+"""The source of one domain's problems."""
 
 import dataclasses
 import math
@@ -8,7 +8,7 @@ from loong_jax.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DomainProblems:
-    """Where the problems of one domain come from."""
+    """The source of one domain's problems."""
 
     environment: str  # of loong_jax.environments.get_environment, or package:DIRECTORY
     levels: tuple[int, ...] = (1, 2, 3, 4, 5)

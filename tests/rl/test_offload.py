@@ -34,7 +34,6 @@ def refuse_moments_on_devices(state):
 
 @pytest.mark.parametrize(("name", "is_on_mesh"), [("qwen2", False), *on_mesh("qwen2", "longcat")])
 def test_training_is_the_same(name, is_on_mesh):
-    """Within rounding, and bit for bit where a layer is computed as all layers together are."""
     away = trained_on.train(name, is_on_mesh, optimizer=ADAM)
     here = trained_on.train(name, is_on_mesh)
     refuse_moments_on_devices(away.state)

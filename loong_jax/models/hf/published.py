@@ -8,7 +8,7 @@ from loong_jax.models.hf.publication import Publication
 
 
 def publications() -> tuple[Publication, ...]:
-    """Of every family; the first is meant where config.json names nothing."""
+    """The publications of all families; the first is meant where config.json names nothing."""
     from loong_jax.models.dense import hf as dense  # late: the package of each exports `load_hf`
     from loong_jax.models.moe import hf as longcat
 
@@ -16,7 +16,7 @@ def publications() -> tuple[Publication, ...]:
 
 
 def publication_of(record: Mapping[str, Any]) -> Publication:
-    """How the model that a config.json names is published.
+    """The publication of the model that a config.json names.
 
     `architectures` tells, and `model_type` where there is none. Raises ConfigError for a model that
     is not built here.
@@ -37,5 +37,5 @@ def publication_of(record: Mapping[str, Any]) -> Publication:
 
 
 def published_as(config: Any) -> Publication:
-    """How models of a config are published."""
+    """The publication of a config's family."""
     return next(one for one in publications() if isinstance(config, one.config_type))
