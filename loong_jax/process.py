@@ -32,11 +32,21 @@ def _only_compiles_for_tpu() -> bool:
     """
     if importlib.util.find_spec("libtpu") is None or has_tpu():
         return False
-    if importlib.util.find_spec("jax_plugins") or importlib.metadata.entry_points(
-        group="jax_plugins"
-    ):
+    if _has_plugin():
         return False
     return not any(_vendor(device) == "0x1ae0" for device in glob.glob("/sys/bus/pci/devices/*"))
+
+
+def _has_plugin() -> bool:
+    """True if a plugin for another accelerator is installed."""
+    found = importlib.util.find_spec("jax_plugins")
+    return bool(found or importlib.metadata.entry_points(group="jax_plugins"))
+
+
+def computes_on_cpu() -> bool:
+    """True if JAX will find nothing but the CPU; starts no backend."""
+    platforms = os.environ.get("JAX_PLATFORMS")
+    return platforms == "cpu" if platforms else not (has_tpu() or _has_plugin())
 
 
 def _vendor(device: str) -> str:
@@ -71,7 +81,8 @@ def keep_freed_memory(*, one_arena: bool = False) -> None:
     thread keeps up to 512 MB in pieces of up to 128 MB, any other what fits into the 64 MB of its
     arena. `one_arena` for all threads holds any number of any size, until the process ends: what
     each `free` does there makes small ones slower (a decode step of a miniature 1.3 to 2 times).
-    To be called before threads are started. Does nothing on other systems.
+    To be called before JAX starts its threads, else theirs are left as they are. Does nothing on
+    other systems.
     """
     if sys.platform != "linux":
         return
@@ -81,5 +92,5 @@ def keep_freed_memory(*, one_arena: bool = False) -> None:
             mallopt(_M_ARENA_MAX, 1)
             mallopt(_M_MMAP_MAX, 0)
         mallopt(_M_MMAP_THRESHOLD, 2**27)
-        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1 if one_arena else 2**29)
+        mallopt(_M_TRIM_THRESHOLD, -1 if one_arena else 2**29)  # -1: never
         mallopt(_M_TOP_PAD, 2**26)

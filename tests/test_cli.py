@@ -307,3 +307,23 @@ def test_a_tpu_is_not_looked_for_where_libtpu_only_compiles(monkeypatch, found, 
     monkeypatch.delenv("JAX_PLATFORMS")
     process.prepare()
     assert os.environ.get("JAX_PLATFORMS") == platforms
+
+
+@pytest.mark.parametrize(
+    ("named", "found", "files", "is_cpu"),
+    [
+        ("cpu", {"libtpu", "jax_plugins"}, ["/dev/accel0"], True),
+        ("tpu,cpu", set(), [], False),
+        (None, set(), [], True),
+        (None, {"libtpu"}, ["/dev/accel0"], False),
+        (None, {"jax_plugins"}, [], False),
+    ],
+)
+def test_a_machine_without_accelerator_computes_on_cpu(monkeypatch, named, found, files, is_cpu):
+    monkeypatch.setattr(process.importlib.util, "find_spec", lambda name: name in found or None)
+    monkeypatch.setattr(process.glob, "glob", lambda pattern: files)
+    monkeypatch.setattr(process.importlib.metadata, "entry_points", lambda group: ())
+    monkeypatch.delenv("JAX_PLATFORMS")
+    if named:
+        monkeypatch.setenv("JAX_PLATFORMS", named)
+    assert process.computes_on_cpu() == is_cpu

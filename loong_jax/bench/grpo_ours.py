@@ -37,6 +37,7 @@ from loong_jax.run.texts import texts_of
 
 NEVER = -1  # no token has this id
 BETA2 = 0.99
+MOST_STEPS = 16  # of a call to decode
 # Of a step, in this order where they overlap; what none of them covers is the rest.
 PARTS = {"generation": ("decode",), "scoring": ("score",), "training": ("train", "publish")}
 
@@ -75,6 +76,7 @@ def recipe_of(task: Mapping[str, Any]) -> Recipe:
         engine=dataclasses.replace(
             base.engine,
             slots_per_replica=samples,
+            decode_steps=block_of(task["new_tokens"]),
             narrow_slots=(),
             prefill_prompts=task["prompts"],
             prefill_members=samples,
@@ -84,6 +86,12 @@ def recipe_of(task: Mapping[str, Any]) -> Recipe:
         stages={"rl": rl},
         experts=(),
     )
+
+
+def block_of(new_tokens: int) -> int:
+    """Decode steps of a call: samples end together, after few calls of equal length."""
+    after_first = max(1, new_tokens - 1)
+    return -(-after_first // -(-after_first // MOST_STEPS))
 
 
 def stage_of(recipe: Recipe) -> RlStage:
@@ -155,6 +163,7 @@ def main(task: Mapping[str, Any]) -> None:
     texts = texts_of(recipe)
     texts = dataclasses.replace(texts, tokenizer=_Endless(texts.tokenizer))
     recipe = sizes.fitted(recipe, texts)
+    memory.keep_freed(recipe)
     stage = stage_of(recipe)
     # lines end answers and not samples
     stage = dataclasses.replace(stage, sampling=dataclasses.replace(stage.sampling, stops=()))

@@ -99,16 +99,30 @@ def product_of_blocks(
 
 
 def in_chunks(
-    function: Callable[..., Any], arrays: tuple[Array, ...], rows: int | None, *, axis: int = 0
+    function: Callable[..., Any],
+    arrays: tuple[Array, ...],
+    rows: int | None,
+    *,
+    axis: int = 0,
+    recompute: bool = True,
 ) -> Any:
     """`function(*arrays)`, some rows along `axis` at a time, recomputed when going back.
 
     `function` must treat rows alike and return arrays that have them along the same axis. With
-    `rows` None, or no fewer than there are, it is called once and recomputes nothing.
+    `rows` None, or no fewer than there are, it is called once and recomputes nothing. Without
+    `recompute` it is called for one chunk after the other, and all that they made is kept.
     """
     num_rows = arrays[0].shape[axis]
     if rows is None or rows >= num_rows:
         return function(*arrays)
+    if not recompute:
+        parts = [
+            function(
+                *(jax.lax.slice_in_dim(a, i, min(i + rows, num_rows), axis=axis) for a in arrays)
+            )
+            for i in range(0, num_rows, rows)
+        ]
+        return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=axis), *parts)
     whole = num_rows - num_rows % rows
 
     def cut(a):

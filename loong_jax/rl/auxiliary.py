@@ -124,8 +124,9 @@ def draft_loss(
         is_same_Fn = jnp.argmax(logits_FnV, axis=-1) == jnp.argmax(own_FnV, axis=-1)
         return place_like(nll_Fn, home_Fn), place_like(is_same_Fn, home_Fn)
 
-    rows = logprobs.chunk_rows(logits_of, own_FND, tokens)
-    nll_FN, is_same_FN = in_chunks(of_states, (own_FND, drafting_FND, token_FN), rows, axis=1)
+    rows, again = logprobs.chunk_rows(logits_of, own_FND, tokens)
+    states = own_FND, drafting_FND, token_FN
+    nll_FN, is_same_FN = in_chunks(of_states, states, rows, axis=1, recompute=again)
     num_drafted = jnp.maximum(jnp.sum(counts_FN), 1)
     accepted = jnp.sum(counts_FN * is_same_FN) / num_drafted
     return jnp.sum(counts_FN * nll_FN) / num_drafted, accepted

@@ -1,7 +1,8 @@
 """Log-probability and entropy of tokens under a policy, in nats.
 
 Logits are made for the tokens that are asked for, `CHUNK_LOGITS` at a time, and again on the way
-back. No chunk is of more than half of all tokens: nothing holds a whole float32 [B, T, V].
+back, unless they are no more than that on a device without a mesh. No chunk is of more than half
+of all tokens: nothing holds a whole float32 [B, T, V].
 """
 
 from collections.abc import Callable
@@ -37,16 +38,15 @@ def listed_logprobs(
         logits_FnV = logits_of(hidden_FnD).astype(jnp.float32) / temperature
         home_Fn, token_Fn = token_Fn, place_like(token_Fn, logits_FnV)
         total_Fn = jax.nn.logsumexp(logits_FnV, axis=-1)
-        fixed_FnV, fixed_Fn = jax.lax.stop_gradient((logits_FnV, total_Fn))
-        weighed_FnV = jnp.exp(fixed_FnV - fixed_Fn[..., None]) * fixed_FnV
-        found = at(logits_FnV, token_Fn) - total_Fn, fixed_Fn - jnp.sum(weighed_FnV, axis=-1)
+        entropy_Fn = entropy_of(*jax.lax.stop_gradient((logits_FnV, total_Fn)))
+        found = at(logits_FnV, token_Fn) - total_Fn, entropy_Fn
         return tuple(place_like(a, home_Fn) for a in found)
 
     place, source = predicted or all_of(tokens)
     hidden_FND, token_FN = by_rows(listed, hidden, tokens, place, source)
     logits_of = logits(token_FN.size)
-    rows = chunk_rows(logits_of, hidden_FND, tokens)
-    found = in_chunks(of_states, (hidden_FND, token_FN), rows, axis=1)
+    rows, again = chunk_rows(logits_of, hidden_FND, tokens)
+    found = in_chunks(of_states, (hidden_FND, token_FN), rows, axis=1, recompute=again)
     logprob, entropy = (by_rows(_unlisted, tokens, place, a) for a in found)
     if predicted is not None:
         return logprob, entropy
@@ -64,10 +64,13 @@ def all_of(tokens: Int[Array, "B T"]) -> Predicted:
 
 def chunk_rows(
     logits_of: Callable[[Array], Array], hidden: Float[Array, "F N D"], tokens: Int[Array, "B T"]
-) -> int:
-    """Rows of a list of some of `tokens` whose logits are made at a time."""
-    num_words = jax.eval_shape(logits_of, hidden[:, :1]).shape[-1]
-    return max(1, min(CHUNK_LOGITS // num_words, tokens.size // len(hidden) // 2))
+) -> tuple[int, bool]:
+    """Rows of a list of some of `tokens` whose logits are made at a time, and false where those of
+    the whole list are few enough to be kept for the way back.
+    """
+    most = CHUNK_LOGITS // jax.eval_shape(logits_of, hidden[:, :1]).shape[-1]
+    rows = max(1, min(most, tokens.size // len(hidden) // 2))
+    return rows, hidden.shape[1] > most or not jax.typeof(hidden).sharding.mesh.empty
 
 
 def listed(hidden_BTD, tokens_BT, place_FN, source_FN):
@@ -96,6 +99,16 @@ def at(logits: Float[Array, "*rows V"], token: Int[Array, "*rows"]) -> Float[Arr
     word = jax.lax.broadcasted_iota(jnp.int32, logits.shape[-1:], 0, out_sharding=words)
     is_token = jnp.expand_dims(word, range(token.ndim)) == token[..., None]
     return jnp.sum(jnp.where(is_token, logits, 0.0), axis=-1)
+
+
+def entropy_of(logits: Float[Array, "*rows V"], total: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
+    """That of softmax(logits), of which `total` is the logsumexp."""
+    if jax.typeof(logits).sharding.mesh.empty:
+        # of a matrix: with a third axis XLA for CPU takes three times as long to sum the products
+        flat = logits.reshape(-1, logits.shape[-1])
+        weight = jnp.exp(flat - total.reshape(-1, 1))
+        return total - jnp.sum(weight * flat, axis=-1).reshape(total.shape)
+    return total - jnp.sum(jnp.exp(logits - total[..., None]) * logits, axis=-1)
 
 
 def has_predecessor(segment_ids: Int[Array, "B T"]) -> Bool[Array, "B T"]:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from rich.table import Table
 
+from loong_jax import process
 from loong_jax.errors import ConfigError
 from loong_jax.models.families import family_of
 from loong_jax.recipes import Recipe, RlStage, SftStage
@@ -26,6 +27,7 @@ from loong_jax.run.texts import texts_of
 from loong_jax.sharding import NO_MESH, ShardingRules
 
 GB = 1e9
+_ARENA_BYTES = 2**26  # of glibc's malloc, for any thread but the main one
 _GRADIENTS = "gradients"
 
 
@@ -38,6 +40,15 @@ class Need(NamedTuple):
     lower: str  # which setting makes it less
     is_estimate: bool = False
     is_on_host: bool = False  # bytes in the memory of this process, and none on a device
+
+
+def keep_freed(recipe: Recipe) -> None:
+    """Where JAX will compute on CPU, has this process keep what programs free, in one arena for a
+    model that is larger than an arena of a thread. To be called before JAX starts its threads.
+    """
+    if process.computes_on_cpu():
+        weights = family_of(recipe.model).abstract_weights(recipe.model)[1]
+        process.keep_freed_memory(one_arena=_bytes(weights, NO_MESH) > _ARENA_BYTES)
 
 
 def needs(recipe: Recipe, name: str) -> list[Need]:

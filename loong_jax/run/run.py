@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import tyro
 from rich.console import Console
 
-from loong_jax import cli_help, configs, options, process
+from loong_jax import cli_help, configs, options
 from loong_jax.data import chat_records, json_files
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.recipes import (
@@ -214,6 +213,7 @@ def _train(
     if recipe.start_from is not None:
         sources.keep_files(sources.find(recipe.start_from), run_dir / sources.KEPT)
     settings = recipe.stages
+    memory.keep_freed(recipe)
     with (
         Progress(list(settings), title=recipe.name) as progress,
         Session(recipe) as session,
@@ -221,8 +221,6 @@ def _train(
     ):
         # once verifiers have started: Ray forks, which a process with JAX's threads should not
         _show_memory(recipe, [name for name in settings if only in (None, name)])
-        if jax.default_backend() == "cpu":
-            process.keep_freed_memory()
         if isinstance(recipe.problems, FileProblems):
             if not own_admission.is_done(run_dir):
                 progress.start(next(iter(settings)), total_steps=None)

@@ -93,6 +93,12 @@ def test_the_work_of_a_step():
     assert found["decode_bytes"] == 4 * 4 * (matrices + norms + head + 6 * 12 * 2 * 4)
 
 
+@pytest.mark.parametrize(("tokens", "steps"), [(1, 1), (2, 1), (16, 15), (32, 16), (40, 13)])
+def test_calls_that_decode_are_few_and_equal(tokens, steps):
+    """The first token comes with the prompt."""
+    assert grpo_ours.block_of(tokens) == steps
+
+
 def test_unequal_prompts_stop_it():
     with pytest.raises(LoongError, match=r"have .*'ours': 7, 'trl': 8"):
         grpo.refuse_unequal({"ours": side(1.0), "trl": side(1.0, prompt_tokens=8)})

@@ -58,3 +58,13 @@ def test_few_tokens_travel_and_the_head_does_not(monkeypatch, name):
     sizes = [np.prod([int(size) for size in shape.split(",")]) for shape in gathered]
     assert sizes
     assert max(sizes) < WIDTH * WORDS // rules.parts("vocab")
+
+
+@pytest.mark.parametrize(("most", "products"), [(256 * WORDS, 6), (255 * WORDS, 4)])
+def test_few_logits_are_kept_for_the_way_back(monkeypatch, most, products):
+    """Two chunks one after the other, with three products each, or a loop that makes a fourth."""
+    monkeypatch.setattr(logprobs, "CHUNK_LOGITS", most)
+    head, hidden = jnp.ones((WIDTH, WORDS)), jnp.ones((*SHAPE, WIDTH))
+    gradient_of = jax.grad(functools.partial(loss, rules=NO_MESH), argnums=(0, 1), has_aux=True)
+    program = jax.make_jaxpr(gradient_of)(head, hidden, jnp.zeros(SHAPE, int))
+    assert str(program).count("dot_general") == products

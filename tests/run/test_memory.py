@@ -143,3 +143,17 @@ def test_shared_replicas_lie_side_by_side_on_the_trainers_devices():
     ]
     assert found == [[0, 1], [2, 3], [0, 1]]
     assert shares.replicas[0] is shares.replicas[2]
+
+
+@pytest.mark.parametrize(
+    ("platforms", "width", "kept"),
+    [("cpu", 96, {"one_arena": False}), ("cpu", 8192, {"one_arena": True}), ("tpu", 96, None)],
+)
+def test_a_large_model_on_cpu_keeps_what_its_programs_free(monkeypatch, platforms, width, kept):
+    found = []
+    monkeypatch.setattr(memory.process, "keep_freed_memory", lambda **how: found.append(how))
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    recipe = recipes.get_recipe("smol")()
+    model = DenseConfig.tiny(hidden_size=width)
+    memory.keep_freed(dataclasses.replace(recipe, model=model))
+    assert found == ([] if kept is None else [kept])

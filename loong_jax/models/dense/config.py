@@ -22,7 +22,7 @@ class DenseConfig:
     without a mesh, is how many tokens the feed-forward nets take at a time, recomputing them in the
     backward pass: a CPU core then works out of its cache. `unroll_layers` makes the layers a
     straight line instead of a loop. `remat` says what a layer keeps for its backward pass: all it
-    made, or its input only.
+    made, on a single CPU its products with weights, or its input only.
     """
 
     vocab_size: int  # V

@@ -262,9 +262,13 @@ class DenseDecoder(nnx.Module):
         )
 
     def _remat(self, body):
-        if self.config.remat == "off":
+        if self.config.remat == "layer":
+            return jax.checkpoint(body, prevent_cse=False)
+        if self.rules.mesh is not None or self.rules.platform != "cpu":
             return body
-        return jax.checkpoint(body, prevent_cse=False)
+        # for a CPU it is less work to make the rest again than to keep it
+        kept = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+        return jax.checkpoint(body, prevent_cse=False, policy=kept)
 
     def _turn(self, positions: Int[Array, "B T"]) -> Turn:
         c = self.config

@@ -156,6 +156,16 @@ def test_how_it_is_run_changes_no_gradient():
     jax.tree.map(assert_close, found, loss_and_gradient(graphdef, weights))
 
 
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_a_cpu_keeps_products_with_weights_alone(monkeypatch, platform):
+    """And makes the weights of attention again, which elsewhere are kept for all layers."""
+    monkeypatch.setattr(ShardingRules, "platform", platform)
+    graphdef, weights = init_weights(TINY, jax.random.key(0))
+    program = jax.make_jaxpr(lambda weights: loss_and_gradient(graphdef, weights))(weights)
+    of_all_layers = "f32[2,2,8,16,8]"  # layers, keys, sequences, queries of a key, keys seen
+    assert (of_all_layers in str(program)) == (platform == "gpu")
+
+
 @functools.cache
 def alone():
     """Of one device: weights, loss and gradient, and logits of the tokens and one more."""
