@@ -48,7 +48,8 @@ def test_the_table_counts_what_a_trainer_and_its_replicas_hold(model, mesh, rank
     recipe = recipe_on(mesh, **({} if model is None else {"model": model}))
     if rank is not None:
         recipe = recipe.with_stage("rl_stem", lora=lora.LoraConfig(rank=rank))
-    stage, model, rules = recipe.stages["rl_stem"], recipe.model, devices.rules_on(mesh, 0)
+    stage, model = recipe.stages["rl_stem"], recipe.model
+    rules = devices.training_rules_on(mesh, model)
     with rules.scope():
         graphdef, weights = family_of(model).init_weights(model, jax.random.key(0), rules)
     policy, trained, frozen = policy_of(graphdef, model, recipe.bias, rules=rules), weights, ()
@@ -157,3 +158,14 @@ def test_a_large_model_on_cpu_keeps_what_its_programs_free(monkeypatch, platform
     model = DenseConfig.tiny(hidden_size=width)
     memory.keep_freed(dataclasses.replace(recipe, model=model))
     assert found == ([] if kept is None else [kept])
+
+
+def test_dense_weights_of_longcat_are_cut_over_experts_too_where_it_trains():
+    own = recipe_on(MeshSettings(fsdp=2, expert=2), replica_mesh=MeshSettings(expert=2))
+    in_turns = recipe_on(MeshSettings(fsdp=2, expert=2))
+    placement = dataclasses.replace(own.engine.placement, devices="own")
+    own = dataclasses.replace(own, engine=dataclasses.replace(own.engine, placement=placement))
+    shares, together = devices.shares_of(own), devices.shares_of(in_turns)
+    assert shares.trainer.partition("embed")[0] == ("fsdp", "expert")
+    assert {rules.partition("embed")[0] for rules in shares.replicas} == {"fsdp"}
+    assert all(rules is together.trainer for rules in together.replicas)
