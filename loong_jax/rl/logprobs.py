@@ -101,7 +101,9 @@ def at(logits: Float[Array, "*rows V"], token: Int[Array, "*rows"]) -> Float[Arr
     return jnp.sum(jnp.where(is_token, logits, 0.0), axis=-1)
 
 
-def entropy_of(logits: Float[Array, "*rows V"], total: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
+def entropy_of(
+    logits: Float[Array, "*rows V"], total: Float[Array, "*rows"]
+) -> Float[Array, "*rows"]:
     """That of softmax(logits), of which `total` is the logsumexp."""
     if jax.typeof(logits).sharding.mesh.empty:
         # of a matrix: with a third axis XLA for CPU takes three times as long to sum the products
