@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.data.packing import Predicted
+from loong_jax.models.decoder import LogitsOf
 from loong_jax.models.products import in_chunks
 from loong_jax.sharding import by_rows, place_like
 
@@ -19,7 +20,7 @@ CHUNK_LOGITS = 2**26  # so many are made at a time on a device, and again on the
 
 
 def listed_logprobs(
-    logits: Callable[[int], Callable[[Array], Array]],
+    logits: Callable[[int], LogitsOf],
     hidden: Float[Array, "B T D"],
     tokens: Int[Array, "B T"],
     segment_ids: Int[Array, "B T"],
@@ -33,14 +34,17 @@ def listed_logprobs(
     gradient.
     """
 
-    def of_states(hidden_FnD, token_Fn):
+    def of_states(
+        hidden_FnD: Float[Array, "F n D"], token_Fn: Int[Array, "F n"]
+    ) -> tuple[Float[Array, "F n"], Float[Array, "F n"]]:
         logits_FnV = logits_of(hidden_FnD).astype(jnp.float32) / temperature
         home_Fn, token_Fn = token_Fn, place_like(token_Fn, logits_FnV)
         total_Fn = jax.nn.logsumexp(logits_FnV, axis=-1)
         fixed_FnV, fixed_Fn = jax.lax.stop_gradient((logits_FnV, total_Fn))
         weighed_FnV = jnp.exp(fixed_FnV - fixed_Fn[..., None]) * fixed_FnV
         found = at(logits_FnV, token_Fn) - total_Fn, fixed_Fn - jnp.sum(weighed_FnV, axis=-1)
-        return tuple(place_like(a, home_Fn) for a in found)
+        logprob_Fn, entropy_Fn = (place_like(a, home_Fn) for a in found)
+        return logprob_Fn, entropy_Fn
 
     place, source = predicted or all_of(tokens)
     hidden_FND, token_FN = by_rows(listed, hidden, tokens, place, source)
@@ -63,27 +67,34 @@ def all_of(tokens: Int[Array, "B T"]) -> Predicted:
 
 
 def chunk_rows(
-    logits_of: Callable[[Array], Array], hidden: Float[Array, "F N D"], tokens: Int[Array, "B T"]
+    logits_of: LogitsOf, hidden: Float[Array, "F N D"], tokens: Int[Array, "B T"]
 ) -> int:
     """Rows of a list of some of `tokens` whose logits are made at a time."""
     num_words = jax.eval_shape(logits_of, hidden[:, :1]).shape[-1]
     return max(1, min(CHUNK_LOGITS // num_words, tokens.size // len(hidden) // 2))
 
 
-def listed(hidden_BTD, tokens_BT, place_FN, source_FN):
+def listed(
+    hidden: Float[Array, "B T D"],
+    tokens: Int[Array, "B T"],
+    place: Int[Array, "F N"],
+    source: Int[Array, "F N"],
+) -> tuple[Float[Array, "F N D"], Int[Array, "F N"]]:
     """States and tokens of a list; on a mesh a device has the list of its own rows, and F is 1."""
-    parts = len(place_FN)
-    hidden_FSD = hidden_BTD.reshape(parts, -1, hidden_BTD.shape[-1])
-    hidden_FND = jax.vmap(lambda hidden_SD, source_N: hidden_SD[source_N])(hidden_FSD, source_FN)
+    parts = len(place)
+    hidden_FSD = hidden.reshape(parts, -1, hidden.shape[-1])
+    hidden_FND = jax.vmap(lambda hidden_SD, source_N: hidden_SD[source_N])(hidden_FSD, source)
     take = jax.vmap(lambda tokens_S, place_N: tokens_S.at[place_N].get(mode="fill", fill_value=0))
-    return hidden_FND, take(tokens_BT.reshape(parts, -1), place_FN)
+    return hidden_FND, take(tokens.reshape(parts, -1), place)
 
 
-def _unlisted(tokens_BT, place_FN, value_FN):
+def _unlisted(
+    tokens: Int[Array, "B T"], place: Int[Array, "F N"], value: Float[Array, "F N"]
+) -> Float[Array, "B T"]:
     """Scatters the values of a list to their places in the rows; 0 elsewhere."""
-    zeros_FS = jnp.zeros_like(tokens_BT, value_FN.dtype).reshape(len(place_FN), -1)
+    zeros_FS = jnp.zeros_like(tokens, value.dtype).reshape(len(place), -1)
     put = jax.vmap(lambda zeros_S, place_N, value_N: zeros_S.at[place_N].set(value_N, mode="drop"))
-    return put(zeros_FS, place_FN, value_FN).reshape(tokens_BT.shape)
+    return put(zeros_FS, place, value).reshape(tokens.shape)
 
 
 def at(logits: Float[Array, "*rows V"], token: Int[Array, "*rows"]) -> Float[Array, "*rows"]:
