@@ -44,6 +44,7 @@ KINDS: dict[str, str] = {  # tag -> "module:class" in loong_jax
     "count_choices": "models.moe.balance:CountChoices",
     "count_tokens": "models.moe.balance:CountTokens",
     "sft_stage": "recipes.stages:SftStage",
+    "thinking_style": "recipes.stages:ThinkingStyle",
     "adam_w": "rl.optimizers:AdamW",
     "muon": "rl.optimizers:Muon",
     "lora": "rl.lora:LoraConfig",
@@ -126,11 +127,6 @@ OLDER = (
     "multi_version_policy",
     "own_policy",
 )
-RENAMED = {  # a kind -> the field that older files have of it
-    "engine_settings": "prefill_length",
-    "EngineSettings": "prefill_length",
-    "sft_stage": "is_cold_start",
-}
 _OTHER_TAGS = {
     "rl.collapse.Limits": "collapse_limits",
     "rl.collapse.Drift": "collapse_drift",

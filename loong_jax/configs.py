@@ -17,7 +17,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeGuard
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -136,8 +136,8 @@ def from_json(value: Json) -> Any:
         return remote.located(str(fields["value"]))
     if kind == "dtype":
         return dtype_of_name(str(fields["value"]))
-    if _is_older(kind, fields):
-        return from_json(config_older.convert(kind.rpartition(".")[2], fields))
+    if isinstance(kind, str) and (older := config_older.older_kind(kind, fields)):
+        return from_json(config_older.convert(older, fields))
     cls = _class_of_kind(kind)
     known = {field.name for field in dataclasses.fields(cls) if field.init}
     unknown = sorted(set(fields) - known)
@@ -268,15 +268,6 @@ def _read(path: Path) -> dict[str, Any]:
             "loong_jax that wrote it."
         )
     return record
-
-
-def _is_older(kind: Json, fields: Mapping[str, Json]) -> TypeGuard[str]:
-    if isinstance(kind, str) and kind.rpartition(".")[2] in config_kinds.RENAMED:
-        return config_kinds.RENAMED[kind.rpartition(".")[2]] in fields
-    places = ("launch.recipe", "orchestrator.", "multi_version_policy", "own_policy")
-    if not isinstance(kind, str) or not kind.startswith(places):
-        return False
-    return kind.rpartition(".")[2] in config_kinds.OLDER
 
 
 def _class_of_kind(kind: Json) -> type:

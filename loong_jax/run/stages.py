@@ -140,7 +140,7 @@ def run_sft(work: Work[SftStage]) -> dict[str, Any]:
         state = trainer.from_arrays(policy, settings.optimizer, start, found.arrays)
         cursor = found.metadata["cursor"]
     first_step = int(state.step)
-    work.progress.start(work.name, total_steps=_known_steps(settings), first_step=first_step)
+    work.progress.start(work.name, num_steps=_known_steps(settings), first_step=first_step)
     with (
         MetricsLog(own, stage=work.name, restored_step=first_step) as log,
         StepProfile(own / "profile") as profile,
@@ -246,7 +246,7 @@ def run_rl(work: Work[RlStage]) -> dict[str, Any]:
     store = VersionStore(settings.scheduler.max_staleness, offload=offload)
     for version in sorted(start.versions):
         store.put(version, start.versions.pop(version))  # the store alone keeps it alive
-    work.progress.start(work.name, total_steps=_known_steps(settings), first_step=first_step)
+    work.progress.start(work.name, num_steps=_known_steps(settings), first_step=first_step)
     replicas = placement.start_replicas(
         session.recipe, settings, session.engines, store, trainer_settings, session.agent
     )
@@ -345,14 +345,14 @@ def _tickets(work: Work[RlStage]) -> TicketSource:
 
 def _loop_settings(settings: RlStage, seed: int) -> LoopSettings:
     return LoopSettings(
-        total_steps=settings.num_steps,
+        num_steps=settings.num_steps,
         scheduler=cast(Policy, settings.scheduler),  # one of a user's own stands for its part
         checkpoint_every=settings.checkpoint_every,
         verdict_deadline_s=settings.verdict_deadline_s,
         stall_timeout_s=settings.stall_timeout_s,
-        saturated_after=settings.solved_after,
+        solved_after=settings.solved_after,
         reuse=settings.reuse,
-        reuse_seed=seed,
+        seed=seed,
     )
 
 
@@ -366,7 +366,7 @@ def run_fusion(work: Work[FusionStage]) -> dict[str, Any]:
         for domain in session.domains
     }
     points = search.candidates(settings.method, settings.scales, settings.keep_rates)
-    work.progress.start(work.name, total_steps=len(points))
+    work.progress.start(work.name, num_steps=len(points))
     sampling = session.recipe.evaluation.sampling
 
     def pass_rates(weights: Weights) -> dict[str, float]:
@@ -419,7 +419,7 @@ def _save_adapter(session: Session, config: LoraConfig, adapters: Weights, own: 
 
 def run_evaluation(work: Work[EvaluationStage]) -> dict[str, Any]:
     """Evaluates weights as they are, as engines sample them."""
-    work.progress.start(work.name, total_steps=None)
+    work.progress.start(work.name, num_steps=None)
     weights = work.session.policy.published(work.weights_of(work.stage.of))
     return _evaluate(work, weights, 0)
 

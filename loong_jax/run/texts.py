@@ -191,7 +191,7 @@ def _agent(settings: ToolSettings | None, template: ToolTemplate | ChatTurns) ->
     return Agent(
         toolbox=toolbox(settings.names),
         limits=settings.limits,
-        max_parked=settings.max_parked,
+        max_paused=settings.max_paused,
         max_calls_at_once=settings.max_calls_at_once,
         offers_all=settings.offers_all,
         template=template,
