@@ -155,7 +155,7 @@ def train_scorer(arguments: Sequence[str]) -> None:
     from loong_jax.data.curation import scorer
 
     chosen = options.parse(ScorerOptions, "loong curate train-scorer", arguments)
-    config = scorer.ScorerConfig(num_epochs=chosen.epochs, seed=chosen.seed)
+    config = scorer.ScorerConfig(epochs=chosen.epochs, seed=chosen.seed)
     trained, measured = scorer.train(list(records.read_all(chosen.input)), config)
     trained.save(chosen.output)
     json_files.write_json(chosen.output / "measured.json", measured)

@@ -140,7 +140,7 @@ def test_requests_that_are_refused(changes, said):
     ("line", "said"),
     [
         ("--num-microbatches 0", "--num-microbatches 0 must be at least 1"),
-        ("--slices -1", "--slices -1 must be at least 1"),
+        ("--slices -1", "--num-slices -1 must be at least 1"),
         ("--batch 0", "--batch 0 must be at least 1"),
         ("--json DIR/file/plan.json", "cannot be written: "),
         ("--json DIR", "it is a directory. Name a file"),
