@@ -41,7 +41,6 @@ from loong_jax.orchestrator.protocols import (
     ReportsPressure,
     RunLog,
     TrainerGroup,
-    VerifierPool,
     Versions,
 )
 from loong_jax.orchestrator.tickets import TicketSource
@@ -49,6 +48,7 @@ from loong_jax.rl import events as rl_events
 from loong_jax.rollout import records
 from loong_jax.rollout.records import Group, Ticket
 from loong_jax.rollout.reuse import GroupReuse
+from loong_jax.verifiers.pool import VerifierPool
 
 logger = logging.getLogger(__name__)
 

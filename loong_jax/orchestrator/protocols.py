@@ -6,13 +6,11 @@ waits for work to be done: they return at once and report through `emit`, from t
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any, Protocol, runtime_checkable
 
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator.changes import Action
 from loong_jax.orchestrator.ledger import Ledger
-from loong_jax.problems.verdict import Verdict
 from loong_jax.rl.rewards import Disposition
 from loong_jax.rollout.records import Emit, Group, Ticket
 
@@ -184,13 +182,6 @@ class TrainerGroup(Protocol):
         `Saved` follows once it stands.
         """
         ...
-
-    def close(self, timeout_s: float) -> None: ...
-
-
-@runtime_checkable
-class VerifierPool(Protocol):
-    def submit(self, requests: Sequence[Any]) -> list[Future[Verdict]]: ...
 
     def close(self, timeout_s: float) -> None: ...
 
