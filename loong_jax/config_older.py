@@ -159,6 +159,7 @@ _AHEAD: dict[str, Renaming] = {
     "over_provision": lambda old: {"max_ahead": 1 + old.pop("over_provision")}
 }
 RENAMED: Mapping[str, Mapping[str, Renaming]] = {  # by tag and by a field of older files
+    "mo_e_config": {"mixing": lambda old: {"attention": old.pop("mixing")}},
     "engine_settings": {"prefill_length": _prefill_lengths},
     "sft_stage": {
         "is_cold_start": lambda old: {"always_runs": not old.pop("is_cold_start")},

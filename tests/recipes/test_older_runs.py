@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from loong_jax import config_kinds, configs, recipes
+from loong_jax.models.moe import MoEConfig
+from loong_jax.models.moe.core_attention import WholeScores
 from loong_jax.orchestrator.baselines import (
     DropAndReplacePolicy,
     PartialRolloutPolicy,
@@ -166,6 +168,9 @@ def test_settings_had_other_names():
     tools = recipes.get_recipe("agentic-mini")().tools
     found = configs.from_json(as_saved(tools, {"max_parked": 3}, "max_paused"))
     assert found == dataclasses.replace(tools, max_paused=3)
+    model = MoEConfig.tiny(attention=WholeScores())
+    older = as_saved(model, {"mixing": configs.to_json(WholeScores())}, "attention")
+    assert configs.from_json(older) == model
     for kind in (TailBatchingPolicy, PartialRolloutPolicy, DropAndReplacePolicy):
         found = configs.from_json(
             as_saved(kind(groups_per_step=4), {"over_provision": 0.75}, "max_ahead")
