@@ -17,7 +17,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from loong_jax.remote import AnyPath
 
 Json: TypeAlias = dict[str, Any] | list[Any] | str | int | float | bool | None
 
+T = TypeVar("T")
 FORMAT_VERSION = 1
 _PACKAGE = "loong_jax."
 _RECORDED = ("loong_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "ray")
@@ -303,6 +304,12 @@ def _class_at(path: str) -> type | None:
             found = getattr(found, part, None)
         return found if isinstance(found, type) and dataclasses.is_dataclass(found) else None
     return None
+
+
+def part_of(kind: type[T], whole: Any, **others: Any) -> T:
+    """The config of class `kind` whose fields are `others`, and what `whole` has by their names."""
+    names = [field.name for field in dataclasses.fields(cast(Any, kind)) if field.init]
+    return kind(**{name: getattr(whole, name) for name in names if hasattr(whole, name)} | others)
 
 
 def as_dtype(value: Any) -> np.dtype | None:

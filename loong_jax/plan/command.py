@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import rich.console
 import tyro
 
-from loong_jax import options
+from loong_jax import configs, options
 from loong_jax.errors import ConfigError
 from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe import exchange
@@ -219,18 +219,14 @@ def make_request(
     """The request of the options on this mesh, defaults filled in."""
     axes = request.batch_axes(_tensor_cuts(chosen))
     shards = math.prod(mesh[axis] for axis in axes) * chosen.num_microbatches
-    return Request(
-        model=chosen.model,
+    return configs.part_of(
+        Request,
+        chosen,
         config=config,
         topology=topology,
-        mode=chosen.mode,
         mesh=mesh,
         batch=chosen.batch or shards,
         length=_length(chosen),
-        num_microbatches=chosen.num_microbatches,
-        offload_moments=chosen.offload_moments,
-        num_steps=chosen.num_steps,
-        num_drafts=chosen.num_drafts,
         acceptance=chosen.acceptance if chosen.num_drafts else 0.0,
         tensor_cuts=_tensor_cuts(chosen),
         compiler_options=compiler_options.compiler_options(
