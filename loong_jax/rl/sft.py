@@ -16,12 +16,12 @@ from loong_jax.data import packing, tool_template
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.rl import batching, logprobs, policy_model, trainer
+from loong_jax.rl.auxiliary import Batch
 from loong_jax.rl.batching import Layout
 from loong_jax.rl.optimizers import Optimizer
 from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rl.trainer import TrainState
 
-Batch = dict[str, Any]
 Encode = Callable[[Any], dict[str, np.ndarray]]  # an example as tokens and loss mask
 StepReport = Callable[[TrainState, int, dict[str, float]], None]
 

@@ -73,7 +73,8 @@ class CallPool:
 
     def _add_thread(self) -> None:
         with self._lock:
-            if self._num_threads >= self.max_calls_at_once or self._num_idle >= self._waiting.qsize():
+            is_full = self._num_threads >= self.max_calls_at_once
+            if is_full or self._num_idle >= self._waiting.qsize():
                 return
             self._num_threads += 1
         threading.Thread(target=self._run, name="tool-call", daemon=True).start()
