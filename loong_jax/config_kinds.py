@@ -1,6 +1,7 @@
 """Kinds of configs as files name them: tags that stay when a class moves or is renamed.
 
-Files of runs up to 0.1 name classes by their Python paths; `tag_of_path` and `OLDER` read those.
+Files of runs up to 0.1 name classes by their Python paths; `tag_of_path` reads those, and what has
+changed since `config_older`.
 """
 
 import re
@@ -110,23 +111,6 @@ KINDS: dict[str, str] = {  # tag -> "module:class" in loong_jax
 
 TAG_OF_CLASS = {path: tag for tag, path in KINDS.items()}
 
-# Recipes, problems and policies that `config_older` turns into those of today.
-OLDER = (
-    "LongcatRecipe",
-    "ControlsRecipe",
-    "AgenticRecipe",
-    "EnvironmentsRecipe",
-    "OwnProblemsRecipe",
-    "SftRecipe",
-    "RlRecipe",
-    "DistillRecipe",
-    "PodSftRecipe",
-    "Problems",
-    "OneDomain",
-    "MultiVersionPolicy",
-    "multi_version_policy",
-    "own_policy",
-)
 _OTHER_TAGS = {
     "rl.collapse.Limits": "collapse_limits",
     "rl.collapse.Drift": "collapse_drift",

@@ -6,11 +6,12 @@ Knows: config_kinds.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from loong_jax.config_kinds import KIND, OLDER, tag_of_path
+from loong_jax.config_kinds import KIND, tag_of_path
 
 Json = dict[str, Any]
 START, TEACHER = "start", "teacher"  # what stages start from, as their configs say it
 DOMAINS = ("stem", "logic", "code")
+_OTHERS = ("Problems", "OneDomain", "MultiVersionPolicy", "multi_version_policy", "own_policy")
 _COMMON = ("name", "seed", "model", "problems", "engine", "verifiers", "evaluation", "tools")
 
 
@@ -20,7 +21,7 @@ def older_kind(kind: str, fields: Json) -> str | None:
     if tag is not None and fields.keys() & RENAMED.get(tag, {}).keys():
         return tag
     places = ("launch.recipe", "orchestrator.", "multi_version_policy", "own_policy")
-    return name if kind.startswith(places) and name in OLDER else None
+    return name if kind.startswith(places) and name in (*_STAGES, *_OTHERS) else None
 
 
 def convert(kind: str, old: Json) -> Json:

@@ -306,7 +306,7 @@ def _class_at(path: str) -> type | None:
     return None
 
 
-def part_of(kind: type[T], whole: Any, **others: Any) -> T:
+def made_from(kind: type[T], whole: Any, **others: Any) -> T:
     """The config of class `kind` whose fields are `others`, and what `whole` has by their names."""
     names = [field.name for field in dataclasses.fields(cast(Any, kind)) if field.init]
     return kind(**{name: getattr(whole, name) for name in names if hasattr(whole, name)} | others)

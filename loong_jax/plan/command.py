@@ -219,7 +219,7 @@ def make_request(
     """The request of the options on this mesh, defaults filled in."""
     axes = request.batch_axes(_tensor_cuts(chosen))
     shards = math.prod(mesh[axis] for axis in axes) * chosen.num_microbatches
-    return configs.part_of(
+    return configs.made_from(
         Request,
         chosen,
         config=config,

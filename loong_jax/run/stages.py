@@ -159,7 +159,7 @@ def run_sft(work: Work[SftStage]) -> dict[str, Any]:
 
         state, cursor = sft.run(
             policy,
-            configs.part_of(sft.SftSettings, settings),
+            configs.made_from(sft.SftSettings, settings),
             state,
             _pairs(work),
             session.texts.example,
@@ -221,7 +221,7 @@ def run_rl(work: Work[RlStage]) -> dict[str, Any]:
     """Asynchronous reinforcement learning from the weights of `settings.after`."""
     session, settings, own = work.session, work.stage, work.own
     max_staleness, form = settings.scheduler.max_staleness, session.texts.form
-    trainer_settings = configs.part_of(
+    trainer_settings = configs.made_from(
         TrainerSettings, settings, max_staleness=max_staleness, form=form
     )
     start = _start_rl(work, trainer_settings)
@@ -252,7 +252,7 @@ def run_rl(work: Work[RlStage]) -> dict[str, Any]:
     ):
         orchestrator = Orchestrator(
             name=work.name,
-            settings=configs.part_of(LoopSettings, settings, seed=session.recipe.seed),
+            settings=configs.made_from(LoopSettings, settings, seed=session.recipe.seed),
             trainer=learner,
             replicas=replicas,
             verifiers=session.pool,

@@ -189,7 +189,7 @@ def _make(name: str):
 def _agent(settings: ToolSettings | None, template: ToolTemplate | ChatTurns) -> Agent | None:
     if settings is None:
         return None
-    return configs.part_of(Agent, settings, toolbox=toolbox(settings.names), template=template)
+    return configs.made_from(Agent, settings, toolbox=toolbox(settings.names), template=template)
 
 
 def tools_are_described(recipe: Recipe) -> bool:
