@@ -27,14 +27,11 @@ SAME = ("items.jsonl", "report.json", "audit.json", "run.json", "report.html",
 KILL_S = 120
 
 
-def options(out: Path, words: Path, **changes) -> ResynOptions:
-    rule = CalibrationRule(attempts_per_level=8)
-    settings = {
-        "endpoint": played.URL,
-        "model": "scripted",
-        "settings": ResynSettings(ideas_per_keyword=3, calibration=rule),
-    }
-    return ResynOptions(out=out, keywords=words, **settings | changes)
+def options(out: Path, words: Path, attempts: int = 8, **changes) -> ResynOptions:
+    rule = CalibrationRule(attempts_per_level=attempts)
+    settings = ResynSettings(ideas_per_keyword=3, calibration=rule)
+    model = {"endpoint": played.URL, "model": "scripted"}
+    return ResynOptions(out=out, keywords=words, settings=settings, **model | changes)
 
 
 def made(out: Path, words: Path) -> Path:
