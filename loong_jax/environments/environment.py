@@ -23,7 +23,7 @@ from loong_jax.environments.answers import Malformed
 from loong_jax.problems import verdict
 from loong_jax.problems.problem import Domain, Problem, split_of
 from loong_jax.problems.verdict import Verdict
-from loong_jax.sandbox import SandboxRunner
+from loong_jax.sandbox import Sandbox
 
 LEVELS = (1, 2, 3, 4, 5)
 INTEGER = r"(?:0|-?[1-9][0-9]{0,11})"  # the one way to write it
@@ -258,12 +258,12 @@ def canonical_json(state: State) -> str:
 
 
 @functools.cache
-def shared_runner() -> SandboxRunner:
-    """The one of environments that were given none; its sandbox starts with a first run.
+def shared_sandbox() -> Sandbox:
+    """The one of environments that were given none; it starts with a first run.
 
     It ends with the process. Its runs raise SandboxLost where the sandbox itself fails.
     """
-    return SandboxRunner()
+    return Sandbox()
 
 
 def posed(

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from loong_jax.environments.environment import Generator, State, array_rng, shared_runner
+from loong_jax.environments.environment import Generator, State, array_rng, shared_sandbox
 from loong_jax.problems import verdict
 from loong_jax.problems.verdict import Verdict
 
@@ -83,7 +83,7 @@ class Masks(Generator):
         """Runs the answer on every input of four bits; right is agreement on all of them."""
         if sum(answer.count(operator) for operator in OPERATORS) > MAX_OPERATORS:
             return verdict.wrong("format", f"more than {MAX_OPERATORS} operators")
-        run = self._run or shared_runner()
+        run = self._run or shared_sandbox().values
         (found,) = run([(answer, [{"x": x} for x in INPUTS])])
         if isinstance(found, str):
             return verdict.wrong("error", found)

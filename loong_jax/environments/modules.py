@@ -26,7 +26,7 @@ from loong_jax.errors import VerifierError
 from loong_jax.problems import verdict
 from loong_jax.problems.problem import Domain, Problem
 from loong_jax.problems.verdict import IsolationTier, Verdict
-from loong_jax.sandbox import Limits, Program, SandboxLost, SandboxRunner
+from loong_jax.sandbox import Limits, Program, Sandbox, SandboxLost
 
 REQUIRED = {"levels": 0, "generate": 2, "question": 1, "reward": 2, "reference": 1}  # parameters
 OPTIONAL = {"steps": 1}
@@ -101,11 +101,11 @@ class ModuleRunner:
     """
 
     def __init__(self, limits: Limits = LIMITS, min_tier: IsolationTier = "namespaces"):
-        self._runner = SandboxRunner(limits, min_tier)
+        self._sandbox = Sandbox(limits, min_tier=min_tier)
 
     @property
     def tier(self) -> IsolationTier:
-        return self._runner.tier
+        return self._sandbox.tier
 
     def run(self, module: Module, calls: Sequence[Call]) -> list[Outcome]:
         """One outcome per call, in order; raises SandboxLost.
@@ -138,7 +138,7 @@ class ModuleRunner:
             arguments=[[name, json.dumps(arguments)] for name, arguments in calls],
             entry="_call",
         )
-        (result,) = self._runner.run([program])
+        (result,) = self._sandbox.judged([program])
         if result.status == "ok":
             return [_read(text) for text in result.values]
         ends: dict[str, Status] = {"error": "raised", "timeout": "timeout", "limit": "limit"}
@@ -146,7 +146,7 @@ class ModuleRunner:
         return [ended] * len(calls)
 
     def close(self) -> None:
-        self._runner.close()
+        self._sandbox.close()
 
     def __enter__(self) -> "ModuleRunner":
         return self

@@ -6,7 +6,6 @@ those before it, and the update, each a program of its own.
 
 import dataclasses
 import functools
-import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -22,7 +21,6 @@ from loong_jax.models import families
 from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe.attention import Latent
 from loong_jax.models.moe.cache import LatentCache
-from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.parameters import Weights
 from loong_jax.plan.request import Request
 from loong_jax.rl import batching, objectives, offload, optimizers, policy_model, trainer
@@ -30,8 +28,6 @@ from loong_jax.rl.optimizers import Optimizer
 from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rl.trainer import TrainerPrograms, TrainState
 from loong_jax.sharding import ShardingRules, decoding_rules
-
-_RANKS = ("q_lora_rank", "kv_lora_rank")  # of a model that has them
 
 
 class Program(NamedTuple):
@@ -52,48 +48,16 @@ class Program(NamedTuple):
 
 
 def sharding_rules(request: Request, mesh: Mesh) -> ShardingRules:
-    """The sharding of weights at rest, and its rules.
+    """The sharding of weights at rest, and its rules: those of runs (`Family.training_rules`).
 
-    Dense decoders train and are prefilled as runs do it (`run.devices`). With experts, dense
-    weights rest cut over the expert axis as well as over fsdp then, as far as their widths allow,
-    and are gathered over both just before use. Those of FFNs, the embedding and the head are cut
-    along F and V: over 512 devices a part is whole tiles of TPU memory, and their gradients are
-    scattered as they are summed, where 12 of 6144 rows are summed whole. Decoding gathers nothing:
-    each step reads all weights.
+    Decoding gathers nothing: each step reads all weights.
     """
-    return _rules_on(request, mesh).cutting()
-
-
-def _rules_on(request: Request, mesh: Mesh) -> ShardingRules:
     config: Any = request.config
-    ngram = getattr(config, "ngram", None)
-    tables = () if ngram is None else (config.hidden_size // len(ngram.orders),)
-    ngram_width = _dividing(("fsdp", "expert", "tensor"), mesh, *tables)
+    rules = families.family_of(config).training_rules(config, mesh)
     if request.mode == "decode":
         rules_on = decoding_rules if request.tensor_cuts == "sequences" else ShardingRules
-        return dataclasses.replace(rules_on(mesh=mesh), ngram_width=ngram_width)
-    if not isinstance(config, MoEConfig):
-        return ShardingRules(mesh=mesh, act_vocab="tensor")
-    over, tensor = ("fsdp", "expert"), mesh.shape["tensor"]
-    ranks = (getattr(config, name) for name in _RANKS if hasattr(config, name))
-    return ShardingRules(
-        mesh=mesh,
-        ngram_width=ngram_width,
-        embed=_dividing(over, mesh, config.hidden_size),
-        rank=_dividing(over, mesh, *ranks),
-        ffn=("tensor", *_dividing(over, mesh, config.ffn_hidden_size // tensor)),
-        vocab=("tensor", *_dividing(over, mesh, config.vocab_size // tensor)),
-        ffn_embed=None,
-        vocab_embed=None,
-        gathered_at_use=over,
-    )
-
-
-def _dividing(axes: tuple[str, ...], mesh: Mesh, *widths: int) -> tuple[str, ...]:
-    """The last of these mesh axes that cut every width into equal parts, as many as can."""
-    while axes and any(width % math.prod(mesh.shape[a] for a in axes) for width in widths):
-        axes = axes[1:]
-    return axes
+        rules = dataclasses.replace(rules_on(mesh=mesh), ngram_width=rules.ngram_width)
+    return rules.cutting()
 
 
 def build(request: Request, rules: ShardingRules) -> dict[str, Program]:

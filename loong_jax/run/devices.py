@@ -6,9 +6,10 @@ import os
 from typing import NamedTuple
 
 import jax
+from jax.sharding import Mesh
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.families import ModelConfig
+from loong_jax.models.families import ModelConfig, family_of
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.exchange import Exchange
 from loong_jax.recipes import MeshSettings, ProcessReplicas, Recipe, ThreadReplicas
@@ -34,7 +35,7 @@ def shares_of(recipe: Recipe) -> Shares:
     Raises ConfigError where this process has too few devices.
     """
     engine, exchange = recipe.engine, exchange_of(recipe.model)
-    trainer = rules_on(recipe.mesh, 0, exchange)
+    trainer = training_rules_on(recipe.mesh, recipe.model)
     if not isinstance(engine.placement, ThreadReplicas):
         return Shares(trainer, ())
     size, own = replica_mesh(recipe), engine.placement.devices == "own"
@@ -52,7 +53,13 @@ def shares_of(recipe: Recipe) -> Shares:
     apart = [recipe.mesh.num_devices + i * size.num_devices for i in range(num_apart)]
     places = max(1, recipe.mesh.num_devices // size.num_devices)  # side by side at the trainer's
     shared = [i % places * size.num_devices for i in range(engine.num_replicas - num_apart)]
-    return Shares(trainer, tuple(rules_on(size, first, exchange) for first in apart + shared))
+    return Shares(
+        trainer,
+        tuple(
+            trainer if first == 0 and size == recipe.mesh else rules_on(size, first, exchange)
+            for first in apart + shared
+        ),
+    )
 
 
 def replica_mesh(recipe: Recipe) -> MeshSettings:
@@ -81,15 +88,29 @@ def exchange_of(model: ModelConfig) -> Exchange | None:
 def rules_on(mesh: MeshSettings, first: int, exchange: Exchange | None = None) -> ShardingRules:
     """Rules over the devices of this process from number `first` on; equal ones for equal meshes.
 
-    JAX's first device alone needs no mesh. Logits stay cut as the head is. On TPUs programs are
-    compiled under the options with which `loong plan` measures a model of that `exchange`.
+    They are those of an engine with a mesh of its own, whose logits stay cut as the head is. JAX's
+    first device alone needs no mesh. On TPUs programs are compiled under the options with which
+    `loong plan` measures a model of that `exchange`.
     """
     if mesh.num_devices == 1 and first == 0:
         return NO_MESH
-    devices = jax.local_devices()[first:]
-    sizes = dataclasses.asdict(mesh)
-    return ShardingRules(
-        mesh=make_mesh(**sizes, devices=devices),
-        act_vocab="tensor",
-        compiler_options=compiler_options.of_device(devices[0].device_kind, exchange),
-    )
+    return _compiled(ShardingRules(mesh=_mesh(mesh, first), act_vocab="tensor"), exchange)
+
+
+@functools.lru_cache(maxsize=64)
+def training_rules_on(mesh: MeshSettings, model: ModelConfig) -> ShardingRules:
+    """Rules over the first devices for a policy that trains, and for an engine in turns with it."""
+    if mesh.num_devices == 1:
+        return NO_MESH
+    rules = family_of(model).training_rules(model, _mesh(mesh, 0))
+    return _compiled(rules, exchange_of(model))
+
+
+def _mesh(mesh: MeshSettings, first: int) -> Mesh:
+    return make_mesh(**dataclasses.asdict(mesh), devices=jax.local_devices()[first:])
+
+
+def _compiled(rules: ShardingRules, exchange: Exchange | None) -> ShardingRules:
+    assert rules.mesh is not None
+    kind = rules.mesh.devices.flat[0].device_kind
+    return dataclasses.replace(rules, compiler_options=compiler_options.of_device(kind, exchange))

@@ -61,7 +61,8 @@ def train(recipe: Recipe, run_dir: Path, processes: Processes = ALONE_OR_TPU) ->
         _refuse_separate_disks(directory)
         held.enter_context(jax.set_mesh(mesh))
         preemption = held.enter_context(Preemption())
-        status = _train(recipe, pod, run_dir, directory, ShardingRules(mesh=mesh), preemption)
+        rules = families.family_of(recipe.model).training_rules(recipe.model, mesh)
+        status = _train(recipe, pod, run_dir, directory, rules, preemption)
     distributed.shutdown()
     return status
 

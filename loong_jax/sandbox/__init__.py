@@ -21,7 +21,6 @@ from loong_jax.sandbox.calls import (
     ProgramResult,
     Sandbox,
     SandboxLost,
-    SandboxRunner,
     expression_program,
 )
 from loong_jax.sandbox.executor import Built, Executor, ToolchainMissing
@@ -29,6 +28,6 @@ from loong_jax.sandbox.mechanism import BoxLost, isolation, required_isolation
 
 __all__ = [
     "PROGRAM", "BoxLost", "Built", "Ended", "Executor", "Limits", "Program", "ProgramResult", "Run",
-    "Sandbox", "SandboxLost", "SandboxRunner", "ToolchainMissing", "expression_program",
+    "Sandbox", "SandboxLost", "ToolchainMissing", "expression_program",
     "isolation", "required_isolation",
 ]  # fmt: skip

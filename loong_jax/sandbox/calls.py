@@ -6,6 +6,7 @@ float, str, bool and lists of them. What a source claims to have computed is all
 """
 
 import dataclasses
+import functools
 import json
 import threading
 from collections.abc import Mapping, Sequence
@@ -59,12 +60,17 @@ def expression_program(
     return Program(source=source, arguments=arguments)
 
 
+class SandboxLost(VerifierError):
+    """The sandbox failed, which says nothing about the program: the verdict is `ungradable`."""
+
+
 class Sandbox:
     """One box for calls. Safe to share between threads; runs one at a time.
 
-    `tier` asks for one tier, else the best that works here is taken; below `min_tier` it raises
-    VerifierError, as it does when no zygote can be started. `packages` is a directory of them
-    that is there as well, and those `preloaded` are imported once, before the forks.
+    `tier` asks for one tier, else the best that works here is taken, at the first run; what is
+    below `min_tier` or cannot be had raises VerifierError, at once where either was given.
+    `packages` is a directory of them that is there as well, and those `preloaded` are imported
+    once, before the forks.
     """
 
     def __init__(
@@ -77,12 +83,18 @@ class Sandbox:
         preloaded: tuple[str, ...] = (),
     ):
         self.limits = limits or Limits()
-        how = mechanism.required_isolation(min_tier, tier)
-        self.tier: IsolationTier = how.tier
-        self._box = Box(dataclasses.replace(how, packages=packages, preloaded=preloaded))
+        self.num_runs = 0  # programs run so far
+        self._isolation = functools.partial(mechanism.required_isolation, min_tier, tier)
+        self._imports: dict[str, Any] = {"packages": packages, "preloaded": preloaded}
+        self._lock = threading.Lock()
+        if min_tier != "process" or tier is not None:  # "process" can be had everywhere
+            self._isolation()
         if packages:
             self._box.start()  # the directory may be out of its reach
-        self._lock = threading.Lock()
+
+    @functools.cached_property
+    def _box(self) -> Box:  # made under the lock
+        return Box(dataclasses.replace(self._isolation(), **self._imports))
 
     def __enter__(self) -> "Sandbox":
         return self
@@ -90,17 +102,52 @@ class Sandbox:
     def __exit__(self, *_) -> None:
         self.close()
 
+    @property
+    def tier(self) -> IsolationTier:
+        return self._isolation().tier
+
     def run(self, programs: Sequence[Program]) -> list[ProgramResult]:
         """Runs each program in a process of its own, in order. Raises only if none can start."""
         with self._lock:
+            self.num_runs += len(programs)
             return [self._run(program) for program in programs]
+
+    def judged(self, programs: Sequence[Program]) -> list[ProgramResult]:
+        """Runs as `run`; SandboxLost where a result would blame a program for our failure."""
+        results = self.run(programs)
+        for result in results:
+            if result.status == "lost":
+                raise SandboxLost(f"{result.detail}. Run it again.")
+            if result.status == "stalled":
+                raise SandboxLost(
+                    f"a program got {result.cpu_s:.2f} s of CPU in {result.wall_s:.1f} s: it "
+                    "slept, or the machine is overloaded. Use fewer workers or a longer wall_s."
+                )
+        return results
+
+    def values(
+        self, runs: Sequence[tuple[str, Sequence[Mapping[str, Any]]]]
+    ) -> list[list[Any] | str]:
+        """Values of each expression under each assignment of its names, or a text that says why
+        there are none; raises SandboxLost.
+        """
+        programs = []
+        for expression, assignments in runs:
+            names = tuple(assignments[0]) if assignments else ()
+            arguments = [[assignment[name] for name in names] for assignment in assignments]
+            programs.append(expression_program(expression, arguments, names))
+        return [
+            list(result.values) if result.status == "ok" else f"{result.status}: {result.detail}"
+            for result in self.judged(programs)
+        ]
 
     def pid(self) -> int | None:
         """The zygote's process as seen from here, while there is one."""
-        return self._box.pid
+        return self._box.pid if "_box" in self.__dict__ else None
 
     def close(self) -> None:
-        self._box.close()
+        if "_box" in self.__dict__:
+            self._box.close()
 
     def _run(self, program: Program) -> ProgramResult:
         size = len(program.source.encode("utf-8", "surrogatepass"))
@@ -149,66 +196,3 @@ def _is_plain(value: Any) -> bool:
     if type(value) is list:
         return all(_is_plain(item) for item in value)
     return type(value) in (int, float, str, bool)
-
-
-class SandboxLost(VerifierError):
-    """The sandbox failed, which says nothing about the program: the verdict is `ungradable`."""
-
-
-class SandboxRunner:
-    """Runs `(expression, assignments)` pairs: each gives its values, or a text that says why not.
-
-    The sandbox starts with the first run. `tier` and `num_runs` are for the verdict. A `min_tier`
-    that cannot be had here is refused at once, with VerifierError, and not answer by answer.
-    """
-
-    def __init__(self, limits: Limits | None = None, min_tier: IsolationTier = "process"):
-        if min_tier != "process":  # that can be had everywhere
-            mechanism.required_isolation(min_tier)
-        self._limits = limits
-        self._min_tier: IsolationTier = min_tier
-        self._sandbox: Sandbox | None = None
-        self.num_runs = 0  # programs run so far
-
-    @property
-    def sandbox(self) -> Sandbox:
-        if self._sandbox is None:
-            self._sandbox = Sandbox(self._limits, min_tier=self._min_tier)
-        return self._sandbox
-
-    @property
-    def tier(self) -> IsolationTier:
-        return self._sandbox.tier if self._sandbox else "none"
-
-    def __call__(
-        self, runs: Sequence[tuple[str, Sequence[Mapping[str, Any]]]]
-    ) -> list[list[Any] | str]:
-        """Values of each expression under each assignment of its names; raises SandboxLost."""
-        programs = []
-        for expression, assignments in runs:
-            names = tuple(assignments[0]) if assignments else ()
-            arguments = [[assignment[name] for name in names] for assignment in assignments]
-            programs.append(expression_program(expression, arguments, names))
-        return [
-            list(result.values) if result.status == "ok" else f"{result.status}: {result.detail}"
-            for result in self.run(programs)
-        ]
-
-    def run(self, programs: Sequence[Program]) -> list[ProgramResult]:
-        """Runs whole programs; SandboxLost where a result would blame one for our failure."""
-        results = self.sandbox.run(programs)
-        self.num_runs += len(programs)
-        for result in results:
-            if result.status == "lost":
-                raise SandboxLost(f"{result.detail}. Run it again.")
-            if result.status == "stalled":
-                raise SandboxLost(
-                    f"a program got {result.cpu_s:.2f} s of CPU in {result.wall_s:.1f} s: it "
-                    "slept, or the machine is overloaded. Use fewer workers or a longer wall_s."
-                )
-        return results
-
-    def close(self) -> None:
-        if self._sandbox is not None:
-            self._sandbox.close()
-            self._sandbox = None

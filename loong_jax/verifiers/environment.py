@@ -21,7 +21,7 @@ from loong_jax.errors import VerifierError
 from loong_jax.problems import verdict
 from loong_jax.problems.problem import Problem
 from loong_jax.problems.verdict import IsolationTier, Verdict
-from loong_jax.sandbox import Limits, SandboxLost, SandboxRunner
+from loong_jax.sandbox import Limits, Sandbox, SandboxLost
 
 MAX_EVIDENCE_CHARS = 500
 
@@ -39,26 +39,26 @@ class EnvironmentVerifier:
         *,
         limits: dict[str, Any] | None = None,
         min_tier: IsolationTier = "process",
-        runner: SandboxRunner | None = None,
+        sandbox: Sandbox | None = None,
     ):
-        self._runner = runner or SandboxRunner(Limits(**(limits or {})), min_tier)
+        self._sandbox = sandbox or Sandbox(Limits(**(limits or {})), min_tier=min_tier)
         self._modules: ModuleRunner | None = None
         self._environments: dict[str, Any] = {}
 
     def verify(self, problem: Problem, response_text: str) -> Verdict:
         """Judges a whole response, tags included; VerifierError for an unknown environment."""
-        start, num_runs = time.perf_counter(), self._runner.num_runs
+        start, num_runs = time.perf_counter(), self._sandbox.num_runs
         judge = self._environment(problem)
         if judge is None or "state" not in problem.arguments:
             judged = verdict.ungradable("problem", "its arguments hold no environment and state")
         else:
             extracted = verdict.extract_answer if judge.is_marked else verdict.answer_span
             judged = _judged(judge, problem, extracted(response_text))
-        ran = self._runner.num_runs > num_runs
+        ran = self._sandbox.num_runs > num_runs
         return dataclasses.replace(
             judged,
             evidence=judged.evidence[:MAX_EVIDENCE_CHARS],
-            isolation=self._runner.tier if ran else judged.isolation,
+            isolation=self._sandbox.tier if ran else judged.isolation,
             cost_s=time.perf_counter() - start,
         )
 
@@ -86,7 +86,7 @@ class EnvironmentVerifier:
         return self._verify_arguments(_drawn(name, level, seed), answer)
 
     def close(self) -> None:
-        self._runner.close()
+        self._sandbox.close()
         if self._modules is not None:
             self._modules.close()
 
@@ -112,7 +112,7 @@ class EnvironmentVerifier:
         name = str(named)
         if name not in self._environments:
             try:
-                made = environments.get_environment(name, run=self._runner)
+                made = environments.get_environment(name, run=self._sandbox.values)
             except ValueError as error:
                 raise VerifierError(
                     f"problem {problem.uid}: {error} Was it made by another version?"

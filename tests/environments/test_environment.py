@@ -156,9 +156,9 @@ def test_code_answers_run_in_the_sandbox_where_nothing_else_is_given(name):
         outcomes = [judge.verify(problem, answer) for answer in (*NO_ANSWERS, gold + gold)]
         assert {judged.outcome for judged in outcomes} == {"wrong"}
         assert judge.verify(problem, next(neighbours(name, gold))).reason == "value"
-        assert environment.shared_runner().tier in ("process", "namespaces")
+        assert environment.shared_sandbox().tier in ("process", "namespaces")
     finally:
-        environment.shared_runner().close()
+        environment.shared_sandbox().close()
 
 
 @every_environment

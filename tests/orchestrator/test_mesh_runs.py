@@ -60,13 +60,15 @@ PLACES: dict[str, tuple[MeshSettings, MeshSettings, bool]] = {
 @functools.cache
 def parts_of(name: str, place: str) -> Parts:
     model, (mesh, replica, is_split) = MODELS[name], PLACES[place]
-    rules, family = devices.rules_on(mesh, 0), family_of(model)
+    rules, family = devices.training_rules_on(mesh, model), family_of(model)
     with rules.scope():
         graphdef, weights = family.init_weights(model, jax.random.key(0), rules)
     firsts = [mesh.num_devices + i * replica.num_devices if is_split else 0 for i in range(2)]
     engines = {
         first: engine_for(
-            family.abstract_weights(model, own := devices.rules_on(replica, first))[0],
+            family.abstract_weights(
+                model, own := devices.rules_on(replica, first) if is_split else rules
+            )[0],
             model,
             tiny.tokenizer(),
             SHAPES,

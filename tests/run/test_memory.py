@@ -48,7 +48,8 @@ def test_the_table_counts_what_a_trainer_and_its_replicas_hold(model, mesh, rank
     recipe = recipe_on(mesh, **({} if model is None else {"model": model}))
     if rank is not None:
         recipe = recipe.with_stage("rl_stem", lora=lora.LoraConfig(rank=rank))
-    stage, model, rules = recipe.stages["rl_stem"], recipe.model, devices.rules_on(mesh, 0)
+    stage, model = recipe.stages["rl_stem"], recipe.model
+    rules = devices.training_rules_on(mesh, model)
     with rules.scope():
         graphdef, weights = family_of(model).init_weights(model, jax.random.key(0), rules)
     policy, trained, frozen = policy_of(graphdef, model, recipe.bias, rules=rules), weights, ()
@@ -143,3 +144,14 @@ def test_shared_replicas_lie_side_by_side_on_the_trainers_devices():
     ]
     assert found == [[0, 1], [2, 3], [0, 1]]
     assert shares.replicas[0] is shares.replicas[2]
+
+
+def test_dense_weights_of_longcat_are_cut_over_experts_too_where_it_trains():
+    own = recipe_on(MeshSettings(fsdp=2, expert=2), replica_mesh=MeshSettings(expert=2))
+    in_turns = recipe_on(MeshSettings(fsdp=2, expert=2))
+    placement = dataclasses.replace(own.engine.placement, devices="own")
+    own = dataclasses.replace(own, engine=dataclasses.replace(own.engine, placement=placement))
+    shares, together = devices.shares_of(own), devices.shares_of(in_turns)
+    assert shares.trainer.partition("embed")[0] == ("fsdp", "expert")
+    assert {rules.partition("embed")[0] for rules in shares.replicas} == {"fsdp"}
+    assert all(rules is together.trainer for rules in together.replicas)

@@ -11,7 +11,7 @@ from loong_jax.errors import VerifierError
 from loong_jax.problems import verdict
 from loong_jax.problems.problem import Problem
 from loong_jax.problems.response import render_response
-from loong_jax.sandbox import Limits, Program, SandboxLost, SandboxRunner
+from loong_jax.sandbox import Limits, Program, Sandbox, SandboxLost
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +117,7 @@ def test_a_lost_sandbox_makes_the_answer_ungradable(verifier, monkeypatch):
     def lose(*_):
         raise SandboxLost("gone. Run it again.")
 
-    monkeypatch.setattr(SandboxRunner, "__call__", lose)
+    monkeypatch.setattr(Sandbox, "values", lose)
     judged = verifier.verify(problem("doubling"), render_response("t", "x+x"))
     assert (judged.outcome, judged.reason) == ("ungradable", "sandbox")
 
@@ -130,22 +130,22 @@ def test_a_tier_that_is_not_there_is_refused_before_anything_is_judged(no_namesp
 
 
 def test_a_program_that_sleeps_is_not_judged():
-    runner = SandboxRunner(Limits(cpu_s=2.0, wall_s=0.3))
+    runner = Sandbox(Limits(cpu_s=2.0, wall_s=0.3))
     source = "def f():\n while input is not None:\n  pass"
     with pytest.raises(SandboxLost, match="slept, or the machine is overloaded"):
-        runner.run([Program(source=source, arguments=[[]])])
+        runner.judged([Program(source=source, arguments=[[]])])
     runner.close()
 
 
 def test_runner_takes_several_names_and_none():
-    runner = SandboxRunner()
+    runner = Sandbox()
     runs = [
         ("a-b", [{"a": 3, "b": 1}, {"a": 1, "b": 3}]),
         ("7", [{}]),
         ("7", []),
         ("y", [{"x": 1}]),
     ]
-    *values, why = runner(runs)
+    *values, why = runner.values(runs)
     assert values == [[2, -2], [7], []]
     assert why.startswith("error: NameError")
     assert runner.num_runs == 4

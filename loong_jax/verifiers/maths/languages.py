@@ -22,6 +22,7 @@ _SIGNS |= {0x660 + i: str(i) for i in range(10)} | {0x966 + i: str(i) for i in r
 
 # ---- what announces an answer
 _LATIN_WORD = re.compile("[A-Za-z]{2,}")
+_DIGIT = re.compile(r"\d")
 _LATIN = re.compile("Antwort|Endergebnis|[Rr]es?posta|[Rr]espuesta|[Rr]isposta|lternativa")
 _SAID = names.patterns("languages")
 _OPTION = re.compile(r"选项\s*\(?([A-H])(?![A-Za-z])\)?|(?<![A-Za-z])([A-H])\s*选?项")
@@ -125,7 +126,7 @@ def translated(text: str) -> str:
         text = _HEADING.sub("\n", _SAID.ANNOUNCED.sub("\nAnswer: ", text))
         text = _SAID.CHOSEN.sub(lambda m: f"\nAnswer: {m[1] or m[2]}.\n", text)
         text = _OPTION.sub(lambda m: f"option {m[1] or m[2]}", text)
-    if any(character.isdigit() for character in text[-4000:]):
+    if _DIGIT.search(text) is not None:
         if is_measured := _is_measured(text):
             text = _AMOUNT.sub(_multiplied, text)
         if "$" in text or not text.isascii():

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from loong_jax.verifiers import get_verifier
+from loong_jax.verifiers.maths.extract import statements
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*.jsonl"))
 SHARED = Path(__file__).parents[4] / "shared" / "data" / "math_cases_dev.jsonl"
@@ -43,6 +44,20 @@ def test_what_is_misjudged_is_known(verifier):
     for case in read(Path(__file__).parent / "misjudged.jsonl"):
         is_correct = verifier.judge(case["gold"], case["answer"]).outcome == "correct"
         assert is_correct != (case["expected"] == "correct"), case
+
+
+def test_long_responses(verifier, monkeypatch):
+    """Only the end of a long response is put into English, and no verdict depends on the rest."""
+    line = "We look at the terms one by one and write down each of them. "
+    for path in CASES:
+        for case in read(path)[::120]:
+            gold, answer = case["gold"], case["answer"]
+            said = verifier.judge(gold, line * 300 + "\n\n" + answer)
+            with monkeypatch.context() as patched:
+                patched.setattr(statements, "READ", 10**6)
+                whole = verifier.judge(gold, line * 301 + "\n\n" + answer)
+            assert said.outcome == whole.outcome, case
+    assert verifier.judge("30000", "所以有 $\\boxed{3万}$. " + line * 400).is_correct
 
 
 def test_there_are_enough_cases():

@@ -15,6 +15,8 @@ from loong_jax.verifiers.maths.units import UNITS
 _GAP = re.compile(r"\s{8,}")
 SAID = names.patterns("statements")
 _ESCAPED = re.compile(r'\\(["/\\]|n(?![A-Za-z]))')
+READ = 10_000  # so many last characters of a long response are put into English,
+BESIDE = 1_000  # or from so many before its last box, where that is earlier
 SPRAY = 12  # so many different boxes are no solution's intermediate results
 _MULTIPLE = re.compile(r"\$?\s*" + sides.SAID.ASIDE.pattern, re.IGNORECASE)
 _POWER_AFTER = re.compile(r"\^(?:\d|\{[^{}]{1,20}\})(?<!\\circ\})")  # \boxed{3}^2
@@ -52,10 +54,12 @@ def statement(text: str) -> str:
         text = _SAID.BREAK.sub("\n", text)
         for _ in range(3):  # one inside another
             text = SAID.MARKED.sub(_unmarked, text)
-    text = languages.translated(text)
+    box = text.rfind("\\boxed")
+    start = max(0, len(text) - READ) if box < 0 else max(0, min(len(text) - READ, box - BESIDE))
+    before, text = text[:start], languages.translated(text[start:])
     if any(sign in text for sign in "\\{~_,"):
         text = reading.with_groups(text)
-    return _GAP.sub(_short_gap, text).strip()
+    return _GAP.sub(_short_gap, before + text).strip()
 
 
 def _of_json(text: str) -> str | None:
