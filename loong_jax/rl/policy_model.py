@@ -321,7 +321,7 @@ def longcat_policy(
         logits=lambda weights, num: nnx.merge(graphdef, nnx.State(weights)).logits_for(num),
         lists=config.vocab_size > _FEW_WORDS,
         sees_parents=config.ngram is None
-        and core_attention.takes_parents(config.mixing, rules.platform),
+        and core_attention.takes_parents(config.attention, rules.platform),
         load_shape=(config.num_layers, config.num_targets),
         rules=rules,
         published=lambda weights: published(weights, config),

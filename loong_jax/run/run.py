@@ -225,7 +225,7 @@ def _train(
             process.keep_freed_memory()
         if isinstance(recipe.problems, FileProblems):
             if not own_admission.is_done(run_dir):
-                progress.start(next(iter(settings)), total_steps=None)
+                progress.start(next(iter(settings)), num_steps=None)
                 progress.note("tries the answers and verifiers of the file")
                 own_admission.require(
                     recipe.problems, Judge(session.verifiers, name="admission"), run_dir

@@ -168,7 +168,7 @@ class LatentAttention(parameters.Gathering, nnx.Module):
         new = self.compress(x, position)
         operands = self._operands(x, position, new)
         mixed_BTNU = core_attention.whole(
-            operands, AttentionMask(*attention_mask), self.rules, self.config.mixing
+            operands, AttentionMask(*attention_mask), self.rules, self.config.attention
         )
         return self._project_out(mixed_BTNU, x), new
 
@@ -189,7 +189,7 @@ class LatentAttention(parameters.Gathering, nnx.Module):
                 x, position, core_attention.over_latents(attention_mask.pairs(), *cached)
             )
         operands = self._operands(x, position, cached)
-        mixed_BTNU = core_attention.cached(operands, attention_mask, self.rules, config.mixing)
+        mixed_BTNU = core_attention.cached(operands, attention_mask, self.rules, config.attention)
         return self._project_out(mixed_BTNU, x)
 
     def _operands(

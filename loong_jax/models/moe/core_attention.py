@@ -97,7 +97,7 @@ def whole(
         return causal_scores(operands, mask)
     if isinstance(kind, Cudnn) and not fused:
         raise ConfigError(
-            f"mixing=Cudnn() with compute capability {rules.compute_capability}, "
+            f"attention=Cudnn() with compute capability {rules.compute_capability}, "
             f"{operands.query.dtype} and heads of {head} and {width}: its kernels are for NVIDIA "
             "GPUs from 8.0 on, sixteen bits, and keys in multiples of 8 of up to 128 (256 from 9.0 "
             "on) that are at least as wide as values. Use None, which chooses."

@@ -79,7 +79,7 @@ def make_kernel(
     if not fits(num_queries, num_keys):
         raise ConfigError(
             f"{num_queries} tokens per device are no multiple of {_LANES}, which splash attention "
-            "needs. Pad the sequences, or set mixing=Blockwise()."
+            "needs. Pad the sequences, or set attention=Blockwise()."
         )
     rows = math.gcd(sizes.query_block, num_queries)
     columns = math.gcd(sizes.key_block, num_keys)
