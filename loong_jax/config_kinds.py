@@ -1,6 +1,7 @@
 """Kinds of configs as files name them: tags that stay when a class moves or is renamed.
 
-Files of runs up to 0.1 name classes by their Python paths; `tag_of_path` and `OLDER` read those.
+Files of runs up to 0.1 name classes by their Python paths; `tag_of_path` reads those, and what has
+changed since `config_older`.
 """
 
 import re
@@ -44,6 +45,7 @@ KINDS: dict[str, str] = {  # tag -> "module:class" in loong_jax
     "count_choices": "models.moe.balance:CountChoices",
     "count_tokens": "models.moe.balance:CountTokens",
     "sft_stage": "recipes.stages:SftStage",
+    "thinking_style": "recipes.stages:ThinkingStyle",
     "adam_w": "rl.optimizers:AdamW",
     "muon": "rl.optimizers:Muon",
     "lora": "rl.lora:LoraConfig",
@@ -109,28 +111,6 @@ KINDS: dict[str, str] = {  # tag -> "module:class" in loong_jax
 
 TAG_OF_CLASS = {path: tag for tag, path in KINDS.items()}
 
-# Recipes, problems and policies that `config_older` turns into those of today.
-OLDER = (
-    "LongcatRecipe",
-    "ControlsRecipe",
-    "AgenticRecipe",
-    "EnvironmentsRecipe",
-    "OwnProblemsRecipe",
-    "SftRecipe",
-    "RlRecipe",
-    "DistillRecipe",
-    "PodSftRecipe",
-    "Problems",
-    "OneDomain",
-    "MultiVersionPolicy",
-    "multi_version_policy",
-    "own_policy",
-)
-RENAMED = {  # a kind -> the field that older files have of it
-    "engine_settings": "prefill_length",
-    "EngineSettings": "prefill_length",
-    "sft_stage": "is_cold_start",
-}
 _OTHER_TAGS = {
     "rl.collapse.Limits": "collapse_limits",
     "rl.collapse.Drift": "collapse_drift",

@@ -6,21 +6,30 @@ Knows: config_kinds.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from loong_jax.config_kinds import KIND, RENAMED
+from loong_jax.config_kinds import KIND, tag_of_path
 
 Json = dict[str, Any]
 START, TEACHER = "start", "teacher"  # what stages start from, as their configs say it
 DOMAINS = ("stem", "logic", "code")
+_OTHERS = ("Problems", "OneDomain", "MultiVersionPolicy", "multi_version_policy", "own_policy")
 _COMMON = ("name", "seed", "model", "problems", "engine", "verifiers", "evaluation", "tools")
+
+
+def older_kind(kind: str, fields: Json) -> str | None:
+    """The kind as `convert` knows it; None where the fields are those of today."""
+    name, tag = kind.rpartition(".")[2], tag_of_path(kind)
+    if tag is not None and fields.keys() & RENAMED.get(tag, {}).keys():
+        return tag
+    places = ("launch.recipe", "orchestrator.", "multi_version_policy", "own_policy")
+    return name if kind.startswith(places) and name in (*_STAGES, *_OTHERS) else None
 
 
 def convert(kind: str, old: Json) -> Json:
     """`old` holds the fields of a config of the class `kind` and may lack some."""
-    if kind == "sft_stage":
-        return {KIND: kind, "always_runs": not old.pop("is_cold_start"), **old}
     if kind in RENAMED:
-        length = old.pop("prefill_length")
-        return {KIND: "engine_settings", **old, "prefill_lengths": [length] * bool(length)}
+        for name in old.keys() & RENAMED[kind].keys():
+            old |= RENAMED[kind][name](old)
+        return {KIND: kind, **old}
     if kind == "OneDomain":
         return _generated({old["domain"]: old["problems"]})
     if kind == "Problems":
@@ -132,4 +141,33 @@ _STAGES: Mapping[str, Callable[[Json], Json]] = {
     "RlRecipe": _rl,
     "DistillRecipe": _distill,
     "PodSftRecipe": _pod,
+}
+
+
+def _thinking(old: Json) -> Json:
+    names = ("first_pairs", "first_careful_share", "careful_share")
+    shares = {name: old.pop(name) for name in names if name in old}
+    return {"thinking": {KIND: "thinking_style", **shares}}
+
+
+def _prefill_lengths(old: Json) -> Json:
+    length = old.pop("prefill_length")
+    return {"prefill_lengths": [length] * bool(length)}
+
+
+Renaming = Callable[[Json], Json]  # takes fields away from those of a config, gives what they are
+_AHEAD: dict[str, Renaming] = {
+    "over_provision": lambda old: {"max_ahead": 1 + old.pop("over_provision")}
+}
+RENAMED: Mapping[str, Mapping[str, Renaming]] = {  # by tag and by a field of older files
+    "mo_e_config": {"mixing": lambda old: {"attention": old.pop("mixing")}},
+    "engine_settings": {"prefill_length": _prefill_lengths},
+    "sft_stage": {
+        "is_cold_start": lambda old: {"always_runs": not old.pop("is_cold_start")},
+        "first_pairs": _thinking,
+    },
+    "tool_settings": {"max_parked": lambda old: {"max_paused": old.pop("max_parked")}},
+    "tail_batching_policy": _AHEAD,
+    "partial_rollout_policy": _AHEAD,
+    "drop_and_replace_policy": _AHEAD,
 }

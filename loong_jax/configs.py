@@ -17,7 +17,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeGuard
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from loong_jax.remote import AnyPath
 
 Json: TypeAlias = dict[str, Any] | list[Any] | str | int | float | bool | None
 
+T = TypeVar("T")
 FORMAT_VERSION = 1
 _PACKAGE = "loong_jax."
 _RECORDED = ("loong_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "ray")
@@ -136,8 +137,8 @@ def from_json(value: Json) -> Any:
         return remote.located(str(fields["value"]))
     if kind == "dtype":
         return dtype_of_name(str(fields["value"]))
-    if _is_older(kind, fields):
-        return from_json(config_older.convert(kind.rpartition(".")[2], fields))
+    if isinstance(kind, str) and (older := config_older.older_kind(kind, fields)):
+        return from_json(config_older.convert(older, fields))
     cls = _class_of_kind(kind)
     known = {field.name for field in dataclasses.fields(cls) if field.init}
     unknown = sorted(set(fields) - known)
@@ -270,15 +271,6 @@ def _read(path: Path) -> dict[str, Any]:
     return record
 
 
-def _is_older(kind: Json, fields: Mapping[str, Json]) -> TypeGuard[str]:
-    if isinstance(kind, str) and kind.rpartition(".")[2] in config_kinds.RENAMED:
-        return config_kinds.RENAMED[kind.rpartition(".")[2]] in fields
-    places = ("launch.recipe", "orchestrator.", "multi_version_policy", "own_policy")
-    if not isinstance(kind, str) or not kind.startswith(places):
-        return False
-    return kind.rpartition(".")[2] in config_kinds.OLDER
-
-
 def _class_of_kind(kind: Json) -> type:
     """Finds a kind among the classes of loong_jax; a file can make us import nothing else.
 
@@ -312,6 +304,12 @@ def _class_at(path: str) -> type | None:
             found = getattr(found, part, None)
         return found if isinstance(found, type) and dataclasses.is_dataclass(found) else None
     return None
+
+
+def made_from(kind: type[T], whole: Any, **others: Any) -> T:
+    """The config of class `kind` whose fields are `others`, and what `whole` has by their names."""
+    names = [field.name for field in dataclasses.fields(cast(Any, kind)) if field.init]
+    return kind(**{name: getattr(whole, name) for name in names if hasattr(whole, name)} | others)
 
 
 def as_dtype(value: Any) -> np.dtype | None:

@@ -73,7 +73,7 @@ def test_a_line_goes_above_the_live_display(monkeypatch):
     monkeypatch.setattr(sys, "stderr", screen)
     logs.start()
     with Progress(["rl"], console=Console(file=screen, force_terminal=True, width=80)) as progress:
-        progress.start("rl", total_steps=2)
+        progress.start("rl", num_steps=2)
         logging.getLogger("loong_jax").info("the problems are solved")
         assert sys.stderr is not screen  # the display has put itself there
     written = screen.getvalue()

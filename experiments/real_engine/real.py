@@ -116,7 +116,7 @@ class Bench:
         orchestrator = Orchestrator(
             name="real",
             settings=LoopSettings(
-                total_steps=warm_up + num_steps,
+                num_steps=warm_up + num_steps,
                 scheduler=policy,
                 checkpoint_every=warm_up + num_steps,
                 stall_timeout_s=300.0,

@@ -133,25 +133,23 @@ class Deployment:
 def placements(setting: Setting) -> dict[str, Deployment]:
     """All policies, each with the placement that suits it on one core."""
     p, s = setting.groups_per_step, setting.max_staleness
-    beyond = 2.0  # batches in flight beyond P: enough that no slot is ever empty for want of work
+    ahead = 3.0  # batches of P in flight: enough that no slot is ever empty for want of work
     in_slots = max(1, setting.slots_per_replica // setting.trace.group_size)
     more = 3 * max(p, in_slots)
     return {
         "sync": Deployment(baselines.SynchronousPolicy(groups_per_step=p), 1, p),
         "sync, tail batching": Deployment(
-            baselines.TailBatchingPolicy(groups_per_step=p, over_provision=0.5), 1, more
+            baselines.TailBatchingPolicy(groups_per_step=p, max_ahead=1.5), 1, more
         ),
         "one step off": Deployment(baselines.OneStepOffPolicy(groups_per_step=p), 1, p),
         "partial, prefilled again": Deployment(
-            baselines.PartialRolloutPolicy(
-                groups_per_step=p, max_staleness=s, over_provision=beyond
-            ),
+            baselines.PartialRolloutPolicy(groups_per_step=p, max_staleness=s, max_ahead=ahead),
             1,
             more,
         ),
         "partial, stale cache": Deployment(
             baselines.PartialRolloutPolicy(
-                groups_per_step=p, max_staleness=s, over_provision=beyond, keep_cache=True
+                groups_per_step=p, max_staleness=s, max_ahead=ahead, keep_cache=True
             ),
             1,
             more,
@@ -163,9 +161,7 @@ def placements(setting: Setting) -> dict[str, Deployment]:
             DoraPolicy(groups_per_step=p, max_staleness=s, max_ahead=s + 1), 2, p * (s + 1)
         ),
         "DORA, several versions": Deployment(
-            dora.algorithm_1(
-                groups_per_step=p, max_staleness=s, max_ahead=1 + beyond, triggers=None
-            ),
+            dora.algorithm_1(groups_per_step=p, max_staleness=s, max_ahead=ahead, triggers=None),
             2,
             more,
         ),

@@ -9,7 +9,9 @@ import dataclasses
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from loong_jax import options
 from loong_jax.bench import record, schedulers
@@ -30,24 +32,25 @@ LARGE_SPLITS = (0.1, 0.25)
 class Options:
     """Compares DORA with other schedulers: the real loop and policies on a virtual clock.
 
-    All policies at 64 accelerators, then DORA over synchronous at --accelerators for each bound of
-    --staleness.
+    All policies at 64 accelerators, then DORA over synchronous at --num-accelerators for each bound
+    of --staleness.
     Example: loong bench async --json async.json
     """
 
     json: Path | None = None  # all figures
-    accelerators: int = 10_240  # of the extrapolation
-    groups: int = 512  # per step, there
+    # of the extrapolation
+    num_accelerators: Annotated[int, tyro.conf.arg(aliases=["--accelerators"])] = 10_240
+    groups_per_step: Annotated[int, tyro.conf.arg(aliases=["--groups"])] = 512  # there
     staleness: tuple[int, ...] = (1, 2, 3, 4)  # bounds, there
     seeds: int = 1  # of the trace; figures are means over them, and with two there is a spread
 
     def __post_init__(self):
-        for name in ("seeds", "groups"):
+        for name in ("seeds", "groups_per_step"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 1. Raise it.")
-        if self.accelerators < 2 * ACCELERATORS_PER_REPLICA:
+        if self.num_accelerators < 2 * ACCELERATORS_PER_REPLICA:
             raise ConfigError(
-                f"accelerators={self.accelerators} are fewer than two replicas of "
+                f"num_accelerators={self.num_accelerators} are fewer than two replicas of "
                 f"{ACCELERATORS_PER_REPLICA}. Raise it."
             )
         if not self.staleness or min(self.staleness) < 0:
@@ -75,8 +78,8 @@ def measure(
     say(policies_text(result["policies"]))
     save(result)
     large = Case(
-        num_accelerators=chosen.accelerators,
-        groups_per_step=chosen.groups,
+        num_accelerators=chosen.num_accelerators,
+        groups_per_step=chosen.groups_per_step,
         trace=TRACES["dora-prod"],
         cost=large_model(cost),
         accelerators_per_replica=ACCELERATORS_PER_REPLICA,
@@ -84,7 +87,8 @@ def measure(
         warm_up=8,
         seeds=seeds,
     )
-    say(f"DORA over synchronous at {chosen.accelerators:,} accelerators, {chosen.groups} groups")
+    count, groups = chosen.num_accelerators, chosen.groups_per_step
+    say(f"DORA over synchronous at {count:,} accelerators, {groups} groups")
     result["assumptions"] = dataclasses.asdict(large.cost)
     result["by_staleness"] = []
     for bound in chosen.staleness:

@@ -61,7 +61,7 @@ class Load:
 
     num_requests: int = 64
     prompt_length: int = 128
-    num_new_tokens: int = 256
+    new_tokens: int = 256
     decode_steps: int = 16
     page_size: int = 32
     trial_tokens: int = 16  # new tokens that choose the variant of transformers
@@ -69,7 +69,7 @@ class Load:
     @property
     def cache_length(self) -> int:
         """Room for a whole sample, in pages."""
-        return -(-(self.prompt_length + self.num_new_tokens) // self.page_size) * self.page_size
+        return -(-(self.prompt_length + self.new_tokens) // self.page_size) * self.page_size
 
 
 class _Endless(AsciiTokenizer):
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str]) -> int:
     chosen = options.parse(Options, "loong bench decode", arguments)
     places.prepare_files(json=chosen.json)
     measure(
-        load=Load(num_new_tokens=chosen.new_tokens),
+        load=Load(new_tokens=chosen.new_tokens),
         rounds=chosen.rounds,
         report=lambda text: print(text, flush=True),
         save=record.saver(chosen.json, chosen),
@@ -187,7 +187,7 @@ class _Bench:
             engine = self.engine(paged=name == "pages")
             tokens = self._decode_all(engine)
             seconds = self._median(lambda engine=engine: self._decode_all(engine))
-            count = self.load.num_requests * self.load.num_new_tokens
+            count = self.load.num_requests * self.load.new_tokens
             results[name] = {"seconds": seconds, "tokens_per_s": count / seconds}
             self.report(f"  engine on {name}: {seconds:.2f} s, {count / seconds:.0f} tokens/s")
         return results, tokens
@@ -211,7 +211,7 @@ class _Bench:
             data = result.convert_to_numpy().data
             for i, row in enumerate(rows):
                 written[row].append(data[i, 0])
-        for _ in range(-(-(load.num_new_tokens - 1) // load.decode_steps)):
+        for _ in range(-(-(load.new_tokens - 1) // load.decode_steps)):
             state, result = engine.generate(self.weights, state)
             result = result.convert_to_numpy()
             for row in range(load.num_requests):
@@ -219,7 +219,7 @@ class _Bench:
         return np.array(written, np.int32)
 
     def _request(self, number: int) -> SampleRequest:
-        sampling = SamplingSettings(greedy=True, max_new_tokens=self.load.num_new_tokens)
+        sampling = SamplingSettings(greedy=True, max_new_tokens=self.load.new_tokens)
         return SampleRequest(stream=(0, 0, 0, 0, number), sampling=sampling)
 
     def transformers(self, tokens: np.ndarray, num_threads: int) -> dict[str, Any]:
@@ -232,7 +232,7 @@ class _Bench:
             return {"absent": versus.REMEDY}
         peer.set_num_threads(num_threads)
         weights = jax.tree.map(np.asarray, self.weights)
-        num_tokens = min(self.load.trial_tokens, self.load.num_new_tokens)
+        num_tokens = min(self.load.trial_tokens, self.load.new_tokens)
         seconds, failed, made = {}, {}, {}
         for experts, attention in PEERS:
             variant = peer.Variant(experts, attention)
@@ -241,7 +241,7 @@ class _Bench:
                 name = f"{variant}, {cache} cache"
                 try:
                     times = [
-                        peer.generate(model, self.prompts, num_new_tokens=num_tokens, cache=cache)
+                        peer.generate(model, self.prompts, new_tokens=num_tokens, cache=cache)
                         for _ in range(2)
                     ]
                 except Exception as error:  # that a variant does not work is a finding
@@ -272,7 +272,7 @@ class _Bench:
         for _ in range(self.rounds):
             took = {name: _seconds(self._decode_all, engine) for name, engine in engines.items()}
             theirs_s, found = peer.generate(
-                model, self.prompts, num_new_tokens=self.load.num_new_tokens, cache=cache
+                model, self.prompts, new_tokens=self.load.new_tokens, cache=cache
             )
             share = float(np.mean(found == tokens))
             rounds.append({**took, "transformers": theirs_s, "load_average": os.getloadavg()[0]})

@@ -49,12 +49,22 @@ METHODS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
         "Dare", {"rescale": "l1", "combine": "ties"}, "dare_ties", {"density": 0.5}
     ),
     "della": ("Della", {"rescale": "l1"}, "della", {"density": 0.5, "epsilon": 0.15}),
+    "breadcrumbs": (
+        "Breadcrumbs", {"density": 0.5}, "breadcrumbs", {"density": 0.5, "gamma": 0.01}
+    ),
+    "sce": ("Sce", {"select_rate": 0.5}, "sce", {"select_topk": 0.5}),
+    "ram": ("Ram", {}, "ram", {}),
     "slerp": ("Slerp", {}, "slerp", {"t": 0.5}),
+    "nuslerp": ("NuSlerp", {}, "nuslerp", {}),
+    "karcher": ("Karcher", {}, "karcher", {}),
     # mergekit has no such recipe; its "dare_ties" does less: no pass for the global norms.
     "longcat": ("LongcatFusion", {"keep_rate": 0.5}, "dare_ties", {"density": 0.5}),
 }  # fmt: skip
+PAIRS = ("slerp", "nuslerp")  # of the first two experts
+BASELESS = ("linear", "slerp", "karcher")
+UNWEIGHTED = ("slerp", "sce", "ram", "karcher")
 # Results that must be the same; TIES has equal entries at its cut, as bfloat16 deltas are coarse.
-DETERMINISTIC = ("linear", "task_arithmetic", "slerp")
+DETERMINISTIC = ("linear", "task_arithmetic", "slerp", "nuslerp", "karcher", "ram")
 LARGEST_DIFFERENCE = 1e-4  # of the largest delta, beyond one rounding to bfloat16
 
 
@@ -152,9 +162,8 @@ def _row(
     for _ in range(chosen.rounds):
         for side in sides:
             runs[side].append(_run(directory, side, name, chosen))
-    num_experts = 2 if name == "slerp" else len(EXPERTS)
-    needs_base = name not in ("linear", "slerp")
-    moved_gb = 2 * num_weights * (num_experts + needs_base + 1) / 1e9  # read and written once
+    num_inputs = len(_experts(name)) + (name not in BASELESS)
+    moved_gb = 2 * num_weights * (num_inputs + 1) / 1e9  # read and written once
     leaf = 4 * max(math.prod(shape) for shape in llama_shapes(chosen).values())
     row: dict[str, Any] = {"gigabytes": moved_gb}
     for side, found in runs.items():
@@ -286,19 +295,23 @@ def work(directory: Path, side: str, name: str, cores: int) -> dict[str, float]:
     }
 
 
+def _experts(name: str) -> tuple[str, ...]:
+    return EXPERTS[:2] if name in PAIRS else EXPERTS
+
+
 def _ours(directory: Path, name: str) -> Callable[[Path], None]:
     from loong_jax import merge
     from loong_jax.merge import fusion, published
 
     kind, settings, *_ = METHODS[name]
     method = getattr(merge, kind)(**settings)
-    experts = EXPERTS[:2] if name == "slerp" else EXPERTS
+    experts = _experts(name)
     all_alike = merge.PathRules(controller="(?!)", no_dropout="(?!)")  # as mergekit has it
 
     def run(output: Path) -> None:
         opened = {m: published.PublishedWeights(directory / m) for m in ("base", *experts)}
         plan = fusion.prepare(
-            None if kind in ("Linear", "Slerp") else opened["base"].leaves,
+            None if name in BASELESS else opened["base"].leaves,
             {model: opened[model].leaves for model in experts},
             method=method,
             rules=all_alike,
@@ -314,9 +327,10 @@ def _mergekit(directory: Path, name: str, cores: int) -> Callable[[Path], None]:
     from loong_jax.bench import mergekit_torch
 
     _, _, method, parameters = METHODS[name]
-    models = [directory / model for model in (EXPERTS[:2] if name == "slerp" else EXPERTS)]
-    base = {"slerp": models[0], "linear": None}.get(name, directory / "base")
-    weight = None if name == "slerp" else 1.0
+    models = [directory / model for model in _experts(name)]
+    base = None if name in BASELESS else directory / "base"
+    base = models[0] if name == "slerp" else base  # as mergekit's asks for one of the two
+    weight = None if name in UNWEIGHTED else 1.0
     return mergekit_torch.merger(
         method, parameters, models=models, base=base, weight=weight, cores=cores
     )

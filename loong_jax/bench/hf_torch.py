@@ -223,9 +223,9 @@ def _layer(tree: Any, index: int) -> Any:
 
 
 def generate(
-    model: Any, prompts: np.ndarray, *, num_new_tokens: int, cache: str
+    model: Any, prompts: np.ndarray, *, new_tokens: int, cache: str
 ) -> tuple[float, np.ndarray]:
-    """Greedy decoding of int32 prompts [B, T]: seconds, and the new tokens [B, num_new_tokens].
+    """Greedy decoding of int32 prompts [B, T]: seconds, and the new tokens [B, new_tokens].
 
     `cache` is "dynamic" or "static".
     """
@@ -233,8 +233,8 @@ def generate(
     arguments: dict[str, Any] = dict(
         attention_mask=torch.ones_like(tokens),
         do_sample=False,
-        min_new_tokens=num_new_tokens,
-        max_new_tokens=num_new_tokens,
+        min_new_tokens=new_tokens,
+        max_new_tokens=new_tokens,
         pad_token_id=0,
         eos_token_id=None,
         use_cache=True,

@@ -4,9 +4,9 @@ All values are JSON: numbers, lists and dicts; None where a quotient has no mean
 zero). Products are summed in float32 over a matrix and in float64 over matrices and leaves.
 """
 
+import concurrent.futures
 import itertools
 import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array
 
 from loong_jax.errors import ConfigError
-from loong_jax.merge import fusion, pieces, tree
+from loong_jax.merge import fusion, pieces, streaming, tree
 from loong_jax.merge.fusion import MergedLeaf
 from loong_jax.merge.methods import measures
 from loong_jax.merge.plan import Experts, Plan
@@ -88,31 +88,30 @@ class Report:
 
 def measure(leaf: MergedLeaf) -> Sums:
     """The sums of one leaf, every expert against every other, piece by piece."""
-    exact = ([np.asarray(row, np.float64) for row in part] for part in _sums_of_pieces(leaf))
-    columns = zip(*exact, strict=True)
-    gram, both, same, cross, rest = (np.sum(column, axis=0) for column in columns)
-    tables = (measures.tables(values, len(leaf.task.experts)) for values in (gram, both, same))
-    gram, both, same = tables
+    num_experts = len(leaf.task.experts)
+    leaves = (leaf.task.base, *leaf.task.experts.values(), tree.on_host(leaf.value))
+    readers = [pieces.PieceReader(one) for one in leaves]
+
+    def sums(at: tuple[int, int]) -> list[np.ndarray]:
+        return _sums(*map(np.asarray, _parts(*(read(*at) for read in readers))))
+
+    with concurrent.futures.ThreadPoolExecutor(streaming.num_threads()) as pool:
+        found = pool.map(sums, pieces.ranges(leaf.value.size, 1))
+        products, both, same = (np.sum(parts, axis=0) for parts in zip(*found, strict=True))
+    gram = measures.tables(products, num_experts + 2)
+    both, same = (measures.tables(values, num_experts) for values in (both, same))
     _, kept, agreed = leaf.counts
     return Sums(
         size=int(leaf.value.size),
-        gram=gram,
-        cross=cross,
-        fused=float(rest[0]),
-        base=float(rest[1]),
+        gram=gram[:-2, :-2],
+        cross=gram[:-2, -2],
+        fused=float(gram[-2, -2]),
+        base=float(gram[-1, -1]),
         same=same,
         both=both,
         kept=kept,
         erased=kept - agreed,
     )
-
-
-def _sums_of_pieces(leaf: MergedLeaf) -> Iterator[tuple[Array, ...]]:
-    leaves = (leaf.task.base, tree.on_host(leaf.value), *leaf.task.experts.values())
-    readers = [pieces.reader(one) for one in leaves]
-    for at in pieces.ranges(leaf.value.size, 1):
-        base, value, *experts = (pieces.padded(read(*at)) for read in readers)
-        yield _sums(base, tuple(experts), value)
 
 
 def describe(sums: Sums, plan: Plan) -> dict[str, Any]:
@@ -143,26 +142,31 @@ def describe(sums: Sums, plan: Plan) -> dict[str, Any]:
 
 
 @jax.jit
-def _sums(
-    base: Array, experts: tuple[Array, ...], fused: Array
-) -> tuple[Array, Array, Array, Array, Array]:
-    """Sums of a piece: d_i . d_j, both moved and moved alike by pair; m . d_i; m . m and b . b."""
+def _parts(base: Array, *models: Array) -> tuple[Array, Array]:
+    """The deltas of the models and the base, one row each; and of every model but the last, bool
+    [2, n]: entries that it raised, and that it lowered."""
     start = base.astype(jnp.float32)
-    deltas = [expert.astype(jnp.float32) - start for expert in experts]
-    signs = [jnp.sign(delta) for delta in deltas]
-    step = fused.astype(jnp.float32) - start
+    deltas = [model.astype(jnp.float32) - start for model in models]
+    moves = [jnp.stack([delta > 0, delta < 0]) for delta in deltas[:-1]]
+    return jnp.stack([*deltas, start]), jnp.stack(moves)
 
-    def over_pairs(rows: list[Array], combine: Any, dtype: Any) -> Array:
-        pairs = itertools.combinations_with_replacement(rows, 2)
-        return jnp.stack([jnp.sum(combine(x, y), dtype=dtype) for x, y in pairs])
 
-    return (
-        over_pairs(deltas, lambda x, y: x * y, jnp.float32),
-        over_pairs(signs, lambda x, y: x * y != 0, jnp.int32),
-        over_pairs(signs, lambda x, y: x * y > 0, jnp.int32),
-        jnp.stack([jnp.sum(step * delta) for delta in deltas]),
-        jnp.stack([jnp.sum(jnp.square(x)) for x in (step, start)]),
-    )
+def _sums(rows: np.ndarray, moves: np.ndarray) -> list[np.ndarray]:
+    """By pair, float64: dot products of rows; entries that both experts move; and move alike.
+
+    By numpy, whose dot products and counts of bits take a fifth of the time of XLA's on a CPU.
+    """
+
+    def over_pairs(combine: Any, values: np.ndarray) -> np.ndarray:
+        pairs = itertools.combinations_with_replacement(values, 2)
+        return np.array([combine(x, y) for x, y in pairs], np.float64)
+
+    def in_common(x: np.ndarray, y: np.ndarray) -> int:
+        return int(np.bitwise_count(x & y).sum())
+
+    bits = np.packbits(moves, axis=-1).view(np.uint64)
+    moved = bits[:, 0] | bits[:, 1]
+    return [over_pairs(np.dot, rows), over_pairs(in_common, moved), over_pairs(in_common, bits)]
 
 
 def _add(left: Sums, right: Sums) -> Sums:

@@ -3,20 +3,21 @@
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from loong_jax.models.parameters import Weights
 from loong_jax.models.products import project, project_weight_first, together_going_back
 from loong_jax.sharding import ShardingRules, varying_alike
 
 Cache = TypeVar("Cache", bound=tuple)  # a named tuple of arrays
+LogitsOf: TypeAlias = Callable[[Float[Array, "F N D"]], Float[Array, "F N V"]]
 Make = Callable[..., nnx.Module]  # (rngs=, rules=) -> a model
 
 
@@ -35,7 +36,7 @@ def abstract(make: Make, rules: ShardingRules | None) -> tuple[nnx.GraphDef, Wei
         model = jax.eval_shape(lambda: make(rngs=nnx.Rngs(jax.random.key(0)), rules=rules))
     graphdef, weights = _split(model)
 
-    def on_devices(leaf):
+    def on_devices(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         """The sharding that an abstract mesh gave a leaf, on the devices of the mesh."""
         sharding = rules.mesh and NamedSharding(rules.mesh, leaf.sharding.spec)
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
@@ -81,47 +82,77 @@ def logits(
 
 def logits_for(
     head: Float[Array, "D V"], num_tokens: int, rules: ShardingRules, dtype: DTypeLike
-) -> Callable[[Float[Array, "F N D"]], Float[Array, "F N V"]]:
+) -> LogitsOf:
     """As `logits`, for some at a time of so many states; `dtype` is that of all of them.
 
-    Instead of a head with more words than there are tokens, these are gathered: the head is cut
-    along V once, and a device makes logits of its own words for all, which then lie so.
+    Where a group of devices has fewer tokens than there are words, it gathers these instead of the
+    head: the head is cut along V once, and a device makes the logits of its own words for all
+    tokens of its group. Logits then lie so.
     """
-    rows = [axis for axis in rules.axes("act_batch") if rules.size(axis) > 1]
-    moved = rules.gathered_over("vocab_embed", "vocab")
-    over = tuple(itertools.dropwhile(lambda axis: axis not in moved, rows))
-    kept = tuple(rows[: len(rows) - len(over)])
-    words = (*(a for a in rules.cutting().axes("vocab") if a not in (*moved, *over)), *over)
-    num_gathered = num_tokens // math.prod(map(rules.size, kept))
-    is_fewer = num_gathered < head.shape[1] and over
-    if rules.mesh is None or not is_fewer or head.shape[1] % math.prod(map(rules.size, words)):
+    num_words, axes = head.shape[1], _TokensToWords.of(rules)
+    num_gathered = num_tokens // math.prod(map(rules.size, axes.apart))
+    is_fewer = axes.gathered and num_gathered < num_words
+    if rules.mesh is None or not is_fewer or num_words % math.prod(map(rules.size, axes.words)):
         return lambda hidden: logits(hidden, head.astype(dtype), rules)
-    of_head, cut = PartitionSpec(None, words), head.astype(dtype)
-    for part in ([a for a in words if a in moved or a not in over], words):  # XLA knows each step
-        where = NamedSharding(rules.mesh, PartitionSpec(None, tuple(part)))
-        cut = jax.sharding.reshard(cut, where)
-    cut = cut.astype(head.dtype)  # gradients of all calls are added up before they are rounded
+    own_words = head.astype(dtype)
+    for over in (axes.words_before, axes.words):  # each is a step that XLA knows
+        cut = NamedSharding(rules.mesh, PartitionSpec(None, over))
+        own_words = jax.sharding.reshard(own_words, cut)
+    # wide again, for the gradients of all calls are added up before they are rounded
+    own_words = own_words.astype(head.dtype)
 
-    def on_one_device(hidden, head):
-        hidden, head = varying_alike((hidden, head))
-        tokens = jax.lax.all_gather(hidden, over, tiled=True)
-        return project_weight_first(tokens, head, out_dtype=jnp.float32)
+    def on_one_device(
+        hidden: Float[Array, "own N D"], words: Float[Array, "D v"]
+    ) -> Float[Array, "gathered N v"]:
+        hidden, words = varying_alike((hidden, words))
+        hidden = jax.lax.all_gather(hidden, axes.gathered, tiled=True)
+        return project_weight_first(hidden, words, out_dtype=jnp.float32)
 
-    of_states = NamedSharding(rules.mesh, PartitionSpec(tuple(rows)))
+    rows = NamedSharding(rules.mesh, PartitionSpec((*axes.apart, *axes.gathered)))
     on_mesh = rules.shard_map(
         on_one_device,
-        in_specs=(of_states.spec, of_head),
-        out_specs=PartitionSpec(kept, None, words),
+        in_specs=(rows.spec, PartitionSpec(None, axes.words)),
+        out_specs=PartitionSpec(axes.apart, None, axes.words),
     )
 
-    def of_some(hidden):
-        hidden = jax.sharding.reshard(hidden, of_states)
-        return on_mesh(hidden, cut.astype(dtype))
+    def of_some(hidden: Float[Array, "F N D"]) -> Float[Array, "F N V"]:
+        return on_mesh(jax.sharding.reshard(hidden, rows), own_words.astype(dtype))
 
     return of_some
 
 
-Cut = tuple[Any, ...]  # the weights of each layer
+class _TokensToWords(NamedTuple):
+    """Mesh axes of the tokens and the words where tokens are gathered instead of the head."""
+
+    apart: tuple[str, ...]  # tokens stay cut over these, a group of devices from the next
+    gathered: tuple[str, ...]  # over which a group gathers its tokens; none: it cannot
+    words: tuple[str, ...]  # over which the head is cut along V
+    words_before: tuple[str, ...]  # those of `words` over which it lies in parts anyway
+
+    @classmethod
+    def of(cls, rules: ShardingRules) -> "_TokensToWords":
+        """Tokens are gathered over the axes over which the head would be, and over those that cut
+        rows after them: what is gathered is then in the order of the rows.
+        """
+        of_rows = tuple(axis for axis in rules.axes("act_batch") if rules.size(axis) > 1)
+        of_head = rules.gathered_over("vocab_embed", "vocab")
+        gathered = tuple(itertools.dropwhile(lambda axis: axis not in of_head, of_rows))
+        of_words = rules.cutting().axes("vocab")
+        staying = tuple(axis for axis in of_words if axis not in (*of_head, *gathered))
+        return cls(
+            apart=of_rows[: len(of_rows) - len(gathered)],
+            gathered=gathered,
+            words=(*staying, *gathered),
+            words_before=(*staying, *(axis for axis in gathered if axis in of_head)),
+        )
+
+
+Carry = TypeVar("Carry")
+Out = TypeVar("Out")  # what a step returns beside the carry
+LayerWeights: TypeAlias = nnx.State
+Cut: TypeAlias = tuple[LayerWeights, ...]
+Step: TypeAlias = Callable[[Carry, LayerWeights, Int[Array, ""]], tuple[Carry, Out]]
+Body: TypeAlias = Callable[[Carry, tuple[LayerWeights, Int[Array, ""]]], tuple[Carry, Out]]
 
 
 def cut(layers: nnx.Module, num_layers: int) -> Cut:
@@ -133,15 +164,15 @@ def cut(layers: nnx.Module, num_layers: int) -> Cut:
 
 
 def scan(
-    step: Callable[[Any, Any, Int[Array, ""]], tuple[Any, Any]],
-    carry: Any,
-    stacked: Any,
+    step: Step[Carry, Out],
+    carry: Carry,
+    stacked: LayerWeights,
     num_layers: int,
     *,
     cut: Cut | None = None,
-    remat: Callable[[Any], Any] = lambda body: body,
+    remat: Callable[[Body[Carry, Out]], Body[Carry, Out]] = lambda body: body,
     unroll: bool = False,
-) -> tuple[Any, Any]:
+) -> tuple[Carry, Out]:
     """`step(carry, weights, index)` over the layers: the last carry, and what steps return.
 
     Over the weights that are `cut` apart, if they are. `remat` wraps the step for going back.
@@ -180,14 +211,19 @@ def segments_of(
     return segment_ids if mask is None else jnp.where(mask, segment_ids, 0)
 
 
-def from_first(cache: Any, mask: Bool[Array, "B T"], rules: ShardingRules) -> Any:
+def from_first(
+    cache: Cache,
+    mask: Bool[Array, "B T"],
+    shift: Callable[[Cache, Int[Array, "B"], ShardingRules], Cache],
+    rules: ShardingRules,
+) -> Cache:
     """A filled cache without the padding on its left: entry 0 is the first token of a sequence."""
     first_B = jnp.argmax(rules.place(mask, "act_batch", "act_keys"), axis=1)
     return jax.lax.cond(
         jnp.any(first_B > 0),
-        lambda filled: filled.shift(first_B, rules),
+        lambda filled: shift(filled, first_B, rules),
         lambda filled: filled,
-        cache.place(rules),
+        cache,
     )
 
 
@@ -199,9 +235,11 @@ def shifted(
     Of a cache of arrays [*, *, B, S, *], whose logical axes are `axes`.
     """
 
-    def move(entries, by_B):
+    def move(
+        entries: Shaped[Array, "_ _ B S _"], by: Int[Array, "B"]
+    ) -> Shaped[Array, "_ _ B S _"]:
         capacity = entries.shape[3]
-        at_BS = (by_B[:, None] + jnp.arange(capacity)[None]) % capacity
+        at_BS = (by[:, None] + jnp.arange(capacity)[None]) % capacity
         return jnp.take_along_axis(entries, at_BS[None, None, :, :, None], axis=3)
 
     batch, whole = rules.partition("act_batch"), rules.partition(*axes)
@@ -209,7 +247,26 @@ def shifted(
     return type(cache)(*(local(entries, by) for entries in cache))
 
 
-def layers_cut(model: Any) -> Any:
+@runtime_checkable
+class Layered(Protocol):
+    """A decoder with all its layers in one stack."""
+
+    cut: Cut | None  # the weights of each layer, where `layers_cut` has been called
+
+    @property
+    def config(self) -> Any: ...
+
+    @property
+    def rules(self) -> ShardingRules: ...
+
+    @property
+    def layers(self) -> nnx.Module: ...
+
+
+Model = TypeVar("Model", bound=Layered)
+
+
+def layers_cut(model: Model) -> Model:
     """The same function, to be called many times by one program, as decoding does.
 
     On CPU and GPU a loop over stacked layers copies the weights of every layer out of the stack

@@ -51,7 +51,7 @@ class DenseFFN(parameters.Gathering, nnx.Module):
         # for a CPU it is less work to make the hidden layer again than to keep its parts
         gated = jax.checkpoint(_gated) if is_alone and self.rules.platform == "cpu" else _gated
 
-        def at_once(x):
+        def at_once(x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
             gathered = self.rules.gather_tokens(x, "ffn")
             gate_BTF = checkpoint_name(project(gathered, gate_DF), kept_as)
             up_BTF = checkpoint_name(project(gathered, up_DF), kept_as)

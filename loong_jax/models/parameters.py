@@ -7,7 +7,9 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
+from jax.sharding import NamedSharding
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
@@ -42,7 +44,13 @@ def kernel(
     return nnx.Param(value, out_sharding=spec, eager_sharding=False)
 
 
-def _normal(key, deviation, shape, dtype, spec):
+def _normal(
+    key: Array,
+    deviation: float,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    spec: NamedSharding | None,
+) -> Float[Array, "..."]:
     """A flat draw gives the same numbers as a shaped one and compiles several times faster."""
     if spec is None:
         return _draw(key, deviation, (math.prod(shape),), dtype, None).reshape(shape)
@@ -50,7 +58,13 @@ def _normal(key, deviation, shape, dtype, spec):
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4))
-def _draw(key, deviation, shape, dtype, spec):
+def _draw(
+    key: Array,
+    deviation: Float[Array, ""],
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    spec: NamedSharding | None,
+) -> Float[Array, "..."]:
     drawn = jax.random.normal(key, shape, jnp.float32, out_sharding=spec)
     return (drawn * deviation).astype(dtype)
 

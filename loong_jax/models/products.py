@@ -1,14 +1,18 @@
 """Products with dense weights, norms, and chunks that let a CPU core work out of its cache."""
 
+import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar, TypeVarTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
+
+Trees = TypeVarTuple("Trees")
+Made = TypeVar("Made")
 
 
 def project(
@@ -44,7 +48,12 @@ def project(
 
 
 def project_weight_first(
-    x: Float[Array, "..."], weight: Float[Array, "..."], **how: Any
+    x: Float[Array, "..."],
+    weight: Float[Array, "..."],
+    *,
+    num_contracted: int = 1,
+    out_sharding: NamedSharding | None = None,
+    out_dtype: DTypeLike | None = None,
 ) -> Float[Array, "..."]:
     """`project`, whose backward pass makes the weight's gradient first, and then that of `x`.
 
@@ -52,21 +61,24 @@ def project_weight_first(
     output, in the dtype of `x`.
     """
 
-    def backward(saved, grad):
+    product = functools.partial(project, num_contracted=num_contracted, out_sharding=out_sharding)
+
+    def backward(
+        saved: tuple[Float[Array, "..."], Float[Array, "..."]], grad: Float[Array, "..."]
+    ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
         x, weight = saved
         grad = grad.astype(x.dtype)
-        how_back: dict[str, Any] = how | {"out_dtype": None}
-        _, of_weight = jax.vjp(lambda weight: project(x, weight, **how_back), weight)
-        _, of_x = jax.vjp(lambda x: project(x, weight, **how_back), x)
+        _, of_weight = jax.vjp(lambda weight: product(x, weight), weight)
+        _, of_x = jax.vjp(lambda x: product(x, weight), x)
         (grad_weight,), grad = jax.lax.optimization_barrier((of_weight(grad), grad))
         return *of_x(grad), grad_weight
 
-    function = jax.custom_vjp(lambda x, weight: project(x, weight, **how))
+    function = jax.custom_vjp(lambda x, weight: product(x, weight, out_dtype=out_dtype))
     function.defvjp(lambda *operands: (function(*operands), operands), backward)
     return function(x, weight)
 
 
-def together_going_back(*things: Any) -> tuple[Any, ...]:
+def together_going_back(*things: *Trees) -> tuple[*Trees]:
     """Trees of arrays as they are, with an optimization barrier over their gradients."""
     function = jax.custom_vjp(lambda *things: things)
     function.defvjp(
@@ -99,13 +111,13 @@ def product_of_blocks(
 
 
 def in_chunks(
-    function: Callable[..., Any],
+    function: Callable[..., Made],
     arrays: tuple[Array, ...],
     rows: int | None,
     *,
     axis: int = 0,
     recompute: bool = True,
-) -> Any:
+) -> Made:
     """`function(*arrays)`, some rows along `axis` at a time, recomputed when going back.
 
     `function` must treat rows alike and return arrays that have them along the same axis. With
@@ -125,12 +137,12 @@ def in_chunks(
         return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=axis), *parts)
     whole = num_rows - num_rows % rows
 
-    def cut(a):
+    def cut(a: Shaped[Array, "..."]) -> Shaped[Array, "chunks ..."]:
         first = jax.lax.slice_in_dim(a, 0, whole, axis=axis)
         chunks = first.reshape(*a.shape[:axis], -1, rows, *a.shape[axis + 1 :])
         return jnp.moveaxis(chunks, axis, 0)
 
-    def join(a):
+    def join(a: Shaped[Array, "chunks ..."]) -> Shaped[Array, "..."]:
         joined = jnp.moveaxis(a, 0, axis)
         return joined.reshape(*joined.shape[:axis], whole, *joined.shape[axis + 2 :])
 

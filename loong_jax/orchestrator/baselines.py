@@ -56,13 +56,13 @@ class TailBatchingPolicy:
     """
 
     groups_per_step: int  # P
-    over_provision: float = 0.25  # groups started beyond P in a short round, in batches
+    max_ahead: float = 1.25  # groups started in a short round, in batches of P
 
     mixes_versions = False
     needs = ()
 
     def __post_init__(self):
-        check_policy(self, self.over_provision)
+        check_policy(self, self.max_ahead)
 
     @property
     def max_staleness(self) -> int:
@@ -87,8 +87,8 @@ class TailBatchingPolicy:
         if missing > 0:
             if not view.tickets and view.source.num_deferred >= self.groups_per_step:
                 return [Issue(missing, view.newest_version, deferred=True)]
-            extra = 0 if view.tickets else int(self.over_provision * self.groups_per_step)
-            return [Issue(missing + extra, view.newest_version)]
+            started = int(self.max_ahead * self.groups_per_step)
+            return [Issue(missing if view.tickets else started, view.newest_version)]
         return dora.dispatch(view)
 
 
@@ -149,14 +149,14 @@ class PartialRolloutPolicy:
 
     groups_per_step: int  # P
     max_staleness: int = 2  # S, in steps
-    over_provision: float = 0.5  # groups in flight beyond P, in batches
+    max_ahead: float = 1.5  # groups in flight, in batches of P
     keep_cache: bool = False  # False: interrupted responses are prefilled again; True: stale cache
 
     mixes_versions = True
     needs = (SwapsWeights,)
 
     def __post_init__(self):
-        check_policy(self, self.over_provision)
+        check_policy(self, self.max_ahead)
 
     def decide(self, view: Ledger, now: float) -> list[Action]:
         del now
@@ -174,7 +174,7 @@ class PartialRolloutPolicy:
             view, view.newest_version, keep_cache=self.keep_cache
         ):
             return actions
-        return admit_and_dispatch(view, self, self.over_provision)
+        return admit_and_dispatch(view, self, self.max_ahead)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -187,13 +187,13 @@ class DropAndReplacePolicy:
 
     groups_per_step: int  # P
     max_staleness: int = 2  # S, in steps
-    over_provision: float = 0.5  # groups in flight beyond P, in batches
+    max_ahead: float = 1.5  # groups in flight, in batches of P
 
     mixes_versions = False
     needs = ()
 
     def __post_init__(self):
-        check_policy(self, self.over_provision)
+        check_policy(self, self.max_ahead)
 
     def decide(self, view: Ledger, now: float) -> list[Action]:
         del now
@@ -213,15 +213,15 @@ class DropAndReplacePolicy:
             return [EndStale(old, "drop")]
         if actions := lend_all(view) + assign_empty(view, view.newest_version):
             return actions
-        return admit_and_dispatch(view, self, self.over_provision)
+        return admit_and_dispatch(view, self, self.max_ahead)
 
 
-def admit_and_dispatch(view: Ledger, policy: Policy, over_provision: float) -> list[Action]:
-    """Keeps (1 + over_provision) P groups in flight under the newest version."""
+def admit_and_dispatch(view: Ledger, policy: Policy, max_ahead: float) -> list[Action]:
+    """Keeps `max_ahead` times P groups in flight under the newest version."""
     newest = view.newest_version
     in_flight = view.tickets.count(*UNFINISHED)
     count = min(
-        int((1 + over_provision) * policy.groups_per_step) - in_flight,
+        int(max_ahead * policy.groups_per_step) - in_flight,
         dora.room_for(view, policy, newest),
         dora.num_free(view, newest),
     )

@@ -26,12 +26,11 @@ from loong_jax.orchestrator.protocols import (
     ScoresEverywhere,
     SwapsWeights,
     TrainerGroup,
-    VerifierPool,
     Versions,
 )
 from loong_jax.problems.verdict import Verdict
 from loong_jax.rollout.records import Group
-from loong_jax.verifiers.pool import VerifierRequest
+from loong_jax.verifiers.pool import VerifierPool, VerifierRequest
 
 Ability = TypeVar("Ability")
 VERIFIER_LOST = ("worker lost", "pool closed")  # reasons that say nothing about the answer

@@ -76,16 +76,16 @@ def stalled(ledger: Ledger, timeout_s: float) -> RunStalled:
     )
 
 
-def are_solved(ledger: Ledger, saturated_after: int) -> bool:
+def are_solved(ledger: Ledger, solved_after: int) -> bool:
     """True where so many tickets taught nothing since the last step, nearly all of them solved."""
     return (
-        ledger.num_fruitless >= saturated_after
+        ledger.num_fruitless >= solved_after
         and ledger.num_solved >= SATURATED_SHARE * ledger.num_fruitless
         and ledger.trainer in ("idle", "scoring")
     )
 
 
-def refuse_fruitless(ledger: Ledger, max_failed: int, max_fruitless: int) -> None:
+def refuse_fruitless(ledger: Ledger, max_failed: int, max_tickets_per_step: int) -> None:
     """Raises where so many tickets since the last step failed, or taught nothing."""
     since = f"since step {ledger.step}"
     said = f"Ends so far: {dict(ledger.ends)}. Look at the verdicts in rollouts/"
@@ -95,7 +95,7 @@ def refuse_fruitless(ledger: Ledger, max_failed: int, max_fruitless: int) -> Non
             f"failed_tickets allows. {said}: their reasons say what the verifier misses. Responses "
             "that were all cut off at the limit of tokens cannot be graded either: then raise it."
         )
-    if ledger.num_fruitless >= max_fruitless:
+    if ledger.num_fruitless >= max_tickets_per_step:
         raise RunStalled(
             f"{ledger.num_fruitless} tickets in a row {since} could not train. {said}. All groups "
             "are all right or all wrong, or the verifier fails: choose other levels, or a larger "

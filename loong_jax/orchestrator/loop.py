@@ -41,7 +41,6 @@ from loong_jax.orchestrator.protocols import (
     ReportsPressure,
     RunLog,
     TrainerGroup,
-    VerifierPool,
     Versions,
 )
 from loong_jax.orchestrator.tickets import TicketSource
@@ -49,6 +48,7 @@ from loong_jax.rl import events as rl_events
 from loong_jax.rollout import records
 from loong_jax.rollout.records import Group, Ticket
 from loong_jax.rollout.reuse import GroupReuse
+from loong_jax.verifiers.pool import VerifierPool
 
 logger = logging.getLogger(__name__)
 
@@ -57,16 +57,16 @@ Event = TypeVar("Event")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopSettings:
-    total_steps: int
+    num_steps: int
     scheduler: Policy
     checkpoint_every: int = 10  # steps; the last step is always saved
     verdict_deadline_s: float = 20.0
     stall_timeout_s: float = 300.0  # without any event; compiling counts as silence
     faults: FaultBudget = FaultBudget()
     max_tickets_per_step: int = 5000  # judged without a step in between: nothing is learnt then
-    saturated_after: int = 200  # such tickets, nearly all of them solved: nothing is left to learn
+    solved_after: int = 200  # such tickets, nearly all of them solved: nothing is left to learn
     reuse: GroupReuse = GroupReuse()  # of groups that were trained before
-    reuse_seed: int = 0
+    seed: int = 0  # of reuse
 
 
 class Orchestrator:
@@ -107,8 +107,8 @@ class Orchestrator:
             max_staleness=scheduler.max_staleness,
             mixes_versions=scheduler.mixes_versions,
             reuse=settings.reuse,
-            seed=settings.reuse_seed,
-            total_steps=settings.total_steps,
+            seed=settings.seed,
+            total_steps=settings.num_steps,
             issue_limit=scheduler.groups_per_step * (1 + scheduler.max_staleness),
         )
         self.cancelled_at_end: tuple[Ticket, ...] = ()  # interrupted by the end of the run
@@ -153,7 +153,7 @@ class Orchestrator:
         replayed = journal.replay(self.ledger, self.journal, found, self.grade)
         if control is not None or found:
             self._replayed = replayed
-        self.ledger.total_steps = self.settings.total_steps
+        self.ledger.total_steps = self.settings.num_steps
 
     def snapshot(self) -> dict[str, Any]:
         """All that decides how the run goes on, taken between two events."""
@@ -341,7 +341,7 @@ class Orchestrator:
         settings = self.settings
         if disposition == "keep":
             return
-        if faults.are_solved(self.ledger, settings.saturated_after):
+        if faults.are_solved(self.ledger, settings.solved_after):
             logger.info("step %d: the problems are solved; the run ends here", self.ledger.step)
             self.commit(changes.RunEnds(self.ledger.step))
             return

@@ -6,13 +6,11 @@ waits for work to be done: they return at once and report through `emit`, from t
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any, Protocol, runtime_checkable
 
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator.changes import Action
 from loong_jax.orchestrator.ledger import Ledger
-from loong_jax.problems.verdict import Verdict
 from loong_jax.rl.rewards import Disposition
 from loong_jax.rollout.records import Emit, Group, Ticket
 
@@ -62,7 +60,7 @@ def refuse_unable(policy: Policy, replicas: type, *, where: str) -> None:
             )
 
 
-def check_policy(policy: Policy, over_provision: float = 0.0) -> None:
+def check_policy(policy: Policy, max_ahead: float = 1.0) -> None:
     """Raises ConfigError for settings under which nothing could be trained."""
     if policy.groups_per_step < 1:
         raise ConfigError(
@@ -73,10 +71,10 @@ def check_policy(policy: Policy, over_provision: float = 0.0) -> None:
         raise ConfigError(
             f"max_staleness={policy.max_staleness} must be >= 0. Use 0 for on-policy training."
         )
-    if not 0 <= over_provision < math.inf:
+    if not 1 <= max_ahead < math.inf:
         raise ConfigError(
-            f"over_provision={over_provision} must be >= 0 and finite: 0.25 keeps a quarter of a "
-            "batch more in flight than a step trains on."
+            f"max_ahead={max_ahead} must be >= 1 and finite: 1.25 keeps a quarter of a batch more "
+            "in flight than a step trains on."
         )
 
 
@@ -184,13 +182,6 @@ class TrainerGroup(Protocol):
         `Saved` follows once it stands.
         """
         ...
-
-    def close(self, timeout_s: float) -> None: ...
-
-
-@runtime_checkable
-class VerifierPool(Protocol):
-    def submit(self, requests: Sequence[Any]) -> list[Future[Verdict]]: ...
 
     def close(self, timeout_s: float) -> None: ...
 

@@ -6,12 +6,12 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import rich.console
 import tyro
 
-from loong_jax import options
+from loong_jax import configs, options
 from loong_jax.errors import ConfigError
 from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe import exchange
@@ -42,7 +42,8 @@ class PlanOptions:
     # a config's fields, or a directory: published weights, or what import-hf made
     model: tyro.conf.Positional[str]
     topology: str  # v5e:4x4, v5p:4x4x8, v6e:8x8, tpu7x:4x4x4, or '2x v5p:4x4x4'
-    slices: int | None = None  # as many slices, if the topology does not say
+    # if the topology does not say
+    num_slices: Annotated[int | None, tyro.conf.arg(aliases=["--slices"])] = None
     mode: Mode = "train"
     mesh: str | None = None  # expert=32,fsdp=4; without it the best of an analytic model
     batch: int | None = None  # sequences over all devices; default one per device that takes any
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
     chosen = options.parse(PlanOptions, "loong plan", arguments)
     check_sizes(chosen)
     check_meaning(chosen)
-    topology = Topology.parse(chosen.topology, num_slices=chosen.slices)
+    topology = Topology.parse(chosen.topology, num_slices=chosen.num_slices)
     config = make_config(chosen)
     check_outputs(chosen)
     width = None if sys.stdout.isatty() else 130  # a file has no width of its own
@@ -101,7 +102,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def check_sizes(chosen: PlanOptions) -> None:
     """Raises ConfigError where a number that counts something is below 1."""
-    for name in ("slices", "batch", "length", "num_microbatches", "num_steps"):
+    for name in ("num_slices", "batch", "length", "num_microbatches", "num_steps"):
         size = getattr(chosen, name)
         if size is not None and size < 1:
             raise ConfigError(
@@ -218,18 +219,14 @@ def make_request(
     """The request of the options on this mesh, defaults filled in."""
     axes = request.batch_axes(_tensor_cuts(chosen))
     shards = math.prod(mesh[axis] for axis in axes) * chosen.num_microbatches
-    return Request(
-        model=chosen.model,
+    return configs.made_from(
+        Request,
+        chosen,
         config=config,
         topology=topology,
-        mode=chosen.mode,
         mesh=mesh,
         batch=chosen.batch or shards,
         length=_length(chosen),
-        num_microbatches=chosen.num_microbatches,
-        offload_moments=chosen.offload_moments,
-        num_steps=chosen.num_steps,
-        num_drafts=chosen.num_drafts,
         acceptance=chosen.acceptance if chosen.num_drafts else 0.0,
         tensor_cuts=_tensor_cuts(chosen),
         compiler_options=compiler_options.compiler_options(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from loong_jax import configs
+from loong_jax import config_older, configs
 from loong_jax.errors import ConfigError
 from loong_jax.models.dense import SHAPES, DenseConfig
 from loong_jax.models.families import FAMILIES, ModelConfig
@@ -24,7 +24,7 @@ _KINDS = {configs.kind_name(family.config_type): family.config_type for family i
 _NESTED = {  # fields that hold a config, and its kind where there is one only
     "yarn": configs.kind_name(YarnScaling),
     "ngram": configs.kind_name(NgramEmbedding),
-    "mixing": None,
+    "attention": None,
     "exchange": None,
     "rope": None,
 }
@@ -243,19 +243,21 @@ def find_model(name: str) -> ModelConfig:
         dtype = named if named in _DTYPES else "bfloat16"  # as published weights are
         read_config = publication_of(fields).read_config
         return read_config(fields, dtype=dtype, param_dtype=dtype)
-    kind = fields.pop(configs.KIND, configs.kind_name(MoEConfig))
+    kind = fields.setdefault(configs.KIND, configs.kind_name(MoEConfig))
     if kind not in _KINDS:
         known = " or a ".join(_KINDS)
         raise ConfigError(f"{path} holds a {kind}, and a model is a {known}. Name one.")
+    if config_older.older_kind(kind, fields):
+        fields = config_older.convert(kind, fields)
     config_type = _KINDS[kind]
     known = {field.name for field in dataclasses.fields(config_type)}
-    if unknown := sorted(set(fields) - known):
+    if unknown := sorted(set(fields) - known - {configs.KIND}):
         raise ConfigError(
             f"{path} names {', '.join(unknown)}, which {config_type.__name__} has not. Its fields "
             f"are {', '.join(sorted(known))}."
         )
     kinded = {field: _with_kind(field, value, path) for field, value in fields.items()}
-    return configs.from_json({configs.KIND: kind, **kinded})
+    return configs.from_json(kinded)
 
 
 def _file_of(path: Path) -> Path:

@@ -44,7 +44,7 @@ class Topology:
         in_text = int(form["slices"]) if form["slices"] else None
         if in_text and num_slices and in_text != num_slices:
             raise ConfigError(
-                f"topology {text!r} names {in_text} slices and --slices {num_slices}. Give one."
+                f"topology {text!r} names {in_text} slices and --num-slices {num_slices}. Give one."
             )
         for slices in (in_text, num_slices):
             if slices is not None and slices < 1:

@@ -30,6 +30,7 @@ from loong_jax.recipes.stages import (
     Scheduler,
     SftStage,
     Stage,
+    ThinkingStyle,
 )
 from loong_jax.rollout.engine_config import (
     EngineSettings,
@@ -44,7 +45,8 @@ __all__ = [
     "EngineSettings", "EvaluationStage", "FileProblems", "FusionStage", "GeneratedProblems",
     "LocalVerifiers", "MeshSettings", "PackagedProblems", "Placement", "PodSettings",
     "ProblemSource", "ProcessReplicas", "RayReplicas", "RayVerifiers", "Recipe", "RlStage",
-    "SampleStage", "Scheduler", "SftStage", "Stage", "ThreadReplicas", "ToolSettings",
+    "SampleStage", "Scheduler", "SftStage", "Stage", "ThinkingStyle", "ThreadReplicas",
+    "ToolSettings",
     "get_recipe", "own_function",
 ]  # fmt: skip
 

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from loong_jax.models.moe import MoEConfig
-from loong_jax.recipes import MeshSettings, PodSettings, Recipe, SftStage, quickstart
+from loong_jax.recipes import MeshSettings, PodSettings, Recipe, SftStage, ThinkingStyle, quickstart
 from loong_jax.rl.auxiliary import AuxiliaryLosses
 from loong_jax.rl.optimizers import AdamW, WarmupCosine
 
@@ -28,7 +28,7 @@ def pod_sft() -> Recipe:
                 optimizer=_optimizer(peak=3e-3, num_steps=900),
                 rows=32,
                 row_length=216,
-                first_pairs=60_000,
+                thinking=ThinkingStyle(first_pairs=60_000),
             )
         },
     )
@@ -61,6 +61,7 @@ def pod_sft_flash() -> Recipe:
                 optimizer=_optimizer(peak=1e-5, num_steps=1000, eps=1e-16),
                 rows=512,
                 row_length=4096,
+                thinking=ThinkingStyle(),
             )
         },
     )

@@ -18,6 +18,7 @@ from loong_jax.recipes import (
     RlStage,
     SftStage,
     Stage,
+    ThinkingStyle,
 )
 from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant, WarmupCosine
@@ -37,15 +38,14 @@ RL_SCHEDULE, SHORT_SCHEDULE = (WarmupConstant(peak=1e-4, warmup_steps=n) for n i
 CAREFUL, HURRIED = "=", "~"
 NUM_HURRIED_STEPS = 3
 NOISE_SEEDS = range(6)  # noise is a random walk, so one run of it proves little
+MOSTLY_HURRIED = ThinkingStyle(careful_share=0.35)
 COLD_START = SftStage(
     num_steps=900,
     optimizer=AdamW(schedule=SFT_SCHEDULE, weight_decay=0.01),
     rows=15,
     micro_rows=5,  # of so few a CPU keeps the temporaries in its caches
     row_length=76,  # each holds one demonstration: the longest have 75 tokens
-    first_pairs=9500,
-    first_careful_share=0.9,
-    careful_share=0.35,
+    thinking=dataclasses.replace(MOSTLY_HURRIED, first_pairs=9500),
 )
 
 
@@ -141,7 +141,7 @@ def controls() -> Recipe:
     stages["sft_continued"] = dataclasses.replace(
         COLD_START,
         after="sft",
-        first_pairs=0,
+        thinking=MOSTLY_HURRIED,
         num_steps=UNBOUNDED,
         optimizer=AdamW(schedule=WarmupConstant(peak=3e-4, warmup_steps=8), weight_decay=0.01),
         wall_time_of=tuple(EXPERTS),

@@ -16,13 +16,12 @@ from loong_jax.models.moe.balance import BiasController
 from loong_jax.problems.response import ResponseForm
 from loong_jax.recipes.mesh import MeshSettings, PodSettings
 from loong_jax.recipes.problems import ProblemSource
-from loong_jax.recipes.stages import RlStage, SampleStage, SftStage, Stage
+from loong_jax.recipes.stages import PlainName, RlStage, SampleStage, SftStage, Stage
 from loong_jax.remote import AnyPath
 from loong_jax.rollout.agentic.agent import TurnLimits
 from loong_jax.rollout.engine_config import EngineSettings
 from loong_jax.sharding import ShardingRules
 
-PlainName = tyro.conf.arg(name="")  # options of the part are named as if they were the recipe's
 Controls = Mapping[str, Mapping[str, tuple[str, ...]]]
 
 _CUT = (  # sizes of a model, and the axis of a mesh that cuts each
@@ -56,7 +55,7 @@ class ToolSettings:
 
     names: tuple[str, ...]  # of loong_jax.run.texts.TOOLS
     limits: TurnLimits = TurnLimits()
-    max_parked: int = 256  # samples of a replica whose tools run; above it no prompt is begun
+    max_paused: int = 256  # samples of a replica whose tools run; above it no prompt is begun
     max_calls_at_once: int = 16  # of a replica
     describe: bool = False  # in every prompt; False where the cold start teaches what there is
     offers_all: bool = False  # to problems that do not name their tools

@@ -21,6 +21,7 @@ from loong_jax.recipes import (
     Recipe,
     RlStage,
     SftStage,
+    ThinkingStyle,
 )
 from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
@@ -77,7 +78,10 @@ def chat() -> Recipe:
         num_steps=20,
     )
     cold = SftStage(
-        num_steps=6, rows=4, optimizer=AdamW(schedule=WarmupConstant(peak=1e-5), beta2=0.99)
+        num_steps=6,
+        rows=4,
+        optimizer=AdamW(schedule=WarmupConstant(peak=1e-5), beta2=0.99),
+        thinking=ThinkingStyle(),
     )
     trained = dataclasses.replace(made.stages["rl"], after="cold")
     return dataclasses.replace(made, stages={"cold": cold, "rl": trained})

@@ -3,6 +3,9 @@
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Annotated
+
+import tyro
 
 from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.merge import search
@@ -26,6 +29,26 @@ from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.reuse import GroupReuse
 
 START, TEACHER = "start", "teacher"  # stages' names of the weights that a recipe gives
+PlainName = tyro.conf.arg(name="")  # options of the part are named as if they were the whole's
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ThinkingStyle:
+    """The shares of careful and hurried ways of thinking in a cold start; see `quickstart`."""
+
+    first_pairs: int = 0  # demonstrations that teach the skill, mostly in the careful style
+    first_careful_share: float = 0.9
+    careful_share: float = 0.5  # of the demonstrations after them; the others are hurried
+
+    def __post_init__(self):
+        refuse_below(self, 0, "first_pairs")
+        for name in ("first_careful_share", "careful_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name}={getattr(self, name)} is not in [0, 1]. Give a share.")
+
+    def careful_share_at(self, number: int) -> float:
+        """The chance that demonstration `number` is careful."""
+        return self.first_careful_share if number < self.first_pairs else self.careful_share
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,9 +64,8 @@ class SftStage:
     rows: int = 48
     micro_rows: int = 0  # computed at once at most, and their gradients added up; 0: all
     row_length: int = 0  # tokens; 0: what the examples need
-    first_pairs: int = 0  # demonstrations that teach the skill, mostly in the careful style
-    first_careful_share: float = 0.9
-    careful_share: float = 0.5  # of the demonstrations after them; the others are hurried
+    # of solutions of generated problems; None: careful alone
+    thinking: Annotated[ThinkingStyle | None, PlainName] = None
     checkpoint_every: int = 100
     after: str | None = None  # None: from start_from, or fresh weights
     always_runs: bool = True  # False: a cold start, left out where the recipe has start_from
@@ -52,15 +74,12 @@ class SftStage:
 
     def __post_init__(self):
         refuse_below(self, 1, "num_steps", "rows", "checkpoint_every")
-        refuse_below(self, 0, "first_pairs", "micro_rows", "row_length")
+        refuse_below(self, 0, "micro_rows", "row_length")
         if self.epochs is not None and (self.samples_of or not 0 < self.epochs < math.inf):
             raise ConfigError(
                 f"epochs={self.epochs} must be positive, and of examples that are there before the "
                 "run. Use 3, or give num_steps in its place."
             )
-        for name in ("first_careful_share", "careful_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name}={getattr(self, name)} is not in [0, 1]. Give a share.")
 
 
 Scheduler = (

@@ -21,6 +21,7 @@ from loong_jax.recipes import (
     SampleStage,
     SftStage,
     Stage,
+    ThinkingStyle,
     ToolSettings,
     quickstart,
 )
@@ -141,7 +142,8 @@ def agentic_mini() -> Recipe:
 def _small_stages(max_new_tokens: int) -> tuple[SftStage, RlStage]:
     """A cold start and RL after it, for a model of a million parameters."""
     schedule = dataclasses.replace(quickstart.SFT_SCHEDULE, num_steps=600)
-    sft = SftStage(num_steps=600, optimizer=AdamW(schedule=schedule, weight_decay=0.01), rows=8)
+    optimizer = AdamW(schedule=schedule, weight_decay=0.01)
+    sft = SftStage(num_steps=600, optimizer=optimizer, rows=8, thinking=ThinkingStyle())
     rl = RlStage(
         after="sft",
         domains=(),
@@ -218,5 +220,10 @@ def distill() -> Recipe:
         num_problems=1024,
         sampling=SamplingSettings(max_new_tokens=quickstart.MAX_NEW_TOKENS),
     )
-    sft = dataclasses.replace(quickstart.COLD_START, first_pairs=0, samples_of="samples", **PACKED)
+    sft = dataclasses.replace(
+        quickstart.COLD_START,
+        thinking=quickstart.MOSTLY_HURRIED,
+        samples_of="samples",
+        **PACKED,
+    )
     return _of_quickstart("distill", {"samples": samples, "sft": sft})

@@ -30,7 +30,7 @@ class Progress:
     """Shows the stages of a pipeline; use as a context manager.
 
         with Progress(["sft", "rl"]) as progress:
-            progress.start("sft", total_steps=300)
+            progress.start("sft", num_steps=300)
             progress.step(1, metrics)
             progress.finish("sft", "pass@1 stem 31 %")
 
@@ -71,18 +71,18 @@ class Progress:
             self._live.stop()
             self._live = None
 
-    def start(self, stage: str, *, total_steps: int | None, first_step: int = 0) -> None:
+    def start(self, stage: str, *, num_steps: int | None, first_step: int = 0) -> None:
         """`first_step` is where a resumed stage goes on.
 
-        `total_steps` is None where something else than a number of steps ends the stage.
+        `num_steps` is None where something else than a number of steps ends the stage.
         """
         self._current = stage
         row = self._stages[stage] = _Stage()
-        row.status, row.total, row.step = "running", total_steps, first_step
+        row.status, row.total, row.step = "running", num_steps, first_step
         row.started_s = self._clock()
         parts = [
             "starts",
-            *([f"{total_steps} steps"] if total_steps is not None else []),
+            *([f"{num_steps} steps"] if num_steps is not None else []),
             *([f"resumed at {first_step}"] if first_step else []),
         ]
         self._line(f"{stage}: {', '.join(parts)}")

@@ -1,15 +1,15 @@
 """A window of a stage's timeline: what each replica, the verifiers and the trainer were doing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
 
 from loong_jax.report import overlap, theme
+from loong_jax.report.overlap import Event
 from loong_jax.report.theme import PAGE
 
-Event = Mapping[str, Any]
 COLORS = "viridis"  # by policy version
 SCORE_COLOR, PUBLISH_COLOR, VERIFY_COLOR = "#9aa5b1", "#c44e80", "#9aa5b1"
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.errors import ConfigError
 from loong_jax.models.moe import balance, mtp
@@ -116,7 +116,11 @@ def draft_loss(
 
     logits_of = model.logits_for(token_FN.size)
 
-    def of_states(own_FnD, drafting_FnD, token_Fn):
+    def of_states(
+        own_FnD: Float[Array, "F n D"],
+        drafting_FnD: Float[Array, "F n D"],
+        token_Fn: Int[Array, "F n"],
+    ) -> tuple[Float[Array, "F n"], Bool[Array, "F n"]]:
         logits_FnV = logits_of(drafting_FnD)
         own_FnV = logits_of(jax.lax.stop_gradient(own_FnD))
         home_Fn, token_Fn = token_Fn, place_like(token_Fn, logits_FnV)
@@ -149,7 +153,7 @@ def routing_metrics(
     if losses.balance is None:
         return metrics
 
-    def shifted(score_shift):
+    def shifted(score_shift: Float[Array, "L A"]) -> tuple[Float[Array, ""], ModelOutput]:
         output = run(score_shift)
         return loss(output), output
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,20 +26,7 @@ from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rl.trainer import TrainState
 from loong_jax.rollout import codec, records
 from loong_jax.rollout.records import Emit, Group, Rollout
-
-
-@runtime_checkable
-class Versions(Protocol):
-    """The part of the version store that a trainer uses; see `loong_jax.rollout.versions`."""
-
-    def put(self, version: int, weights: Weights) -> Any: ...
-
-    def get(self, version: int) -> Weights: ...
-
-    def acquire(self, version: int, holder: str) -> Any: ...
-
-    def release(self, version: int, holder: str) -> Any: ...
-
+from loong_jax.rollout.versions import VersionStore
 
 Command = tuple[str, Callable[[], Any]]  # its name, and what makes its event
 
@@ -73,7 +60,7 @@ class LocalTrainer:
         model: PolicyModel,
         settings: TrainerSettings,
         state: TrainState,
-        versions: Versions,
+        versions: VersionStore,
         checkpoints: Path | str,
         reference: Weights | None = None,
         frozen: Any = (),

@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.data.packing import Predicted
+from loong_jax.models.decoder import LogitsOf
 from loong_jax.models.products import in_chunks
 from loong_jax.sharding import by_rows, place_like
 
@@ -20,7 +21,7 @@ CHUNK_LOGITS = 2**26  # so many are made at a time on a device, and again on the
 
 
 def listed_logprobs(
-    logits: Callable[[int], Callable[[Array], Array]],
+    logits: Callable[[int], LogitsOf],
     hidden: Float[Array, "B T D"],
     tokens: Int[Array, "B T"],
     segment_ids: Int[Array, "B T"],
@@ -34,13 +35,15 @@ def listed_logprobs(
     gradient.
     """
 
-    def of_states(hidden_FnD, token_Fn):
+    def of_states(
+        hidden_FnD: Float[Array, "F n D"], token_Fn: Int[Array, "F n"]
+    ) -> tuple[Float[Array, "F n"], Float[Array, "F n"]]:
         logits_FnV = logits_of(hidden_FnD).astype(jnp.float32) / temperature
         home_Fn, token_Fn = token_Fn, place_like(token_Fn, logits_FnV)
         total_Fn = jax.nn.logsumexp(logits_FnV, axis=-1)
         entropy_Fn = entropy_of(*jax.lax.stop_gradient((logits_FnV, total_Fn)))
-        found = at(logits_FnV, token_Fn) - total_Fn, entropy_Fn
-        return tuple(place_like(a, home_Fn) for a in found)
+        logprob_Fn = at(logits_FnV, token_Fn) - total_Fn
+        return place_like(logprob_Fn, home_Fn), place_like(entropy_Fn, home_Fn)
 
     place, source = predicted or all_of(tokens)
     hidden_FND, token_FN = by_rows(listed, hidden, tokens, place, source)
@@ -63,7 +66,7 @@ def all_of(tokens: Int[Array, "B T"]) -> Predicted:
 
 
 def chunk_rows(
-    logits_of: Callable[[Array], Array], hidden: Float[Array, "F N D"], tokens: Int[Array, "B T"]
+    logits_of: LogitsOf, hidden: Float[Array, "F N D"], tokens: Int[Array, "B T"]
 ) -> tuple[int, bool]:
     """Rows of a list of some of `tokens` whose logits are made at a time, and false where those of
     the whole list are few enough to be kept for the way back.
@@ -73,20 +76,27 @@ def chunk_rows(
     return rows, hidden.shape[1] > most or not jax.typeof(hidden).sharding.mesh.empty
 
 
-def listed(hidden_BTD, tokens_BT, place_FN, source_FN):
+def listed(
+    hidden: Float[Array, "B T D"],
+    tokens: Int[Array, "B T"],
+    place: Int[Array, "F N"],
+    source: Int[Array, "F N"],
+) -> tuple[Float[Array, "F N D"], Int[Array, "F N"]]:
     """States and tokens of a list; on a mesh a device has the list of its own rows, and F is 1."""
-    parts = len(place_FN)
-    hidden_FSD = hidden_BTD.reshape(parts, -1, hidden_BTD.shape[-1])
-    hidden_FND = jax.vmap(lambda hidden_SD, source_N: hidden_SD[source_N])(hidden_FSD, source_FN)
+    parts = len(place)
+    hidden_FSD = hidden.reshape(parts, -1, hidden.shape[-1])
+    hidden_FND = jax.vmap(lambda hidden_SD, source_N: hidden_SD[source_N])(hidden_FSD, source)
     take = jax.vmap(lambda tokens_S, place_N: tokens_S.at[place_N].get(mode="fill", fill_value=0))
-    return hidden_FND, take(tokens_BT.reshape(parts, -1), place_FN)
+    return hidden_FND, take(tokens.reshape(parts, -1), place)
 
 
-def _unlisted(tokens_BT, place_FN, value_FN):
+def _unlisted(
+    tokens: Int[Array, "B T"], place: Int[Array, "F N"], value: Float[Array, "F N"]
+) -> Float[Array, "B T"]:
     """Scatters the values of a list to their places in the rows; 0 elsewhere."""
-    zeros_FS = jnp.zeros_like(tokens_BT, value_FN.dtype).reshape(len(place_FN), -1)
+    zeros_FS = jnp.zeros_like(tokens, value.dtype).reshape(len(place), -1)
     put = jax.vmap(lambda zeros_S, place_N, value_N: zeros_S.at[place_N].set(value_N, mode="drop"))
-    return put(zeros_FS, place_FN, value_FN).reshape(tokens_BT.shape)
+    return put(zeros_FS, place, value).reshape(tokens.shape)
 
 
 def at(logits: Float[Array, "*rows V"], token: Int[Array, "*rows"]) -> Float[Array, "*rows"]:

@@ -121,7 +121,7 @@ def lora_policy(model: PolicyModel, config: LoraConfig) -> PolicyModel:
     """The policy whose trained weights are adapters of frozen ones; controllers hold still."""
 
     def join(adapters: Weights, frozen: Weights) -> Weights:
-        def leaf(path, weight):
+        def leaf(path: tuple[Any, ...], weight: Any) -> Any:
             names = tuple(str(entry.key) for entry in path)
             own: Any = adapters
             for name in names:
@@ -135,13 +135,18 @@ def lora_policy(model: PolicyModel, config: LoraConfig) -> PolicyModel:
 
         return jax.tree_util.tree_map_with_path(leaf, frozen)
 
-    def change(a, b, sides: _Sides, shape) -> Float[Array, "..."]:
+    def change(
+        a: Float[Array | np.ndarray, "*stack inner rank"],
+        b: Float[Array | np.ndarray, "*stack rank outer"],
+        sides: _Sides,
+        shape: tuple[int, ...],
+    ) -> Float[Array, "..."]:
         order = (*sides.stack, *sides.inner, *sides.outer)
         delta = config.scale * jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
         turned = delta.reshape([shape[axis] for axis in order])
         return turned.transpose(np.argsort(order))
 
-    def matrix_axes(path):
+    def matrix_axes(path: tuple[str, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         sides = _sides(model, tuple(path[:-1]))
         assert sides is not None
         first = len(sides.stack)

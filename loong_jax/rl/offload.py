@@ -5,10 +5,12 @@ to itself XLA has nearly all of them on the devices at once.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
+import optax
 from jax.sharding import SingleDeviceSharding
+from jaxtyping import Array, Int, Shaped
 
 from loong_jax.models import parameters
 from loong_jax.models.parameters import Weights
@@ -16,7 +18,10 @@ from loong_jax.rl import checkpoint
 
 _KIND = "pinned_host"  # of memory; CPU devices have it too
 _LAYERS = "layers/"  # where weights are stacked along their first axis
-Update = Callable[[Weights, Weights, Any], tuple[Weights, Any]]
+Update: TypeAlias = Callable[
+    [Weights, Weights, optax.OptState], tuple[Weights, optax.OptState]
+]  # of weights, their gradient and the optimizer's state
+_Leaves: TypeAlias = dict[str, Shaped[Array, "..."]]  # weights by path, or a state by name
 
 
 def to_host(state: Any) -> Any:
@@ -47,54 +52,68 @@ def is_on_host(leaf: Any) -> bool:
 def _map_moments(function: Callable[[Any], Any], state: Any) -> Any:
     """Of all that lies in dicts as the weights do: no number of steps, no coefficients."""
 
-    def of_leaf(path, leaf):
+    def of_leaf(path: tuple[Any, ...], leaf: Any) -> Any:
         return function(leaf) if isinstance(path[-1], jax.tree_util.DictKey) else leaf
 
     return jax.tree_util.tree_map_with_path(of_leaf, state)
 
 
-def streamed(update: Update, init: Callable[[Weights], Any]) -> Update:
-    """`update(weights, gradient, state)`, which treats weights apart from each other, of a state
-    that waits in host memory before and after.
+def streamed(update: Update, init: Callable[[Weights], optax.OptState]) -> Update:
+    """`update`, of a state that waits in host memory before and after, but for its counts.
 
-    `init(weights)` is the state that some of the weights begin with.
+    `init(weights)` is the state that some of the weights begin with. `update` treats weights apart
+    from each other, and all of them count alike, so it can be given some of them.
     """
 
-    def update_part(weights, gradient, held):  # by path, by path, by name
-        part = parameters.as_tree(weights)
-        like = jax.eval_shape(init, part)
-        leaves = [held[name] for name in checkpoint.by_path(like)]
-        state = to_device(jax.tree.unflatten(jax.tree.structure(like), leaves))
-        made, after = update(part, parameters.as_tree(gradient), state)
+    def update_some(weights: _Leaves, gradient: _Leaves, state: _Leaves) -> tuple[_Leaves, _Leaves]:
+        """These weights after their update, and their state; the others are passed over."""
+        tree = parameters.as_tree(weights)
+        like = jax.eval_shape(init, tree)
+        own = [state[name] for name in checkpoint.by_path(like)]
+        before = to_device(jax.tree.unflatten(jax.tree.structure(like), own))
+        own_gradient = parameters.as_tree({path: gradient[path] for path in weights})
+        made, after = update(tree, own_gradient, before)
         return parameters.by_path(made), checkpoint.by_path(to_host(after))
 
-    def update_all(weights, gradient, state):
-        gradients, held = parameters.by_path(gradient), checkpoint.by_path(state)
-        layers, rest = {}, {}
-        for path, weight in parameters.by_path(weights).items():
-            (layers if path.startswith(_LAYERS) else rest)[path] = weight
-        made, after = update_part(rest, {path: gradients[path] for path in rest}, held)
-        own = checkpoint.by_path(jax.eval_shape(init, parameters.as_tree(layers)))
-        host = jax.memory.Space.Host
-        moments = {name: held[name] for name in own if jax.typeof(held[name]).memory_space == host}
+    def update_layers(
+        layers: _Leaves, gradient: _Leaves, state: _Leaves
+    ) -> tuple[_Leaves, _Leaves]:
+        """The weights of all layers after their update, one after another, and their moments."""
+        names = checkpoint.by_path(jax.eval_shape(init, parameters.as_tree(layers)))
+        moments = {name: state[name] for name in names if _waits(state[name])}
+        gradient = {path: gradient[path] for path in layers}
 
-        def update_layer(index, carry):
-            def of_layer(tree):
-                take = jax.lax.dynamic_index_in_dim
-                return jax.tree.map(lambda a: take(a, index, keepdims=True), tree)
+        def update_layer(
+            index: Int[Array, ""], stacks: tuple[_Leaves, _Leaves]
+        ) -> tuple[_Leaves, _Leaves]:
+            take, put = jax.lax.dynamic_index_in_dim, jax.lax.dynamic_update_index_in_dim
+            weights, before, own_gradient = jax.tree.map(
+                lambda stack: take(stack, index, keepdims=True), (*stacks, gradient)
+            )
+            weights, after = update_some(weights, own_gradient, state | before)
+            made = weights, {name: after[name] for name in before}
+            return jax.tree.map(lambda stack, a: put(stack, a, index, 0), stacks, made)
 
-            gradient = {path: gradients[path] for path in layers}
-            part, before = of_layer(carry)
-            part, found = update_part(part, of_layer(gradient), held | before)
-            new = part, {name: found[name] for name in before}
-            put = jax.lax.dynamic_update_index_in_dim
-            return jax.tree.map(lambda whole, a: put(whole, a, index, 0), carry, new)
+        num_layers = next(iter(layers.values())).shape[0]
+        return jax.lax.fori_loop(0, num_layers, update_layer, (layers, moments))
 
+    def update_all(
+        weights: Weights, gradient: Weights, state: optax.OptState
+    ) -> tuple[Weights, optax.OptState]:
+        leaves, gradients = parameters.by_path(weights), parameters.by_path(gradient)
+        before = checkpoint.by_path(state)
+        layers = {path: a for path, a in leaves.items() if path.startswith(_LAYERS)}
+        others = {path: a for path, a in leaves.items() if path not in layers}
+        others, after = update_some(others, gradients, before)
         if layers:
-            num_layers = next(iter(layers.values())).shape[0]
-            layers, moments = jax.lax.fori_loop(0, num_layers, update_layer, (layers, moments))
-        leaves = [(after | moments)[name] for name in held]
-        state = jax.tree.unflatten(jax.tree.structure(state), leaves)
-        return parameters.as_tree(made | layers), state
+            layers, moments = update_layers(layers, gradients, before)
+            after |= moments
+        ended = jax.tree.unflatten(jax.tree.structure(state), [after[name] for name in before])
+        return parameters.as_tree(others | layers), ended
 
     return update_all
+
+
+def _waits(leaf: Shaped[Array, "..."]) -> bool:
+    """True of what lies in host memory, within jit."""
+    return jax.typeof(leaf).memory_space == jax.memory.Space.Host

@@ -189,10 +189,10 @@ def transformation(
             "AdamW, or leave out the config that the rate was chosen for."
         )
 
-    def decay_mask(tree):
+    def decay_mask(tree: optax.Params) -> optax.Params:
         return _map_paths(decays, tree)
 
-    def label(path, _):
+    def label(path: tuple[Any, ...], _: Any) -> str:
         if is_controller(path):
             return "controller"
         is_turned = isinstance(config, Muon) and matrix_axes(path) is not None
@@ -209,10 +209,10 @@ def transformation(
     }
     if isinstance(config, Muon):
 
-        def dimensions(tree):
+        def dimensions(tree: optax.Params) -> optax.Params:
             return _map_paths(lambda path, _: _dimensions(matrix_axes(path)), tree)
 
-        def scale(updates):
+        def scale(updates: optax.Updates) -> optax.Updates:
             return _map_paths(
                 lambda path, u: u * config.update_rms * _longer_side(u, matrix_axes(path)), updates
             )
@@ -233,26 +233,30 @@ def _kept_in(
 ) -> optax.GradientTransformation:
     """The same, whose floating-point state is `dtype` between updates and float32 within them."""
 
-    def in_dtype(state, dtype):
+    def in_dtype(state: optax.OptState, dtype: DTypeLike) -> optax.OptState:
         return jax.tree.map(
             lambda a: a.astype(dtype) if jnp.issubdtype(a.dtype, jnp.floating) else a, state
         )
 
-    def init(params):
+    def init(params: optax.Params) -> optax.OptState:
         return in_dtype(transformation.init(params), dtype)
 
-    def update(updates, state, params=None):
+    def update(
+        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.OptState]:
         direction, state = transformation.update(updates, in_dtype(state, jnp.float32), params)
         return direction, in_dtype(state, dtype)
 
     return optax.GradientTransformation(init, update)
 
 
-def _map_paths(function, tree):
+def _map_paths(function: Callable[[tuple[Any, ...], Any], Any], tree: Any) -> Any:
     return jax.tree_util.tree_map_with_path(lambda p, leaf: function(path_of(p), leaf), tree)
 
 
-def _dimensions(axes: tuple[tuple[int, ...], tuple[int, ...]] | None):
+def _dimensions(
+    axes: tuple[tuple[int, ...], tuple[int, ...]] | None,
+) -> optax.contrib.MuonDimensionNumbers:
     return optax.contrib.MuonDimensionNumbers(*(axes or ((0,), (1,))))
 
 

@@ -9,19 +9,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Integer
 
 from loong_jax.data.packing import Predicted
 from loong_jax.errors import ConfigError
 from loong_jax.models import families, parameters
+from loong_jax.models.decoder import LogitsOf
 from loong_jax.models.dense import DenseConfig
 from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe import core_attention, router, scaling
 from loong_jax.models.moe.balance import BiasController, ControllerMemory
 from loong_jax.models.moe.config import MoEConfig
+from loong_jax.models.moe.model import LongcatFlash, ModelOutput
 from loong_jax.models.parameters import Weights
 from loong_jax.rl import auxiliary, logprobs, routing_replay
-from loong_jax.rl.auxiliary import AuxiliaryLosses
+from loong_jax.rl.auxiliary import AuxiliaryLosses, Batch, Metrics
 from loong_jax.rl.routing_replay import ReplayCounts
 from loong_jax.sharding import NO_MESH, ShardingRules
 
@@ -61,7 +63,7 @@ class PolicyModel:
     """
 
     states: Callable[..., tuple[Array, Array, ReplayCounts | None]]
-    logits: Callable[[Weights, int], Callable[[Array], Array]]
+    logits: Callable[[Weights, int], LogitsOf]
     is_controller: Callable[[tuple[Any, ...]], bool]
     matrix_axes: Callable[[tuple[Any, ...]], tuple[tuple[int, ...], tuple[int, ...]] | None]
     update_controllers: Callable[[Weights, Any, Array], tuple[Weights, Any]]
@@ -174,7 +176,14 @@ def dense_policy(
 ) -> PolicyModel:
     """A dense decoder as a policy: no routers, no controllers, an empty load."""
 
-    def states(weights, tokens, positions, segment_ids, parent_ids, routing):
+    def states(
+        weights: Weights,
+        tokens: Int[Array, "B T"],
+        positions: Int[Array, "B T"],
+        segment_ids: Int[Array, "B T"],
+        parent_ids: Int[Array, "B T"] | None,
+        routing: Integer[Array, "B T L K"] | None,
+    ) -> tuple[Float[Array, "B T D"], Int[Array, "L A"], None]:
         del routing
         model = nnx.merge(graphdef, nnx.State(weights))
         output = model(tokens, positions=positions, segment_ids=segment_ids, parent_ids=parent_ids)
@@ -216,26 +225,41 @@ def longcat_policy(
     losses.refuse_misfit(config)
     controller = bias if isinstance(bias, BiasController) else BiasController(rate=bias)
 
-    def run(weights, batch, score_shift=None, forced_target=None):
+    def run(
+        weights: Weights,
+        batch: Batch,
+        score_shift: Float[Array, "L A"] | None = None,
+        forced_target: Int[Array, "L B T K"] | None = None,
+    ) -> tuple[LongcatFlash, ModelOutput]:
         model = nnx.merge(graphdef, nnx.State(weights))
         names = ("positions", "segment_ids", "parent_ids")
         call = {name: batch.get(name) for name in names}
         routers = dict(score_shift=score_shift, forced_target=forced_target)
         return model, model(batch["tokens"], **call, **routers)
 
-    def states(weights, tokens, positions, segment_ids, parent_ids, routing):
-        batch = dict(tokens=tokens, positions=positions, segment_ids=segment_ids)
+    def states(
+        weights: Weights,
+        tokens: Int[Array, "B T"],
+        positions: Int[Array, "B T"],
+        segment_ids: Int[Array, "B T"],
+        parent_ids: Int[Array, "B T"] | None,
+        routing: Integer[Array, "B T L K"] | None,
+    ) -> tuple[Float[Array, "B T D"], Int[Array, "L A"], ReplayCounts | None]:
+        batch: Batch = dict(tokens=tokens, positions=positions, segment_ids=segment_ids)
         batch["parent_ids"] = parent_ids
         if routing is None:
             _, output = run(weights, batch)
             return output.hidden, output.load, None
         recorded = jnp.moveaxis(routing.astype(jnp.int32), 2, 0)
         _, output = run(weights, batch, forced_target=recorded)
+        assert output.own_target is not None  # as choices are forced
         mask = segment_ids > 0
         counts = routing_replay.count(recorded, output.own_target, output.target, mask)
         return output.hidden, output.load, counts
 
-    def forward_with_losses(weights, batch):
+    def forward_with_losses(
+        weights: Weights, batch: Batch
+    ) -> tuple[ModelOutput, Float[Array, ""], Metrics]:
         model, output = run(weights, batch)
         added, metrics = auxiliary.terms(model, output, batch, losses)
         if watches_exchange:
@@ -244,7 +268,11 @@ def longcat_policy(
             metrics["exchange/overflowed_share"] = waited
         return output, added, metrics
 
-    def routing_metrics(weights, batch, loss):
+    def routing_metrics(
+        weights: Weights,
+        batch: Batch,
+        loss: Callable[[Weights, ModelOutput, Batch], Float[Array, ""]],
+    ) -> Metrics:
         kernel = weights["layers"]["router"]["kernel"]
         return auxiliary.routing_metrics(
             lambda shift: run(weights, batch, shift)[1],
@@ -255,8 +283,10 @@ def longcat_policy(
             losses,
         )
 
-    def update_controllers(weights, memory, load):
-        def leaf(path, weight):
+    def update_controllers(
+        weights: Weights, memory: Any, load: Int[Array, "L A"]
+    ) -> tuple[Weights, Any]:
+        def leaf(path: tuple[Any, ...], weight: Float[Array, "..."]) -> Float[Array, "..."]:
             if not parameters.is_controller_state(path):
                 return weight
             if not controller.remembers:
@@ -268,10 +298,10 @@ def longcat_policy(
         weights = jax.tree_util.tree_map_with_path(leaf, weights)
         return weights, memory
 
-    def load_metrics(load):
-        load = np.asarray(load, np.float64)
-        ffn = load[:, : config.num_experts]
-        choices = np.maximum(load.sum(axis=1), 1.0)
+    def load_metrics(load: Int[Array, "L A"]) -> dict[str, float]:
+        chosen = np.asarray(load, np.float64)
+        ffn = chosen[:, : config.num_experts]
+        choices = np.maximum(chosen.sum(axis=1), 1.0)
         balance = ffn.max(axis=1) / np.maximum(ffn.mean(axis=1), 1e-9)
         return {
             "load/ffn_experts_per_token": float(
@@ -291,7 +321,7 @@ def longcat_policy(
         logits=lambda weights, num: nnx.merge(graphdef, nnx.State(weights)).logits_for(num),
         lists=config.vocab_size > _FEW_WORDS,
         sees_parents=config.ngram is None
-        and core_attention.takes_parents(config.mixing, rules.platform),
+        and core_attention.takes_parents(config.attention, rules.platform),
         load_shape=(config.num_layers, config.num_targets),
         rules=rules,
         published=lambda weights: published(weights, config),

@@ -30,6 +30,7 @@ from loong_jax.rl import (
     policy_model,
     routing_replay,
 )
+from loong_jax.rl.auxiliary import Metrics
 from loong_jax.rl.batching import Layout, TrajectoryBatch
 from loong_jax.rl.objectives import LossSums, Objective
 from loong_jax.rl.optimizers import Optimizer
@@ -83,7 +84,7 @@ class TrainerPrograms:
     accumulate: Callable[..., Accumulated]
     update: Callable[
         [TrainState, Accumulated],
-        tuple[TrainState, dict[str, Array], LossSums, Array, ReplayCounts | None],
+        tuple[TrainState, Metrics, LossSums, Array, ReplayCounts | None],
     ]
     publish: Callable[..., Weights]
 
@@ -119,13 +120,15 @@ def _master(weight: Array) -> Array:
 def publisher(model: PolicyModel) -> Callable[..., Weights]:
     """Compiled `publish(weights, frozen)`; see `TrainerPrograms`."""
 
-    def publish(weights, frozen=()):
+    def publish(weights: Weights, frozen: Any = ()) -> Weights:
         return jax.tree.map(jnp.copy, model.published(model.join(weights, frozen)))
 
     return model.rules.jit(publish)
 
 
-def _transformation(model: PolicyModel, optimizer: Optimizer, weights: Weights):
+def _transformation(
+    model: PolicyModel, optimizer: Optimizer, weights: Weights
+) -> optax.GradientTransformation:
     return optimizers.transformation(
         optimizer, weights, model.is_controller, model.matrix_axes, model.rate_multiplier
     )
@@ -193,7 +196,7 @@ def apply_gradient(
     *,
     model: PolicyModel,
     optimizer: Optimizer,
-) -> tuple[TrainState, dict[str, Array]]:
+) -> tuple[TrainState, Metrics]:
     """One update of weights by the optimizer and of router biases by their controller.
 
     A gradient that is not finite changes neither; the step still counts, and `grad_norm` shows it.
@@ -255,15 +258,29 @@ def make_programs(
     )
 
     @rules.jit
-    def logprobs(weights, tokens, segment_ids, positions, temperature, *how):
+    def logprobs(
+        weights: Weights,
+        tokens: Int[Array, "B T"],
+        segment_ids: Int[Array, "B T"],
+        positions: Int[Array, "B T"],
+        temperature: Float[Array, ""],
+        *how: Any,
+    ) -> Float[Array, "B T"]:
         return policy_model.replayed_logprobs(
             model, weights, tokens, segment_ids, positions, temperature, *(how or (None,))
         )[0]
 
     @functools.partial(rules.jit, donate_argnames="accumulated")
     def accumulate(
-        weights, accumulated, batch, num_groups, temperature, num_tokens=None, step=None, frozen=()
-    ):
+        weights: Weights,
+        accumulated: Accumulated,
+        batch: TrajectoryBatch,
+        num_groups: Int[Array, ""],
+        temperature: Float[Array, ""],
+        num_tokens: Float[Array, ""] | None = None,
+        step: Int[Array, ""] | None = None,
+        frozen: Any = (),
+    ) -> Accumulated:
         how = batch, num_groups, temperature, num_tokens, step, frozen
         loss, pull_back, (sums, entropy, trained, load, replay) = jax.vjp(
             lambda weights: loss_of(weights, *how), weights, has_aux=True
@@ -281,7 +298,7 @@ def make_programs(
         )
 
     @rules.jit
-    def begin(weights):
+    def begin(weights: Weights) -> Accumulated:
         zero = jnp.zeros(())
         return Accumulated(
             jax.tree.map(jnp.zeros_like, weights),
@@ -294,7 +311,9 @@ def make_programs(
         )
 
     @functools.partial(rules.jit, donate_argnames="state")
-    def update(state, accumulated):
+    def update(
+        state: TrainState, accumulated: Accumulated
+    ) -> tuple[TrainState, Metrics, LossSums, Int[Array, "L A"], ReplayCounts | None]:
         state, metrics = apply_gradient(
             state, accumulated.gradient, accumulated.load, model=model, optimizer=optimizer
         )

@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from loong_jax.errors import ConfigError
 from loong_jax.models.families import ModelConfig, family_of
-from loong_jax.rollout.engine import Params
+from loong_jax.models.parameters import Weights
 from loong_jax.rollout.engine_config import EngineSettings
 from loong_jax.rollout.programs import WHOLE, OneDevice
 from loong_jax.rollout.slots import Cache
@@ -71,7 +71,7 @@ class OnMesh(OneDevice):
     def abstract_cache(self, batch: int, capacity: int) -> Cache:
         return jax.eval_shape(lambda: self._make(batch, capacity))
 
-    def load(self, weights: Params) -> Params:
+    def load(self, weights: Weights) -> Weights:
         return launch(self._mesh, jax.device_put, weights, self._shardings)
 
     def bring(self, tree: Any) -> Any:
@@ -96,7 +96,7 @@ class OnMesh(OneDevice):
         with self._rules.scope():
             return jax.eval_shape(jax.sharding.auto_axes(program, out_sharding=WHOLE), *args)
 
-    def call(self, params: Params, method: str, given: dict[str, Any]) -> Any:
+    def call(self, params: Weights, method: str, given: dict[str, Any]) -> Any:
         """A method of the model, from a program that the compiler partitions."""
         rows = self._rules.partition("act_batch")
         cut = {"hidden": rows, "cache": rows if method == "draft_extend" else self.caches}
@@ -124,7 +124,7 @@ def _always(value: Any, _: Any) -> Any:
 class _MeshModel:
     """A model on a mesh, with the methods that programs of an engine call."""
 
-    def __init__(self, devices: OnMesh, params: Params):
+    def __init__(self, devices: OnMesh, params: Weights):
         self._devices, self._params = devices, params
 
     def layers_cut(self) -> "_MeshModel":
@@ -157,7 +157,7 @@ class _MeshModel:
 
 
 @functools.partial(jax.jit, static_argnames="mantissa_bits")
-def rounded(weights: Params, mantissa_bits: int) -> Params:
+def rounded(weights: Weights, mantissa_bits: int) -> Weights:
     """Weights to the nearest number of so many mantissa bits (7 is bfloat16), ties to even.
 
     Real engines differ from the trainer's program by kernels, order of summation and number

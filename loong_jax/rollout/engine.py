@@ -16,10 +16,10 @@ import jax
 import numpy as np
 
 from loong_jax.data.tokenizer import Tokenizer
+from loong_jax.models.parameters import Weights
 from loong_jax.rollout.engine_config import EngineSettings
 from loong_jax.rollout.records import SamplingSettings, Ticket
 
-Params = Any  # weights of one policy version
 Prefix = Any  # from `prefill` to `bulk_insert`
 DecodeState = Any  # everything that `generate` changes
 Reading = Any  # prompts on their way through prefill; `num_left` tokens are to be read
@@ -122,11 +122,11 @@ class Engine(Protocol):
 
     def get_tokenizer(self) -> Tokenizer: ...
 
-    def load_params(self, weights: Params) -> Params:
+    def load_params(self, weights: Weights) -> Weights:
         """Weights as the other methods take them."""
         ...
 
-    def warm_up(self, params: Params) -> None:
+    def warm_up(self, params: Weights) -> None:
         """Compiles what decoding needs."""
         ...
 
@@ -134,13 +134,13 @@ class Engine(Protocol):
 
     # ---- prefill --------------------------------------------------------------------------------
 
-    def begin_prefill(self, params: Params, work: PrefillWork) -> Reading: ...
+    def begin_prefill(self, params: Weights, work: PrefillWork) -> Reading: ...
 
-    def prefill_chunk(self, params: Params, reading: Reading) -> Reading:
+    def prefill_chunk(self, params: Weights, reading: Reading) -> Reading:
         """Reads on, where `reading.num_left` is above 0; blocks may go between chunks."""
         ...
 
-    def end_prefill(self, params: Params, reading: Reading) -> tuple[Prefix, ResultTokens]:
+    def end_prefill(self, params: Weights, reading: Reading) -> tuple[Prefix, ResultTokens]:
         """The prefix of all members and the first token of each."""
         ...
 
@@ -162,7 +162,7 @@ class Engine(Protocol):
         ...
 
     def generate(
-        self, params: Params, decode_state: DecodeState, *, slots: np.ndarray | None = None
+        self, params: Weights, decode_state: DecodeState, *, slots: np.ndarray | None = None
     ) -> tuple[DecodeState, ResultTokens]:
         """`decode_steps` steps of all slots, or of `slots` alone, whose rows the result has then:
         as many as one of `narrow_slots` holds.

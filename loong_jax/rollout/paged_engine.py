@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from loong_jax.models.parameters import Weights
 from loong_jax.rollout import pages as page_pool
-from loong_jax.rollout.engine import Params, PrefillWork, ResultTokens
+from loong_jax.rollout.engine import PrefillWork, ResultTokens
 from loong_jax.rollout.pages import OutOfPages, PageAllocator
 from loong_jax.rollout.programs import WHOLE, Reading
 from loong_jax.rollout.reading import CachedPrefixes
@@ -100,13 +101,13 @@ class PagedEngine(SlotEngine):
         pool = self._empty_state(self.pages.num_pages, self.pages.page_size)
         return PagedState(pool, PageAllocator(self.pages.num_pages, self.pages.page_size), {})
 
-    def lower_block(self, params: Params) -> jax.stages.Lowered:
+    def lower_block(self, params: Weights) -> jax.stages.Lowered:
         pool = self._abstract_state(self.pages.num_pages, self.pages.page_size)
         num_slots = self.config.slots_per_replica
         table = self._empty_table(num_slots, self.config.cache_length)
         return self._decode_pages.lower(params, pool, np.zeros(num_slots, np.int32), table)
 
-    def begin_prefill(self, params: Params, work: PrefillWork) -> Reading:
+    def begin_prefill(self, params: Weights, work: PrefillWork) -> Reading:
         """Without a version the pages are shared among the members of this prefix alone."""
         reading = super().begin_prefill(params, work)
         version = work.version
@@ -120,7 +121,7 @@ class PagedEngine(SlotEngine):
         label = Label(tokens, tuple(map(len, tokens)), tuple(work.rows), ends, version)
         return dataclasses.replace(reading, label=label)
 
-    def end_prefill(self, params: Params, reading: Reading) -> tuple[PagedPrefix, ResultTokens]:
+    def end_prefill(self, params: Weights, reading: Reading) -> tuple[PagedPrefix, ResultTokens]:
         prefix, result = super().end_prefill(params, reading)
         return PagedPrefix(prefix, reading.label), result
 
@@ -182,7 +183,7 @@ class PagedEngine(SlotEngine):
         return decode_state._replace(arrays=arrays)
 
     def generate(
-        self, params: Params, decode_state: PagedState, *, slots: np.ndarray | None = None
+        self, params: Weights, decode_state: PagedState, *, slots: np.ndarray | None = None
     ) -> tuple[PagedState, ResultTokens]:
         """Consumes `decode_state`. Raises OutOfPages; see `reserve`."""
         width = self.config.slots_per_replica if slots is None else self._width(len(slots))
@@ -313,7 +314,7 @@ class PagedEngine(SlotEngine):
         state = self.release(self.cancel(state, [0]), 0)
         return self.release(self.bulk_insert(aside, state, [0]), 0)
 
-    def _warm_up_blocks(self, params: Params, state: PagedState) -> PagedState:
+    def _warm_up_blocks(self, params: Weights, state: PagedState) -> PagedState:
         if self.pages.reuse_prefixes:
             table = self._empty_table(self.config.prefill_prompts, self.config.cache_length)
             self._view(state.arrays.cache, table)

@@ -26,8 +26,9 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from loong_jax.errors import LoongError
+from loong_jax.models.parameters import Weights
 from loong_jax.rollout import slots as slot_rows
-from loong_jax.rollout.engine import Params, ResultTokens
+from loong_jax.rollout.engine import ResultTokens
 from loong_jax.rollout.programs import Programs
 from loong_jax.rollout.slots import Cache, DecodeState, Prefix
 from loong_jax.rollout.speculation import DraftedCache
@@ -273,7 +274,7 @@ def take_out(state: DecodeState, slot: Int[Array, "1"], table: Int[Array, "1 pag
 
 def decode(
     programs: Programs,
-    params: Params,
+    params: Weights,
     state: DecodeState,
     slots: Int[Array, "W"],
     table: Int[Array, "W pages"],

@@ -37,7 +37,9 @@ class ProcessLauncher:
     # added to the environment of the hosts; XLA_FLAGS are added to those that this process has
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     cores: tuple[int, ...] | None = None  # host i runs on core cores[i % len] alone; None: anywhere
-    devices_per_host: int = 0  # accelerators that a host sees, those of no other; 0: all there are
+    devices_per_process: int = (
+        0  # accelerators that a host sees, those of no other; 0: all there are
+    )
     first_device: int = 0  # of the first host; those before are the driver's
 
     def __post_init__(self):
@@ -51,9 +53,9 @@ class ProcessLauncher:
     def new(self, number: int, setup: HostSetup) -> "ProcessHost":
         core = self.cores[number % len(self.cores)] if self.cores else None
         environment = dict(self.environment)
-        if self.devices_per_host:
-            first = self.first_device + number * self.devices_per_host
-            own = visible_devices(first, self.devices_per_host)
+        if self.devices_per_process:
+            first = self.first_device + number * self.devices_per_process
+            own = visible_devices(first, self.devices_per_process)
             flags = environment.get("XLA_FLAGS", "")
             environment |= own | {"XLA_FLAGS": f"{flags} {own['XLA_FLAGS']}".strip()}
         return ProcessHost(number, setup, environment, core)

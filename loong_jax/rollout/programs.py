@@ -15,9 +15,10 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Shaped, UInt32
 
+from loong_jax.models.parameters import Weights
 from loong_jax.rollout import slots as slot_rows
 from loong_jax.rollout import speculation
-from loong_jax.rollout.engine import Params, ResultTokens, SampleRequest
+from loong_jax.rollout.engine import ResultTokens, SampleRequest
 from loong_jax.rollout.engine_config import EngineSettings
 from loong_jax.rollout.slots import Cache, DecodeState, Drawn, Prefix, SlotState, Truncation
 
@@ -34,7 +35,7 @@ class OneDevice:
     caches: Any = WHOLE  # how caches are cut
     one_cache: Any = WHOLE  # as `caches`, of a single sequence
 
-    def __init__(self, model_of: Callable[[Params], Any], make_cache: Callable[[int, int], Cache]):
+    def __init__(self, model_of: Callable[[Weights], Any], make_cache: Callable[[int, int], Cache]):
         self.model_of = model_of
         self.make_cache = make_cache
 
@@ -45,7 +46,7 @@ class OneDevice:
         """The shapes of `make_cache`, wherever it lies."""
         return jax.eval_shape(lambda: self.make_cache(batch, capacity))
 
-    def load(self, weights: Params) -> Params:
+    def load(self, weights: Weights) -> Weights:
         """Weights where the model expects them; those that lie elsewhere are copied there."""
         return jax.tree.map(jnp.asarray, weights)
 
@@ -171,7 +172,7 @@ class StepOutput(NamedTuple):
 class Programs:
     """Pure functions of weights and state, to be compiled by who keeps the caches."""
 
-    model_of: Callable[[Params], Any]
+    model_of: Callable[[Weights], Any]
     num_before: int  # tokens before the one to decode that the model is given as `history`
     decode_steps: int  # decode steps per call
     raw_log_probs: bool = False  # log-probabilities under softmax(logits) as well
@@ -185,7 +186,7 @@ class Programs:
 
     def prefill(
         self,
-        params: Params,
+        params: Weights,
         tokens: Int[Array, "B T"],
         lengths: Int[Array, "B"],
         members: Members,
@@ -252,7 +253,7 @@ class Programs:
         index = lengths[row][:, None] - self.num_before + jnp.arange(self.num_before)[None]
         return jnp.take_along_axis(tokens[row], jnp.maximum(index, 0), axis=1)
 
-    def decode_block(self, params: Params, state: DecodeState) -> tuple[DecodeState, ResultTokens]:
+    def decode_block(self, params: Weights, state: DecodeState) -> tuple[DecodeState, ResultTokens]:
         """`decode_steps` steps of every slot as one scan."""
         model = self.model_of(params)
         if isinstance(model, Quicker):
@@ -332,7 +333,7 @@ class Programs:
         )
 
     def decode_block_of(
-        self, params: Params, state: DecodeState, slots: Int[Array, "W"]
+        self, params: Weights, state: DecodeState, slots: Int[Array, "W"]
     ) -> tuple[DecodeState, ResultTokens]:
         """The same for `slots` alone; a number past the last slot stands for none."""
         part = state._replace(

@@ -14,8 +14,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from loong_jax.data.tokenizer import Tokenizer
+from loong_jax.models.parameters import Weights
 from loong_jax.rollout import speculation
-from loong_jax.rollout.engine import Params, ResultTokens
+from loong_jax.rollout.engine import ResultTokens
 from loong_jax.rollout.engine_config import EngineSettings
 from loong_jax.rollout.programs import (
     NOT_RECORDED,
@@ -48,7 +49,7 @@ class ReadSoFar(NamedTuple):
 
 def read_chunk(
     programs: Programs,
-    params: Params,
+    params: Weights,
     read: ReadSoFar,
     tokens: Int[Array, "B T"],
     start: Int[Array, "B"],
@@ -116,13 +117,13 @@ class ChunkReader:
         begun = Prefix(devices.caches, WHOLE, WHOLE), WHOLE
         self._begin = devices.compile(functools.partial(begin, programs), outs=begun)
 
-    def begin(self, params: Params, reading: Reading, known: CachedPrefixes | None) -> Reading:
+    def begin(self, params: Weights, reading: Reading, known: CachedPrefixes | None) -> Reading:
         """Nothing is read yet; `params` say what shapes there are."""
         known = known or self.nothing_read()
         read = self._unread(params, self._devices.bring(known.cache))
         return dataclasses.replace(reading, start=known.start, read=read)
 
-    def read(self, params: Params, reading: Reading) -> Reading:
+    def read(self, params: Weights, reading: Reading) -> Reading:
         """Consumes `reading`. The next tokens of every prompt, of the smallest bucket that holds
         what is left.
         """
@@ -163,7 +164,7 @@ class ChunkReader:
             history[row, num_before - len(piece) :] = piece
         return history
 
-    def _unread(self, params: Params, cache: Cache) -> ReadSoFar:
+    def _unread(self, params: Weights, cache: Cache) -> ReadSoFar:
         """Logits and choices of prompts of which nothing was read, with what is in the cache."""
         batch = self._config.prefill_prompts
 

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from loong_jax.data.tokenizer import Tokenizer
+from loong_jax.models.parameters import Weights
 from loong_jax.problems.problem import Problem
 from loong_jax.rollout.agentic.agent import Agent, Toolbox
 from loong_jax.rollout.agentic.paused import PausedOnTools
@@ -29,7 +30,7 @@ from loong_jax.rollout.attempts import (
     partials_of,
     prefill_of,
 )
-from loong_jax.rollout.engine import Engine, Params, ResultTokens
+from loong_jax.rollout.engine import Engine, ResultTokens
 from loong_jax.rollout.records import (
     BlockDecoded,
     FinishReason,
@@ -88,7 +89,7 @@ class Replica:
         self._encode = encode_prompt or prompt_encoder(self._tokenizer)
         self._limits = limits
         self._clock = clock
-        self._params: Params = None
+        self._params: Weights = {}
         self._slots = SlotTable(engine)
         self._waiting = PrefillQueue(engine.config)
         self._jobs: dict[int, Job] = {}  # by ticket number
@@ -142,14 +143,14 @@ class Replica:
         self._slots.make_anew()
         self.is_paused = False
 
-    def assign(self, version: int, params: Params) -> None:
+    def assign(self, version: int, params: Weights) -> None:
         """Takes up the weights of `version`. Only an empty replica changes version."""
         assert self.is_empty, f"tickets {sorted(self._jobs)[:8]} are written under {self.version}"
         if self.version is not None and self.version != version:
             self._slots.forget(self.version)
         self.version, self._params = version, params
 
-    def swap(self, version: int, params: Params, *, keep_cache: bool) -> None:
+    def swap(self, version: int, params: Weights, *, keep_cache: bool) -> None:
         """Goes on with everything under the weights of `version`: one response, several versions.
 
         What other systems do at a weight update, for comparison with them; DORA never does. What

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from loong_jax.models.parameters import Weights
 from loong_jax.problems.problem import Problem
 from loong_jax.rollout.agentic.agent import Agent
-from loong_jax.rollout.engine import Engine, Params
+from loong_jax.rollout.engine import Engine
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
 from loong_jax.rollout.replica import EncodePrompt, Replica
 
@@ -20,7 +21,7 @@ Progress = Callable[[int, int], None]  # finished groups, all groups
 
 def generate_all(
     engine: Engine,
-    params: Params,
+    params: Weights,
     problems: Sequence[Problem],
     *,
     num_samples: int,
@@ -112,7 +113,7 @@ class ProblemSampler:
     sequence, so two policies meet the same random numbers.
     """
 
-    def __init__(self, engine: Engine, params: Params, *, seed: int, **settings: Any):
+    def __init__(self, engine: Engine, params: Weights, *, seed: int, **settings: Any):
         """`settings` are further ones of `generate_all`."""
         self._generate = functools.partial(generate_all, engine, params, seed=seed, **settings)
         self._issued: Counter[str] = Counter()

@@ -19,9 +19,10 @@ from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.models import families
 from loong_jax.models.families import ModelConfig
+from loong_jax.models.parameters import Weights
 from loong_jax.rollout import slots as slot_rows
 from loong_jax.rollout.devices import OnMesh, rounded
-from loong_jax.rollout.engine import Params, PrefillWork, ResultTokens, SampleRequest
+from loong_jax.rollout.engine import PrefillWork, ResultTokens, SampleRequest
 from loong_jax.rollout.engine_config import EngineSettings
 from loong_jax.rollout.programs import WHOLE, Members, OneDevice, Programs, Reading
 from loong_jax.rollout.reading import CachedPrefixes, ChunkReader
@@ -128,7 +129,7 @@ class SlotEngine:
     def get_tokenizer(self) -> Tokenizer:
         return self.tokenizer
 
-    def load_params(self, weights: Params) -> Params:
+    def load_params(self, weights: Weights) -> Weights:
         weights = self.devices.load(weights)
         bits = self.config.mantissa_bits
         return weights if bits is None else rounded(weights, bits)
@@ -140,7 +141,7 @@ class SlotEngine:
         cache = self.devices.make_cache(rows, capacity)
         return DecodeState(cache, *self.devices.whole(self._empty_slots()))
 
-    def lower_block(self, params: Params) -> jax.stages.Lowered:
+    def lower_block(self, params: Weights) -> jax.stages.Lowered:
         """The program of a block of all slots; `params` are `jax.ShapeDtypeStruct`."""
         size = self.config.slots_per_replica, self.config.cache_length
         return self._decode.lower(params, self._abstract_state(*size))
@@ -161,7 +162,7 @@ class SlotEngine:
         )
         return slots, jnp.zeros(2, jnp.int32) if self.config.speculation else None
 
-    def prefill_batch(self, *, params: Params, **given: Any) -> tuple[Any, ResultTokens]:
+    def prefill_batch(self, *, params: Weights, **given: Any) -> tuple[Any, ResultTokens]:
         """Runs a whole prefill; `given` are the fields of `PrefillWork`. Raises ValueError for
         prompts or requests that the engine is not built for.
         """
@@ -176,7 +177,7 @@ class SlotEngine:
             reading = self.prefill_chunk(params, reading)
         return self.end_prefill(params, reading)
 
-    def begin_prefill(self, params: Params, work: PrefillWork) -> Reading:
+    def begin_prefill(self, params: Weights, work: PrefillWork) -> Reading:
         config = self.config
         assert len(work.prompts) <= config.prefill_prompts, "split them"
         assert len(work.requests) <= config.prefill_members, "split them"
@@ -188,11 +189,11 @@ class SlotEngine:
             return reading
         return self.chunks.begin(params, reading, work.existing_prefix)
 
-    def prefill_chunk(self, params: Params, reading: Reading) -> Reading:
+    def prefill_chunk(self, params: Weights, reading: Reading) -> Reading:
         """Consumes `reading`."""
         return self.chunks.read(params, reading)
 
-    def end_prefill(self, params: Params, reading: Reading) -> tuple[Any, ResultTokens]:
+    def end_prefill(self, params: Weights, reading: Reading) -> tuple[Any, ResultTokens]:
         if reading.read is not None:
             return self.chunks.end(reading)
         length = self.config.prefill_length(int(reading.lengths.max()))
@@ -221,7 +222,7 @@ class SlotEngine:
         return self._insert(self.devices.bring(prefix), decode_state, slot_of_member)
 
     def generate(
-        self, params: Params, decode_state: DecodeState, *, slots: np.ndarray | None = None
+        self, params: Weights, decode_state: DecodeState, *, slots: np.ndarray | None = None
     ) -> tuple[DecodeState, ResultTokens]:
         """Consumes `decode_state`."""
         if slots is None:
@@ -305,7 +306,7 @@ class SlotEngine:
 
     # ---- compiling ------------------------------------------------------------------------------
 
-    def warm_up(self, params: Params) -> None:
+    def warm_up(self, params: Weights) -> None:
         """Compiles everything that decoding needs, so that no block stands still for it later."""
         state = self.init_decode_state()
         request = SampleRequest(stream=(0, 0, 0, 0, 0), sampling=SamplingSettings(max_new_tokens=1))
@@ -327,7 +328,7 @@ class SlotEngine:
     def _warm_up_inserts(self, prefix: Any, state: Any) -> Any:
         return self.bulk_insert(prefix, state, [0])
 
-    def _warm_up_blocks(self, params: Params, state: DecodeState) -> DecodeState:
+    def _warm_up_blocks(self, params: Weights, state: DecodeState) -> DecodeState:
         state, _ = self.generate(params, state)
         for width in self.config.narrow_slots:
             state, _ = self.generate(params, state, slots=np.arange(width, dtype=np.int32))

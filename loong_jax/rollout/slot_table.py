@@ -11,8 +11,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from loong_jax.models.parameters import Weights
 from loong_jax.rollout.attempts import Attempt, Held, Job
-from loong_jax.rollout.engine import Engine, Params, Prefix, ResultTokens
+from loong_jax.rollout.engine import Engine, Prefix, ResultTokens
 from loong_jax.rollout.engine_config import EngineSettings
 
 
@@ -82,7 +83,7 @@ class SlotTable:
         )
         return fitting
 
-    def decode(self, params: Params, occupied: list[int]) -> tuple[ResultTokens, list[int]]:
+    def decode(self, params: Weights, occupied: list[int]) -> tuple[ResultTokens, list[int]]:
         """One block; returns its result and the row of each occupied slot in it."""
         if len(occupied) <= max(self._engine.config.narrow_slots, default=0):
             slots = np.array(occupied, np.int32)

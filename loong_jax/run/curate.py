@@ -5,6 +5,9 @@ import inspect
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from loong_jax import options
 from loong_jax.data import json_files, problem_files, sources
@@ -28,13 +31,8 @@ class Options:
 
     input: tuple[Path, ...]  # JSON-lines or array_record files, or directories of them
     output: Path  # a new directory, or one to go on with
-    against: tuple[Path, ...] = ()  # benchmarks, as JSON lines with prompts: none is kept
-    rollouts: Path | None = None  # attempts: lines of id and correct, or of loong eval --json
-    rollouts_without_tools: Path | None = None  # of the recipe tools
-    embeddings: Path | None = None  # .npy, a row per id in the .ids beside it
-    scorer: Path | None = None  # a trained scorer of difficulty and tags, which are noted
+    given: Annotated[recipes.Given, tyro.conf.arg(name="")] = recipes.Given()
     skip: tuple[str, ...] = ()  # names of stages to leave out
-    seed: int = 0  # of what is drawn
     chunk_records: int = 10_000  # records in memory at a time
     keep_work: bool = False  # keep OUTPUT/work, which a finished run no longer needs
 
@@ -101,9 +99,7 @@ def curate(name: str, chosen: Options) -> chain.Funnel:
     from rich.console import Console
     from rich.progress import Progress
 
-    fields = {field.name for field in dataclasses.fields(recipes.Given)}
-    given = recipes.Given(**{field: getattr(chosen, field) for field in fields})
-    stages = recipes.get(name)(given)
+    stages = recipes.get(name)(chosen.given)
     unknown = set(chosen.skip) - {stage.name for stage in stages}
     if unknown:
         raise ConfigError(
@@ -155,7 +151,7 @@ def train_scorer(arguments: Sequence[str]) -> None:
     from loong_jax.data.curation import scorer
 
     chosen = options.parse(ScorerOptions, "loong curate train-scorer", arguments)
-    config = scorer.ScorerConfig(num_epochs=chosen.epochs, seed=chosen.seed)
+    config = scorer.ScorerConfig(epochs=chosen.epochs, seed=chosen.seed)
     trained, measured = scorer.train(list(records.read_all(chosen.input)), config)
     trained.save(chosen.output)
     json_files.write_json(chosen.output / "measured.json", measured)

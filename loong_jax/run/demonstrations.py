@@ -21,6 +21,7 @@ from loong_jax.recipes import (
     ProblemSource,
     Recipe,
     SftStage,
+    ThinkingStyle,
     packaged,
     quickstart,
 )
@@ -92,7 +93,7 @@ def pairs_of(recipe: Recipe, stage: SftStage, texts: Texts) -> "Demonstrations |
         return own_problems.solutions(problems, recipe.seed, texts)
     return Demonstrations(
         problems=problems,
-        settings=stage,
+        style=stage.thinking,
         seed=recipe.seed,
         texts=texts,
         describes_tools=_are_in_text(recipe),
@@ -135,7 +136,7 @@ class Demonstrations:
     """
 
     problems: GeneratedProblems | PackagedProblems
-    settings: SftStage
+    style: ThinkingStyle | None
     seed: int
     texts: Texts  # whose form the responses have
     describes_tools: bool = False
@@ -152,9 +153,8 @@ class Demonstrations:
         rng = np.random.default_rng((self.seed, 1, number))
         stream = streams[int(rng.choice(len(streams), p=shares))]
         problem = stream.problem_at(number)
-        is_first = number < self.settings.first_pairs
-        share = self.settings.first_careful_share if is_first else self.settings.careful_share
-        is_careful = rng.random() < share
+        style = self.style
+        is_careful = style is None or rng.random() < style.careful_share_at(number)
         steps, answer = stream.environment.solve(problem)
         thinking = quickstart.thinking(steps, rng, is_careful=is_careful)
         asked = _turns_before(stream.environment, problem)

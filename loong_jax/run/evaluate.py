@@ -46,7 +46,7 @@ class EvalOptions:
 
     Example: loong eval runs/quickstart --num-problems 64
 
-    Example: loong eval checkpoints/chat --problems mine.jsonl --samples 8 --k 1 4 8
+    Example: loong eval checkpoints/chat --problems mine.jsonl --samples-per-problem 8 --k 1 4 8
     """
 
     run_dir: tyro.conf.Positional[AnyPath]
@@ -56,8 +56,8 @@ class EvalOptions:
     all_problems: bool = False  # those of a run's own file too that it was trained on
     # of each domain, the first ones; 128 of a recipe's, all of a file unless given
     num_problems: int | None = None
-    samples: int = 4  # n, of each problem
-    k: tuple[int, ...] = (1, 4)  # of pass@k, each at most `samples`
+    samples_per_problem: Annotated[int, tyro.conf.arg(aliases=["--samples"])] = 4  # n
+    k: tuple[int, ...] = (1, 4)  # of pass@k, each at most n
     greedy: bool = False  # one greedy answer to each problem besides
     temperature: float = 1.0  # of samples; lower keeps closer to the likeliest answer
     max_new_tokens: int | None = None  # of an answer; the recipe's, or 256
@@ -75,10 +75,11 @@ class EvalOptions:
     rollouts: Path | None = None  # JSON lines: a few samples of each domain to read
 
     def __post_init__(self):
-        if not self.k or not all(1 <= k <= self.samples for k in self.k):
+        count = self.samples_per_problem
+        if not self.k or not all(1 <= k <= count for k in self.k):
             raise ConfigError(
-                f"k={self.k} must lie in 1..{self.samples}, the samples of a problem. Draw more "
-                "with --samples, or lower --k."
+                f"k={self.k} must lie in 1..{count}, the samples of a problem. Draw more with "
+                "--samples-per-problem, or lower --k."
             )
         if self.num_problems is not None and self.num_problems < 1:
             raise ConfigError(f"num_problems={self.num_problems} must be at least 1.")
@@ -118,14 +119,14 @@ def evaluate(chosen: EvalOptions) -> int:
     if chosen.form is not None or (recipe is None and chosen.chat_style is None):
         drawn = dataclasses.replace(drawn, stops=texts.form.stop)
     settings = EvaluationSettings(
-        samples_per_problem=chosen.samples,
+        samples_per_problem=chosen.samples_per_problem,
         sampling=drawn,
         greedy=chosen.greedy,
         pass_at=0,
         seed=chosen.seed,
     )
     room = room_for(problems, encode, drawn.max_new_tokens, source.config.max_position)
-    shapes = dataclasses.replace(serving, context_tokens=-(-room // 16) * 16).engine_config()
+    shapes = dataclasses.replace(serving, cache_length=-(-room // 16) * 16).engine_config()
     console.print(f"loading {source.weights}")
     rules = devices.rules_on(chosen.mesh, 0, devices.exchange_of(source.config))
     engine, weights = serve.load(source, tokenizer, shapes, rules)
@@ -287,7 +288,7 @@ def _record(
     return {
         "weights": str(source),
         "problems": None if chosen.problems is None else str(chosen.problems),
-        "samples": chosen.samples,
+        "samples": chosen.samples_per_problem,
         "temperature": drawn.temperature,
         "max_new_tokens": drawn.max_new_tokens,
         "seed": chosen.seed,

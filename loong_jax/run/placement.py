@@ -78,7 +78,7 @@ def place_of(placement: ProcessReplicas | RayReplicas, first_device: int = 0) ->
             return ProcessLauncher(
                 environment=SINGLE_THREADED if placement.single_threaded else {},
                 cores=placement.cores or None,
-                devices_per_host=placement.devices_per_process,
+                devices_per_process=placement.devices_per_process,
                 first_device=first_device,
             )
         case RayReplicas():

@@ -88,14 +88,7 @@ def _train(
         distributed.first_does(lambda: _complete_summary(recipe, run_dir, last))
         distributed.say(f"done before, {last} steps")
         return 0
-    settings = sft.SftSettings(
-        optimizer=stage.optimizer,
-        num_steps=stage.num_steps,
-        rows=stage.rows,
-        micro_rows=stage.micro_rows,
-        row_length=stage.row_length,
-        routing_every=pod.routing_every,
-    )
+    settings = configs.made_from(sft.SftSettings, stage, routing_every=pod.routing_every)
     programs = _compile(recipe, settings, rules)
     distributed.meet("compiled")
     if stored is not None:

@@ -223,7 +223,7 @@ def _train(
         _show_memory(recipe, [name for name in settings if only in (None, name)])
         if isinstance(recipe.problems, FileProblems):
             if not own_admission.is_done(run_dir):
-                progress.start(next(iter(settings)), total_steps=None)
+                progress.start(next(iter(settings)), num_steps=None)
                 progress.note("tries the answers and verifiers of the file")
                 own_admission.require(
                     recipe.problems, Judge(session.verifiers, name="admission"), run_dir

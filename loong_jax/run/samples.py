@@ -35,7 +35,7 @@ def run_samples(work: Work[SampleStage]) -> dict[str, Any]:
     noted = json_files.read_json(own / "noted.json", {"pieces": 0, "judged": 0, "right": 0})
     kept = json_files.read_jsonl(own / demonstrations.SAMPLES)[: noted.get("kept", 0)]
     pieces = [problems[i : i + PIECE] for i in range(0, len(problems), PIECE)]
-    progress.start(work.name, total_steps=len(pieces), first_step=noted["pieces"])
+    progress.start(work.name, num_steps=len(pieces), first_step=noted["pieces"])
     places = work.directories
     teacher = places.given.get(settings.teacher) or places.inputs[settings.teacher]
     source = sources.find(teacher)

@@ -51,7 +51,8 @@ class ServeOptions:
     allow_anyone: bool = False  # serve other hosts without an API key
     # samples that are written at the same time
     slots_per_replica: Annotated[int, tyro.conf.arg(aliases=["--num-slots"])] = 16
-    context_tokens: int = 1024  # of prompt and answer together
+    # tokens of prompt and answer together
+    cache_length: Annotated[int, tyro.conf.arg(aliases=["--context-tokens"])] = 1024
     num_pages: int | None = None  # of the cache; for half of the slots at full length unless given
     page_size: int = 16  # tokens
     prefill_lengths: tuple[int, ...] = (64, 256)  # buckets; longer prompts are read in pieces
@@ -62,21 +63,21 @@ class ServeOptions:
 
     def engine_config(self) -> EngineSettings:
         """The shapes to compile. Raises ConfigError where they do not fit each other."""
-        for name in ("context_tokens", "num_pages", "page_size"):
+        for name in ("cache_length", "num_pages", "page_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name}={value} must be at least 1. Raise it.")
-        if self.context_tokens % self.page_size:
+        if self.cache_length % self.page_size:
             raise ConfigError(
-                f"context_tokens={self.context_tokens} must be a multiple of page_size="
+                f"cache_length={self.cache_length} must be a multiple of page_size="
                 f"{self.page_size}. Round it up."
             )
-        per_slot = self.context_tokens // self.page_size
-        lengths = tuple(n for n in self.prefill_lengths if n <= self.context_tokens)
+        per_slot = self.cache_length // self.page_size
+        lengths = tuple(n for n in self.prefill_lengths if n <= self.cache_length)
         return EngineSettings(
             slots_per_replica=self.slots_per_replica,
-            cache_length=self.context_tokens,
-            prefill_lengths=lengths or (self.context_tokens,),
+            cache_length=self.cache_length,
+            prefill_lengths=lengths or (self.cache_length,),
             prefill_prompts=min(4, self.slots_per_replica),
             prefill_members=min(16, self.slots_per_replica),
             decode_steps=self.decode_steps,

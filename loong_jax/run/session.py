@@ -15,7 +15,6 @@ from loong_jax.errors import ConfigError
 from loong_jax.eval import evaluation
 from loong_jax.models.families import family_of
 from loong_jax.models.parameters import Weights
-from loong_jax.orchestrator import protocols
 from loong_jax.orchestrator.protocols import refuse_unable
 from loong_jax.own import part_of
 from loong_jax.problems.problem import Problem
@@ -173,7 +172,7 @@ class Judge:
 
     def __init__(
         self,
-        pool: protocols.VerifierPool,
+        pool: VerifierPool,
         deadline_s: float = DEADLINE_S,
         *,
         name: str = "evaluation",

@@ -10,12 +10,12 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from loong_jax import interrupts
+from loong_jax import configs, interrupts
 from loong_jax.data import json_files
 from loong_jax.errors import CheckpointError
 from loong_jax.eval import evaluation
@@ -28,7 +28,6 @@ from loong_jax.models.parameters import Weights
 from loong_jax.orchestrator.experience_maker import Scorers, TrainerWithGenerators
 from loong_jax.orchestrator.journal import Journal
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
-from loong_jax.orchestrator.protocols import Policy
 from loong_jax.orchestrator.tickets import MixedStream, TicketSource
 from loong_jax.recipes import EvaluationStage, FusionStage, RlStage, SftStage, Stage
 from loong_jax.report.metrics_log import MetricsLog, read_metrics
@@ -140,7 +139,7 @@ def run_sft(work: Work[SftStage]) -> dict[str, Any]:
         state = trainer.from_arrays(policy, settings.optimizer, start, found.arrays)
         cursor = found.metadata["cursor"]
     first_step = int(state.step)
-    work.progress.start(work.name, total_steps=_known_steps(settings), first_step=first_step)
+    work.progress.start(work.name, num_steps=_known_steps(settings), first_step=first_step)
     with (
         MetricsLog(own, stage=work.name, restored_step=first_step) as log,
         StepProfile(own / "profile") as profile,
@@ -158,16 +157,9 @@ def run_sft(work: Work[SftStage]) -> dict[str, Any]:
                 checkpoint.save(checkpoints, step, arrays, {"cursor": cursor}, keep=2)
             interrupts.let_through()
 
-        sft_settings = sft.SftSettings(
-            optimizer=settings.optimizer,
-            num_steps=settings.num_steps,
-            rows=settings.rows,
-            micro_rows=settings.micro_rows,
-            row_length=settings.row_length,
-        )
         state, cursor = sft.run(
             policy,
-            sft_settings,
+            configs.made_from(sft.SftSettings, settings),
             state,
             _pairs(work),
             session.texts.example,
@@ -228,25 +220,17 @@ class _RlStart(NamedTuple):
 def run_rl(work: Work[RlStage]) -> dict[str, Any]:
     """Asynchronous reinforcement learning from the weights of `settings.after`."""
     session, settings, own = work.session, work.stage, work.own
-    trainer_settings = TrainerSettings(
-        objective=settings.objective,
-        optimizer=settings.optimizer,
-        max_staleness=settings.scheduler.max_staleness,
-        row_length=settings.row_length,
-        rows=settings.rows,
-        score_rows=settings.score_rows,
-        replays_routing=settings.replays_routing,
-        shares_prompts=settings.shares_prompts,
-        scores_in_step=settings.scores_in_step,
-        form=session.texts.form,
+    max_staleness, form = settings.scheduler.max_staleness, session.texts.form
+    trainer_settings = configs.made_from(
+        TrainerSettings, settings, max_staleness=max_staleness, form=form
     )
     start = _start_rl(work, trainer_settings)
     first_step = int(start.state.step)
     offload = session.recipe.engine.offload_versions
-    store = VersionStore(settings.scheduler.max_staleness, offload=offload)
+    store = VersionStore(max_staleness, offload=offload)
     for version in sorted(start.versions):
         store.put(version, start.versions.pop(version))  # the store alone keeps it alive
-    work.progress.start(work.name, total_steps=_known_steps(settings), first_step=first_step)
+    work.progress.start(work.name, num_steps=_known_steps(settings), first_step=first_step)
     replicas = placement.start_replicas(
         session.recipe, settings, session.engines, store, trainer_settings, session.agent
     )
@@ -262,14 +246,13 @@ def run_rl(work: Work[RlStage]) -> dict[str, Any]:
     if isinstance(replicas, Scorers):
         learner = TrainerWithGenerators(learner, replicas)
     journal = Journal(own / "journal")
-    form = session.texts.form
     with (
         MetricsLog(own, stage=work.name, restored_step=first_step, form=form) as log,
         StepProfile(own / "profile") as profile,
     ):
         orchestrator = Orchestrator(
             name=work.name,
-            settings=_loop_settings(settings, session.recipe.seed),
+            settings=configs.made_from(LoopSettings, settings, seed=session.recipe.seed),
             trainer=learner,
             replicas=replicas,
             verifiers=session.pool,
@@ -343,19 +326,6 @@ def _tickets(work: Work[RlStage]) -> TicketSource:
     )
 
 
-def _loop_settings(settings: RlStage, seed: int) -> LoopSettings:
-    return LoopSettings(
-        total_steps=settings.num_steps,
-        scheduler=cast(Policy, settings.scheduler),  # one of a user's own stands for its part
-        checkpoint_every=settings.checkpoint_every,
-        verdict_deadline_s=settings.verdict_deadline_s,
-        stall_timeout_s=settings.stall_timeout_s,
-        saturated_after=settings.solved_after,
-        reuse=settings.reuse,
-        reuse_seed=seed,
-    )
-
-
 def run_fusion(work: Work[FusionStage]) -> dict[str, Any]:
     """Fuses the experts, with scale and keep rate chosen on validation problems."""
     session, settings, own = work.session, work.stage, work.own
@@ -366,7 +336,7 @@ def run_fusion(work: Work[FusionStage]) -> dict[str, Any]:
         for domain in session.domains
     }
     points = search.candidates(settings.method, settings.scales, settings.keep_rates)
-    work.progress.start(work.name, total_steps=len(points))
+    work.progress.start(work.name, num_steps=len(points))
     sampling = session.recipe.evaluation.sampling
 
     def pass_rates(weights: Weights) -> dict[str, float]:
@@ -419,7 +389,7 @@ def _save_adapter(session: Session, config: LoraConfig, adapters: Weights, own: 
 
 def run_evaluation(work: Work[EvaluationStage]) -> dict[str, Any]:
     """Evaluates weights as they are, as engines sample them."""
-    work.progress.start(work.name, total_steps=None)
+    work.progress.start(work.name, num_steps=None)
     weights = work.session.policy.published(work.weights_of(work.stage.of))
     return _evaluate(work, weights, 0)
 

@@ -34,12 +34,12 @@ from loong_jax.sharding import NO_MESH, ShardingRules
 # What may differ between a model as it was trained and as it goes on: how it is computed, and what
 # only fresh weights or the bias controller ask for.
 _FREE = {
+    "attention",
     "chunk_tokens",
     "dtype",
     "exchange",
     "expert_gemm",
     "max_position",
-    "mixing",
     "param_dtype",
     "remat",
     "residual_gain",

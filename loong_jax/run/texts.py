@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from loong_jax import configs
 from loong_jax.data import chat_records, tool_template
 from loong_jax.data.chat_records import Conversation
 from loong_jax.data.tokenizer import AsciiTokenizer, Tokenizer
@@ -188,14 +189,7 @@ def _make(name: str):
 def _agent(settings: ToolSettings | None, template: ToolTemplate | ChatTurns) -> Agent | None:
     if settings is None:
         return None
-    return Agent(
-        toolbox=toolbox(settings.names),
-        limits=settings.limits,
-        max_parked=settings.max_parked,
-        max_calls_at_once=settings.max_calls_at_once,
-        offers_all=settings.offers_all,
-        template=template,
-    )
+    return configs.made_from(Agent, settings, toolbox=toolbox(settings.names), template=template)
 
 
 def tools_are_described(recipe: Recipe) -> bool:

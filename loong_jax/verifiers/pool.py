@@ -74,19 +74,7 @@ class VerifierPool(Protocol):
         key that stands for another request."""
         ...
 
-    def cancel(self, keys: Iterable[str]) -> int:
-        """Cancels what no worker has taken yet; returns how many. Their keys are free again."""
-        ...
-
-    def counts(self) -> dict[str, int]:
-        """`submitted`, `answered` and `ungradable` requests, and `workers_lost`."""
-        ...
-
-    def pids(self) -> list[int]:
-        """Processes of the workers."""
-        ...
-
-    def close(self, timeout_s: float = 10.0) -> None:
+    def close(self, timeout_s: float) -> None:
         """Waits so long for what is in hand, then ends everything. May be called twice."""
         ...
 
@@ -129,6 +117,7 @@ class RequestTable:
         return futures, new
 
     def cancel(self, keys: Iterable[str]) -> int:
+        """Cancels what no worker has taken yet; returns how many. Their keys are free again."""
         with self._lock:
             futures = [self._known[key][1] for key in keys if key in self._known]
         return sum(future.cancel() for future in futures if not future.done())
@@ -247,16 +236,6 @@ class FormedPool:
         ]
         answers = iter(self.pool.submit(asked))
         return [next(answers) if one.is_well_formed else _resolved(_MALFORMED) for one in found]
-
-    def cancel(self, keys: Iterable[str]) -> int:
-        return self.pool.cancel(keys)
-
-    def counts(self) -> dict[str, int]:
-        """The counts of the pool: malformed answers are not among them."""
-        return self.pool.counts()
-
-    def pids(self) -> list[int]:
-        return self.pool.pids()
 
     def close(self, timeout_s: float = 10.0) -> None:
         self.pool.close(timeout_s)

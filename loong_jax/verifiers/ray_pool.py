@@ -47,7 +47,7 @@ class _Slot:
 
 
 class RayVerifierPool:
-    """Ray actors that share the waiting requests: `num_actors`, and up to `max_actors` under load.
+    """Ray actors that share the waiting requests: `num_workers`, up to `max_workers` under load.
 
     A further actor starts while requests wait and none is idle; it goes after half a minute without
     work. `concurrency` bounds the batches of a verifier that are at work at once. `num_cpus` is
@@ -57,20 +57,20 @@ class RayVerifierPool:
 
     def __init__(
         self,
-        num_actors: int = 2,
+        num_workers: int = 2,
         config: WorkerConfig | None = None,
         *,
-        max_actors: int | None = None,
+        max_workers: int | None = None,
         concurrency: Mapping[str, int] | None = None,
         address: str | None = None,
         num_cpus: float = 0.1,
         batch_size: int = 64,
     ):
-        max_actors = num_actors if max_actors is None else max_actors
-        if num_actors < 1 or batch_size < 1 or max_actors < num_actors:
+        max_workers = num_workers if max_workers is None else max_workers
+        if num_workers < 1 or batch_size < 1 or max_workers < num_workers:
             raise VerifierError(
-                f"num_actors={num_actors}, max_actors={max_actors}, batch_size={batch_size}: all "
-                "must be at least 1, and max_actors no less than num_actors."
+                f"num_workers={num_workers}, max_workers={max_workers}, batch_size={batch_size}: "
+                "all must be at least 1, and max_workers no less than num_workers."
             )
         if any(limit < 1 for limit in (concurrency or {}).values()):
             raise VerifierError(f"concurrency={dict(concurrency or {})}: limits are at least 1.")
@@ -82,10 +82,10 @@ class RayVerifierPool:
         self._table = RequestTable()
         self._events: queue.SimpleQueue[tuple] = queue.SimpleQueue()
         self._waiting = Waiting(concurrency or {})
-        self._num_actors, self._max_actors = num_actors, max_actors
+        self._num_workers, self._max_workers = num_workers, max_workers
         self._sent_bytes = self._packed_bytes = self._num_batches = self._num_retried = 0
         self._seconds: dict[str, list[float]] = {}  # by verifier: requests, seconds with an actor
-        self._slots = [_Slot() for _ in range(num_actors)]
+        self._slots = [_Slot() for _ in range(num_workers)]
         self._lock = threading.Lock()  # of `_is_closed` and the order of events
         self._is_closed = False
         self._closing_deadline: float | None = None
@@ -222,7 +222,7 @@ class RayVerifierPool:
             request.answer(worker.decode(body))
 
     def _idle_deadline(self) -> float:
-        return time.monotonic() + _IDLE_S if len(self._slots) > self._num_actors else 0.0
+        return time.monotonic() + _IDLE_S if len(self._slots) > self._num_workers else 0.0
 
     def _on_deadline(self) -> None:
         now = time.monotonic()
@@ -231,7 +231,7 @@ class RayVerifierPool:
                 continue
             if slot.batch or slot.pid is None:
                 self._replace(slot, "it did not answer in time")
-            elif len(self._slots) > self._num_actors:
+            elif len(self._slots) > self._num_workers:
                 ray.kill(slot.actor)
                 self._slots.remove(slot)
             else:
@@ -276,7 +276,7 @@ class RayVerifierPool:
             self._packed_bytes += len(block)
             self._call_back("judged", slot, slot.actor.judge.remote(block, deadlines_s))
         is_starting = any(slot.actor is not None and slot.pid is None for slot in self._slots)
-        is_full = len(self._slots) >= self._max_actors or is_starting
+        is_full = len(self._slots) >= self._max_workers or is_starting
         if not is_full and self._waiting.can_take():
             self._slots.append(_Slot())
             self._start(self._slots[-1])

@@ -58,7 +58,13 @@ def test_a_replica_of_more_accelerators_costs_less_per_slot_and_as_much_per_step
 
 @pytest.mark.parametrize(
     ("wrong", "value"),
-    [("accelerators", 100), ("seeds", 0), ("groups", 0), ("staleness", ()), ("staleness", (2, -1))],
+    [
+        ("num_accelerators", 100),
+        ("seeds", 0),
+        ("groups_per_step", 0),
+        ("staleness", ()),
+        ("staleness", (2, -1)),
+    ],
 )
 def test_refuses_options_that_cannot_work(wrong, value):
     with pytest.raises(ConfigError, match=wrong):

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 LOAD = decode.Load(
     num_requests=3,
     prompt_length=4,
-    num_new_tokens=4,
+    new_tokens=4,
     decode_steps=2,
     page_size=4,
 )

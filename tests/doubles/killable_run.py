@@ -188,7 +188,7 @@ def run(directory: Path) -> dict[str, Any]:
     orchestrator = Orchestrator(
         name="killable",
         settings=LoopSettings(
-            total_steps=NUM_STEPS,
+            num_steps=NUM_STEPS,
             scheduler=POLICY,
             checkpoint_every=2,
             stall_timeout_s=60.0,

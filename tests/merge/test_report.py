@@ -51,21 +51,28 @@ def test_global_record_by_hand(fused):
     assert record["gain"] == pytest.approx(step @ mean / (mean @ mean), rel=1e-5)
 
 
-def test_kept_and_erased_account_for_every_entry_that_moved(fused):
-    base, experts, found, report = fused
-    for name in ("a", "b"):
-        record = report["tensors"][name]
-        assert record["kept"]["one"] == pytest.approx(0.5, abs=0.2 if name == "b" else 0.05)
-        # An entry of the fused model differs from the base where some expert's survived the vote.
-        left = sum(
-            record["moved"][e] * record["kept"][e] * (1 - record["erased"][e]) for e in experts
-        )
-        assert np.mean(found[name] != base[name]) <= left + 1e-6
+def test_kept_entries_add_up_over_tensors(fused):
+    report = fused[-1]
+    assert report["tensors"]["a"]["kept"]["one"] == pytest.approx(0.5, abs=0.05)
     total = report["global"]["kept"]["two"] * report["global"]["moved"]["two"]
     by_tensor = [
         r["kept"]["two"] * r["moved"]["two"] * r["num_entries"] for r in report["tensors"].values()
     ]
     assert total * report["global"]["num_entries"] == pytest.approx(sum(by_tensor))
+
+
+def test_kept_and_erased_by_hand(fused):
+    base, experts, *_ = fused
+    _, report = merge.fuse_with_report(base, experts, method=merge.Ties(density=0.3))
+    record = report["tensors"]["b"]
+    deltas = np.stack([expert["b"] - base["b"] for expert in experts.values()])
+    kept = np.abs(deltas) >= np.sort(np.abs(deltas))[:, [-12]]
+    sign = np.where(np.sum(deltas * kept, axis=0) >= 0, 1, -1)
+    erased = kept & (np.sign(deltas) != sign)
+    assert erased.any()
+    for index, name in enumerate(experts):
+        assert record["kept"][name] == pytest.approx(12 / np.count_nonzero(deltas[index]))
+        assert record["erased"][name] == pytest.approx(erased[index].sum() / 12)
 
 
 def test_weights_are_those_of_fuse_and_the_report_is_json(fused):

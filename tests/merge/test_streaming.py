@@ -15,7 +15,7 @@ from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.merge import checkpoints, pieces, published, streaming
 from loong_jax.merge.checkpoints import MergeConfig
 from loong_jax.merge.fusion import merge_leaf, prepare
-from loong_jax.models.hf import unfinished
+from loong_jax.models.hf import files, unfinished
 from tests.doubles import crash_point
 from tests.merge import examples
 from tests.sweeps import thinned
@@ -194,6 +194,15 @@ def test_three_leaves_at_most(name, monkeypatch):
     held = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert held / base.nbytes < 3
+
+
+@pytest.mark.parametrize("code", ["F64", "F32", "BF16", "F16", "F8_E4M3", "F8_E5M2"])
+def test_tells_what_is_finite(code):
+    dtype = files.DTYPES[code]
+    values = np.array([0, -0.0, 1, -1, *(s * ml_dtypes.finfo(dtype).max for s in (1, -1))], dtype)
+    assert streaming.is_finite(values)
+    for other in (np.inf, -np.inf, np.nan, -np.nan):
+        assert not streaming.is_finite(np.append(values, dtype.type(other)))
 
 
 def test_refuses(disk, tmp_path):

@@ -141,7 +141,7 @@ def open_run(
     run = Orchestrator(
         name="test",
         settings=LoopSettings(
-            total_steps=total_steps,
+            num_steps=total_steps,
             scheduler=policy,
             checkpoint_every=2,
             stall_timeout_s=1000.0,

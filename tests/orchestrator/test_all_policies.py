@@ -42,7 +42,7 @@ def dora_policies(draw, **common):
 def policies(draw):
     groups, staleness = draw(st.integers(1, 5)), draw(st.integers(0, 3))
     common = {"groups_per_step": groups}
-    ahead = {"over_provision": draw(st.sampled_from([0.0, 0.5, 2.0]))}
+    ahead = {"max_ahead": draw(st.sampled_from([1.0, 1.5, 3.0]))}
     kind = draw(st.integers(0, 6))
     if kind == 0:
         return baselines.SynchronousPolicy(**common)
@@ -117,7 +117,7 @@ class CheckedLog(QuietLog):
         for ticket in ledger.tickets.in_phase("queued", "decoding"):
             assert ticket.version >= step - policy.max_staleness
         if isinstance(policy, baselines.TailBatchingPolicy):
-            extra = int(policy.over_provision * policy.groups_per_step)
+            extra = int(policy.max_ahead * policy.groups_per_step) - policy.groups_per_step
             assert ledger.source.num_deferred < policy.groups_per_step + max(1, extra)
 
 
@@ -187,7 +187,7 @@ def small_world(**changes):
 @st.composite
 def policies_without_staleness(draw):
     common = {"groups_per_step": draw(st.integers(1, 5)), "max_staleness": 0}
-    ahead = {"over_provision": draw(st.sampled_from([0.0, 0.5, 2.0]))}
+    ahead = {"max_ahead": draw(st.sampled_from([1.0, 1.5, 3.0]))}
     if draw(st.booleans()):
         return draw(dora_policies(**common))
     keep = draw(st.booleans())
@@ -246,7 +246,7 @@ def test_dropping_loses_long_responses_and_tail_batching_does_not():
 
 def test_partial_rollouts_mix_versions_and_prefill_again():
     world = small_world()
-    policy = baselines.PartialRolloutPolicy(groups_per_step=3, over_provision=1.0)
+    policy = baselines.PartialRolloutPolicy(groups_per_step=3, max_ahead=2.0)
     orchestrator_for(world, policy, 8).run()
     mixed = [versions for versions in world.versions_of.values() if len(versions) > 1]
     assert mixed

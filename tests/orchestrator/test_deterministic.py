@@ -160,7 +160,7 @@ def orchestrated(
     run = Orchestrator(
         name="test",
         settings=LoopSettings(
-            total_steps=NUM_STEPS,
+            num_steps=NUM_STEPS,
             scheduler=DoraPolicy(
                 groups_per_step=GROUPS, max_staleness=staleness, deterministic=True
             ),

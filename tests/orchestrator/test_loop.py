@@ -43,7 +43,7 @@ def make_run(world, *, policy, total_steps=6, max_issues=1, checkpoint_every=2):
     return Orchestrator(
         name="test",
         settings=LoopSettings(
-            total_steps=total_steps,
+            num_steps=total_steps,
             scheduler=policy,
             checkpoint_every=checkpoint_every,
             stall_timeout_s=1000.0,

@@ -172,7 +172,7 @@ def engine_of_a_process():
 @pytest.mark.timeout(1200)
 def test_replicas_in_processes_have_devices_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr(test_deterministic, "make_engine", engine_of_a_process)
-    place = functools.partial(ProcessLauncher, devices_per_host=2, first_device=4)
+    place = functools.partial(ProcessLauncher, devices_per_process=2, first_device=4)
     whole, log = orchestrated(
         parts_of("qwen2", "qwen2 split"), tmp_path / "a", staleness=1, num_replicas=2
     )

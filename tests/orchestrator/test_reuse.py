@@ -24,7 +24,7 @@ settings_of_reuse = st.builds(
 
 
 def run_with(reuse, policy, world, seed=0):
-    run = orchestrator_for(world, policy, STEPS, reuse=reuse, reuse_seed=seed)
+    run = orchestrator_for(world, policy, STEPS, reuse=reuse, seed=seed)
     run.log = KeptLog()
     return run, run.run()
 

@@ -196,7 +196,7 @@ def test_a_verifier_that_fails_or_sleeps_masks_answers_and_stops_nothing(tmp_pat
     run = Orchestrator(
         name="strange",
         settings=LoopSettings(
-            total_steps=4, scheduler=policy, verdict_deadline_s=5.0, stall_timeout_s=120.0
+            num_steps=4, scheduler=policy, verdict_deadline_s=5.0, stall_timeout_s=120.0
         ),
         trainer=workers,
         replicas=workers,

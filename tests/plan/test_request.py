@@ -140,7 +140,7 @@ def test_requests_that_are_refused(changes, said):
     ("line", "said"),
     [
         ("--num-microbatches 0", "--num-microbatches 0 must be at least 1"),
-        ("--slices -1", "--slices -1 must be at least 1"),
+        ("--slices -1", "--num-slices -1 must be at least 1"),
         ("--batch 0", "--batch 0 must be at least 1"),
         ("--json DIR/file/plan.json", "cannot be written: "),
         ("--json DIR", "it is a directory. Name a file"),
@@ -308,6 +308,13 @@ def test_a_published_dense_decoder_is_the_one_of_that_name(name, record, tmp_pat
     assert request.find_model(str(tmp_path)) == found
 
 
+def test_a_file_may_have_a_field_by_its_older_name(tmp_path):
+    fields = configs.to_json(MoEConfig.tiny())
+    fields["mixing"] = fields.pop("attention")
+    (tmp_path / "model.json").write_text(json.dumps(fields))
+    assert request.find_model(str(tmp_path)) == MoEConfig.tiny()
+
+
 @pytest.mark.parametrize("name", ["", "none"])
 def test_a_directory_without_a_model_is_refused(tmp_path, name):
     with pytest.raises(ConfigError, match=r"neither one of .*Name .*`loong import-hf` made"):
@@ -326,7 +333,7 @@ def test_a_directory_without_a_model_is_refused(tmp_path, name):
         ('{"yarn": "long"}', "yarn='long'"),
         ('{"yarn": {"factor": 2.0}}', "original_max_position"),
         ('{"ngram": {"width": 3}}', "no field 'width'"),
-        ('{"mixing": {"block": 3}}', "that names its _kind"),
+        ('{"attention": {"block": 3}}', "that names its _kind"),
         ('{"dtype": "float3"}', "is no dtype"),
     ],
 )

@@ -83,7 +83,7 @@ def test_turns_with_tools_reach_the_trainer(tmp_path, cold_start):
     assert done["steps"] == 2
     assert done["tickets"]["trained"] == 4
     counts = done["rollout"]
-    wanted = ("slots_parked", "turns_of_tools", "calls", "tokens_of_tools", "tokens_read_on")
+    wanted = ("slots_paused", "turns_of_tools", "calls", "tokens_of_tools", "tokens_read_on")
     assert {name for name in wanted if not counts[f"num_{name}"]} == set()
     assert counts["num_calls_left_behind"] == 0
 

@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 
 from loong_jax import config_kinds, configs, recipes
-from loong_jax.recipes import FileProblems, PackagedProblems, Recipe
+from loong_jax.models.moe import MoEConfig
+from loong_jax.models.moe.core_attention import WholeScores
+from loong_jax.orchestrator.baselines import (
+    DropAndReplacePolicy,
+    PartialRolloutPolicy,
+    TailBatchingPolicy,
+)
+from loong_jax.recipes import FileProblems, PackagedProblems, Recipe, ThinkingStyle
 
 OLDER = Path(__file__).with_name("older_runs")
 EVALUATES = {"evaluation.num_problems", "evaluation.pass_at"}
@@ -136,10 +143,36 @@ def test_every_tag_names_a_class_and_every_kind_of_a_recipe_has_one():
         assert kinds <= {*config_kinds.KINDS, "dtype", "float", "path"}
 
 
+def as_saved(config, older, *without):
+    """What it says, with the fields `older` in place of those `without`."""
+    saved = configs.to_json(config)
+    return {name: value for name, value in saved.items() if name not in without} | older
+
+
 def test_a_cold_start_had_a_field_of_the_opposite_sense():
     stage = recipes.get_recipe("problems")().stages["sft"]
-    saved = configs.to_json(stage)
     for is_cold in (True, False):
-        older = {**saved, "is_cold_start": is_cold}
-        del older["always_runs"]
+        older = as_saved(stage, {"is_cold_start": is_cold}, "always_runs")
         assert configs.from_json(older).always_runs is not is_cold
+
+
+def test_every_cold_start_had_shares_of_ways_of_thinking():
+    stage = recipes.get_recipe("quickstart")().stages["sft"]
+    shares = {"first_pairs": 7, "first_careful_share": 0.8, "careful_share": 0.2}
+    found = configs.from_json(as_saved(stage, shares | {"is_cold_start": True}, "thinking"))
+    assert found.thinking == ThinkingStyle(**shares)
+    assert not found.always_runs
+
+
+def test_settings_had_other_names():
+    tools = recipes.get_recipe("agentic-mini")().tools
+    found = configs.from_json(as_saved(tools, {"max_parked": 3}, "max_paused"))
+    assert found == dataclasses.replace(tools, max_paused=3)
+    model = MoEConfig.tiny(attention=WholeScores())
+    older = as_saved(model, {"mixing": configs.to_json(WholeScores())}, "attention")
+    assert configs.from_json(older) == model
+    for kind in (TailBatchingPolicy, PartialRolloutPolicy, DropAndReplacePolicy):
+        found = configs.from_json(
+            as_saved(kind(groups_per_step=4), {"over_provision": 0.75}, "max_ahead")
+        )
+        assert found == kind(groups_per_step=4, max_ahead=1.75)

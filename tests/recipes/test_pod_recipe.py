@@ -36,7 +36,10 @@ def test_it_holds_together(recipe):
     parts = recipe.mesh.data * recipe.mesh.fsdp * recipe.mesh.expert
     assert recipe.stages["sft"].rows % parts == 0
     pairs = Demonstrations(
-        problems=recipe.problems, settings=recipe.stages["sft"], seed=recipe.seed, texts=TEXTS
+        problems=recipe.problems,
+        style=recipe.stages["sft"].thinking,
+        seed=recipe.seed,
+        texts=TEXTS,
     )
     for prompt, response in itertools.islice(pairs, 200):
         tokens = sft.encode_pair(TOKENIZER, prompt, response)["tokens"]

@@ -245,7 +245,7 @@ def test_settings_that_cannot_be_are_refused():
     scored = RewardRule(score_weights=(("form", 0.5),))
     for stage, changes, message in (
         (shown, {"checkpoint_every": 0}, "checkpoint_every=0 must be at least 1"),
-        (shown, {"careful_share": 1.5}, r"careful_share=1\.5 is not in"),
+        (shown.thinking, {"careful_share": 1.5}, r"careful_share=1\.5 is not in"),
         (stem, {"checkpoint_every": 0}, "checkpoint_every=0 must be at least 1"),
         (stem, {"group_size": 1}, "group_size=1 must be at least 2"),
         (stem, {"group_size": 4}, r"objective\.reduction\.group_size=8 divides"),

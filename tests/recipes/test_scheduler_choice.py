@@ -20,7 +20,7 @@ POLICIES = (
     dora.algorithm_1(groups_per_step=3, max_staleness=1, triggers=None, gate=None),
     dora.algorithm_1(groups_per_step=3, over_stale="regenerate"),
     baselines.SynchronousPolicy(groups_per_step=3),
-    baselines.TailBatchingPolicy(groups_per_step=3, over_provision=0.5),
+    baselines.TailBatchingPolicy(groups_per_step=3, max_ahead=1.5),
     baselines.OneStepOffPolicy(groups_per_step=3),
     baselines.PartialRolloutPolicy(groups_per_step=3, keep_cache=True),
     baselines.DropAndReplacePolicy(groups_per_step=3, max_staleness=1),

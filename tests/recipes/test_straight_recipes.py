@@ -34,7 +34,7 @@ def small(name, **changes):
         evaluation=dataclasses.replace(full.evaluation, num_problems=4, num_pass_at_problems=1),
     )  # fmt: skip
     if "sft" in full.stages:
-        full = full.with_stage("sft", num_steps=40, rows=4, optimizer=FAST, first_careful_share=1.0)
+        full = full.with_stage("sft", num_steps=40, rows=4, optimizer=FAST, thinking=None)
     if "samples" in full.stages:
         full = full.with_stage("samples", num_problems=24, samples_per_problem=8, max_kept=1)
     if "rl" in full.stages:

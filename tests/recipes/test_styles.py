@@ -7,7 +7,7 @@ import json
 import numpy as np
 
 from loong_jax.problems import response
-from loong_jax.recipes import DomainProblems, GeneratedProblems, quickstart
+from loong_jax.recipes import DomainProblems, GeneratedProblems, ThinkingStyle, quickstart
 from loong_jax.run import demonstrations
 from loong_jax.run.texts import texts_of
 
@@ -29,6 +29,14 @@ def test_the_quickstart_is_shown_the_same_demonstrations_as_ever():
     for number in (*range(300), *range(9400, 9700)):
         digest.update(json.dumps(pairs.pair_at(number)).encode())
     assert digest.hexdigest() == "2ab56df8296b8c1d3a506c103bcd8c28064a369eea54711c3a63e7852f94f462"
+
+
+def test_without_a_style_every_demonstration_is_careful():
+    recipe = quickstart.quickstart()
+    for style, is_hurried in ((ThinkingStyle(), True), (None, False)):
+        stage = recipe.with_stage("sft", thinking=style).stages["sft"]
+        pairs = demonstrations.pairs_of(recipe, stage, texts_of(recipe))
+        assert any("~" in pairs.pair_at(number)[1] for number in range(40)) is is_hurried
 
 
 def test_a_puzzle_is_posed_and_demonstrated_by_name():

@@ -23,7 +23,7 @@ def test_off_a_terminal_one_line_per_interval():
         line_every_s=10,
         clock=clock,
     ) as progress:
-        progress.start("sft", total_steps=100)
+        progress.start("sft", num_steps=100)
         for step in range(1, 101):
             clock.now += 1
             progress.step(step, {"loss": 2.0 / step, "tokens_per_s": 10_000})
@@ -44,7 +44,7 @@ def lines():
     clock, stream = Clock(), io.StringIO()
     console = Console(file=stream, force_terminal=False)
     progress = Progress(["rl"], console=console, line_every_s=0, clock=clock)
-    progress.start("rl", total_steps=30, first_step=10)
+    progress.start("rl", num_steps=30, first_step=10)
     return progress, clock, lambda: stream.getvalue().splitlines()
 
 
@@ -65,7 +65,7 @@ def test_a_remark_does_not_outlive_what_it_is_about(lines):
     progress.step(11, {"rewards/all_groups_mean": 0.5, "staleness/mean": None})
     assert printed()[-1].endswith("step 11/30  reward 0.50")
     progress.note("tries the answers of the file")
-    progress.start("rl", total_steps=30)
+    progress.start("rl", num_steps=30)
     assert "tries" not in str(progress._stages["rl"].describe())
 
 
@@ -88,7 +88,7 @@ def test_on_a_terminal_a_table_with_every_stage():
         ["sft", "rl_stem", "fused"], console=Console(file=stream, force_terminal=True), clock=clock
     ) as p:
         p.finish("sft")
-        p.start("rl_stem", total_steps=5)
+        p.start("rl_stem", num_steps=5)
         p.step(2, {"rewards/all_groups_mean": 0.25, "staleness/mean": 1.5})
     text = stream.getvalue()
     for piece in ("sft", "rl_stem", "fused", "step 2/5", "reward 0.25", "staleness 1.5"):

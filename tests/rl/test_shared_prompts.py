@@ -171,7 +171,7 @@ def test_who_cannot_share_says_so():
 
 
 def longcat(attention=None, ngram=None):
-    config = MoEConfig.tiny(mixing=attention, ngram=ngram)
+    config = MoEConfig.tiny(attention=attention, ngram=ngram)
     return policy_of(moe.abstract_weights(config)[0], config)
 
 

@@ -91,7 +91,7 @@ def orchestrator(replicas, store, policy, *, num_steps, trainer=None, log=None):
     """The loop around `replicas`, which follow `store`; watch it through `log`."""
     return Orchestrator(
         name="real-loop",
-        settings=LoopSettings(total_steps=num_steps, scheduler=policy, stall_timeout_s=400.0),
+        settings=LoopSettings(num_steps=num_steps, scheduler=policy, stall_timeout_s=400.0),
         trainer=trainer or Trainer(store),
         replicas=replicas,
         verifiers=HalfRight(),

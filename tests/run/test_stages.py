@@ -84,7 +84,7 @@ def test_sft_that_is_told_to_stop_saves_the_step_under_way(tmp_path, monkeypatch
 def test_reward_and_share_of_groups_with_a_signal_stand_in_the_line(tmp_path):
     stream = io.StringIO()
     progress = Progress(["rl"], console=Console(file=stream), line_every_s=0)
-    progress.start("rl", total_steps=9)
+    progress.start("rl", num_steps=9)
     with MetricsLog(tmp_path, stage="rl", tensorboard=False) as log:
         shown = stages._ShownLog(
             log, progress, StepProfile(tmp_path), CollapseWatch(CollapseRules()), needs_signal=True

@@ -68,7 +68,7 @@ def test_it_grows_under_load_and_shrinks_again(ray_pool, monkeypatch):
 
     monkeypatch.setattr(module, "_IDLE_S", 0.3)
     pool = module.RayVerifierPool(
-        1, pool_checks.CONFIG, max_actors=2, concurrency={"strange": 2}, batch_size=1
+        1, pool_checks.CONFIG, max_workers=2, concurrency={"strange": 2}, batch_size=1
     )
     try:
         slow = [pool_checks.request(f"grow/{i}", "sleep 2", deadline_s=30.0) for i in range(3)]
@@ -93,10 +93,10 @@ def test_a_pool_that_cannot_start_says_so(ray_pool, monkeypatch):
     monkeypatch.setattr(module, "_START_S", 0.5)
     with pytest.raises(VerifierError, match="no verifier actor started: waited 0 s"):
         module.RayVerifierPool(1, pool_checks.CONFIG, num_cpus=1000.0)
-    with pytest.raises(VerifierError, match="num_actors=0"):
+    with pytest.raises(VerifierError, match="num_workers=0"):
         module.RayVerifierPool(0)
-    with pytest.raises(VerifierError, match="max_actors=1"):
-        module.RayVerifierPool(2, max_actors=1)
+    with pytest.raises(VerifierError, match="max_workers=1"):
+        module.RayVerifierPool(2, max_workers=1)
     with pytest.raises(VerifierError, match="limits are at least 1"):
         module.RayVerifierPool(1, concurrency={"code": 0})
 

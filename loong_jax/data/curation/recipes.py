@@ -30,12 +30,12 @@ from loong_jax.errors import ConfigError
 class Given:
     """Inputs of a recipe that only its user knows."""
 
-    against: tuple[Path, ...] = ()  # benchmarks to keep away from
-    rollouts: Path | None = None  # attempts of a policy at the problems
-    rollouts_without_tools: Path | None = None
-    embeddings: Path | None = None  # a .npy file with .ids beside it
-    scorer: Path | None = None  # a directory that `loong curate train-scorer` wrote
-    seed: int = 0
+    against: tuple[Path, ...] = ()  # benchmarks, as JSON lines with prompts: none is kept
+    rollouts: Path | None = None  # attempts: lines of id and correct, or of loong eval --json
+    rollouts_without_tools: Path | None = None  # of the recipe tools
+    embeddings: Path | None = None  # .npy, a row per id in the .ids beside it
+    scorer: Path | None = None  # a trained scorer of difficulty and tags, which are noted
+    seed: int = 0  # of what is drawn
 
 
 def problems(given: Given) -> tuple[Stage, ...]:

@@ -34,7 +34,7 @@ class ScorerConfig:
     num_buckets: int = 1 << 14
     width: int = 32  # of a row of the table
     hidden: int = 32
-    num_epochs: int = 30
+    epochs: int = 30
     batch: int = 64
     learning_rate: float = 3e-3
     weight_decay: float = 1e-2
@@ -43,7 +43,7 @@ class ScorerConfig:
     seed: int = 0
 
     def __post_init__(self):
-        sizes = (self.num_buckets, self.width, self.hidden, self.num_epochs, self.batch)
+        sizes = (self.num_buckets, self.width, self.hidden, self.epochs, self.batch)
         if min(*sizes, self.min_tag_count) < 1:
             raise ConfigError(f"sizes {sizes} and min_tag_count={self.min_tag_count} must be >= 1.")
         if not 0 < self.held_out_share < 1 or self.learning_rate <= 0:
@@ -144,7 +144,7 @@ def train(
     steps = -(-len(rest) // config.batch)
     params = _initial(config, len(tags), rng)
     optimizer = optax.adamw(
-        optax.cosine_decay_schedule(config.learning_rate, steps * config.num_epochs),
+        optax.cosine_decay_schedule(config.learning_rate, steps * config.epochs),
         weight_decay=config.weight_decay,
     )
     state = optimizer.init(params)
@@ -165,7 +165,7 @@ def train(
         return optax.apply_updates(params, updates), state
 
     best, best_loss, measured = params, np.inf, jax.jit(loss)
-    for _ in range(config.num_epochs):
+    for _ in range(config.epochs):
         shuffled = rng.permutation(rest)
         for start in range(0, len(rest), config.batch):
             chosen, weight = _padded(shuffled[start : start + config.batch], config.batch)

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from loong_jax.merge.methods import measures, method
+from loong_jax.merge.methods.given import Matrix, Piece, WholeModel
 
 _ROUNDING = 64  # units in the last place: what programs may differ by in a variance
 
@@ -66,7 +67,7 @@ class Ties(method.Method):
         )
 
 
-def _threshold(model, index: int, num_kept: int) -> np.uint32:
+def _threshold(model: WholeModel, index: int, num_kept: int) -> np.uint32:
     """Counts of the upper 16 bits find those of the threshold, then counts of the lower."""
     upper, num_above = _digit(_histogram(model, index, None), num_kept)
     lower, _ = _digit(_histogram(model, index, upper), num_kept - num_above)
@@ -80,10 +81,10 @@ def _digit(counts: np.ndarray, num_kept: int) -> tuple[int, int]:
     return len(counts) - 1 - place, int(from_top[place] - counts[::-1][place])
 
 
-def _histogram(model, index: int, upper: int | None) -> np.ndarray:
+def _histogram(model: WholeModel, index: int, upper: int | None) -> np.ndarray:
     """A histogram of half of the bits: the upper half, or the lower after a given upper one."""
 
-    def count(matrix, start: int, stop: int) -> np.ndarray:
+    def count(matrix: Matrix, start: int, stop: int) -> np.ndarray:
         sizes = measures.magnitudes(matrix.read(start, stop, only=index))[0]
         bits = np.asarray(sizes)[: stop - start].view(np.uint32)
         bits = bits >> 16 if upper is None else bits[bits >> 16 == upper] & 0xFFFF
@@ -181,12 +182,12 @@ class Sce(method.Method):
 
 
 @jax.jit
-def _variances(piece: Any) -> Array:
+def _variances(piece: Piece) -> Array:
     return measures.variance(piece.deltas())
 
 
 @functools.partial(jax.jit, static_argnames="selects")
-def _energies(piece: Any, smallest_variance: Any, *, selects: bool) -> Array:
+def _energies(piece: Piece, smallest_variance: Any, *, selects: bool) -> Array:
     """[I, lanes]: the parts of the sum of d_i^2 over what SCE selects."""
     deltas = piece.deltas()
     if selects:
@@ -226,7 +227,7 @@ class Ram(method.Method):
     def measure(self, matrix):
         return {} if self.scope == "global" else self._boosts(self._counts(matrix))
 
-    def _counts(self, matrix) -> Any:
+    def _counts(self, matrix: Matrix) -> Any:
         return matrix.sums(lambda piece: _counts(piece, self.threshold))
 
     def _boosts(self, counts: Any) -> method.Known:
@@ -255,7 +256,7 @@ def _movers(deltas: method.Deltas, threshold: method.Number) -> tuple[method.Mar
 
 
 @jax.jit
-def _counts(piece: Any, threshold: Any) -> Array:
+def _counts(piece: Piece, threshold: Any) -> Array:
     """[2, I, 1]: entries moved with others and alone."""
     moved, num_moved = _movers(piece.deltas(), threshold)
     tests = (num_moved > 1, num_moved == 1)

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from loong_jax.merge.methods.method import Deltas, add
+from loong_jax.merge.methods.given import Deltas, Piece
+from loong_jax.merge.methods.method import add
 
 _LANES = 4096  # partial sums, so that a sum is vectorised and its rounding small
 NOTHING = np.uint32(0xFFFFFFFF)  # as the smallest entry to keep: above the bits of every float
@@ -25,18 +26,18 @@ def partial_sums(x: Array) -> Array:
 
 
 @jax.jit
-def magnitudes(piece) -> Deltas:
+def magnitudes(piece: Piece) -> Deltas:
     return tuple(map(jnp.abs, piece.deltas()))
 
 
 @jax.jit
-def squares(piece) -> Array:
+def squares(piece: Piece) -> Array:
     """[I, lanes]: the parts of sum d_i^2."""
     return jnp.stack([partial_sums(jnp.square(delta)) for delta in piece.deltas()])
 
 
 @jax.jit
-def products(piece) -> Array:
+def products(piece: Piece) -> Array:
     """[pairs, lanes]: the parts of d_i . d_j for i <= j; of models where there is no base."""
     pairs = itertools.combinations_with_replacement(piece.deltas(), 2)
     return jnp.stack([partial_sums(x * y) for x, y in pairs])

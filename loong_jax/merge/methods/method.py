@@ -11,7 +11,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,33 +19,17 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from loong_jax.errors import ConfigError
-
-if TYPE_CHECKING:
-    from loong_jax.merge.streaming import Matrix, WholeModel
-
-Deltas = tuple[Float[Array, "*leaf"], ...]
-Marks = tuple[Bool[Array, "*leaf"], ...]
-Number = Array | float  # traced, so that a grid of settings is compiled once
-Numbers = tuple[Number, ...]  # one per expert
-Known = dict[str, Any]  # measurements by name
-
-
-class Inputs(NamedTuple):
-    """Arguments of an equation for one piece of a leaf."""
-
-    base: Float[Array, "*leaf"]
-    models: Deltas
-    deltas: Deltas
-    masks: Marks | None  # explicit or drawn; true where an entry survives dropout
-    rates: tuple[Any, ...]  # keep rates of the experts, for methods that drop out
-    importances: Deltas  # empty for methods that take none
-    weights: Numbers
-
-
-class FusedLeaf(NamedTuple):
-    value: Float[Array, "*leaf"]
-    kept: Marks  # entries that dropout, trimming or selection left of each delta
-    agreed: Marks  # entries that the election left of it
+from loong_jax.merge.methods.given import (
+    Deltas,
+    FusedLeaf,
+    Inputs,
+    Known,
+    Marks,
+    Matrix,
+    Number,
+    Numbers,
+    WholeModel,
+)
 
 
 class Bound(NamedTuple):
@@ -104,11 +88,11 @@ class Method:
         """False where a whole stack is merged as one matrix with the same result."""
         return is_thinned or type(self).measure is not Method.measure
 
-    def measure_model(self, model: "WholeModel") -> Known:
+    def measure_model(self, model: WholeModel) -> Known:
         """Statistics of the whole model, which the method needs before the first leaf."""
         return {}
 
-    def measure(self, matrix: "Matrix") -> Known:
+    def measure(self, matrix: Matrix) -> Known:
         """Statistics of one matrix, which the equation needs."""
         return {}
 
@@ -116,7 +100,7 @@ class Method:
         """The keep rate of every expert's entries, where masks are drawn."""
         return (None,) * num_experts
 
-    def equation(self, given: Inputs, known: Known) -> "Array | FusedLeaf":
+    def equation(self, given: Inputs, known: Known) -> Array | FusedLeaf:
         """The merged entries, and which were left out where some are."""
         raise ConfigError(
             f"{type(self).__name__} has no equation. Write `def equation(self, given, known):` in "

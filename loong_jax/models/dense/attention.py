@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from loong_jax.models import parameters
 from loong_jax.models.dense.config import DenseConfig
@@ -62,13 +62,13 @@ class GroupedAttention(parameters.Gathering, nnx.Module):
         c = config
         queries, keys = (c.num_kv_heads, c.num_groups, c.head_dim), (c.num_kv_heads, c.head_dim)
 
-        def matrix(name, *shape, **how):
-            axes = ("layers", *self.AXES[name])
+        def matrix(name: str, *shape: int, fan_in: int, gain: float = 1.0) -> nnx.Param:
+            axes, shape = ("layers", *self.AXES[name]), (c.num_layers, *shape)
             return parameters.kernel(
-                (c.num_layers, *shape), axes, c.param_dtype, rngs, rules, **how
+                shape, axes, c.param_dtype, rngs, rules, fan_in=fan_in, gain=gain
             )
 
-        def bias(name, *shape):
+        def bias(name: str, *shape: int) -> nnx.Param:
             axes = ("layers", *self.AXES[name][1:]) if name != "out" else ("layers", None)
             return parameters.zeros((c.num_layers, *shape), axes, c.param_dtype, rules)
 
@@ -155,21 +155,31 @@ def attended(
         return _attended(query, key, value, view)
     missing = -num_queries % block
 
-    def blocks(a):  # [blocks, B, block, ...]
+    def blocks(a: Shaped[Array, "B T ..."]) -> Shaped[Array, "blocks B block ..."]:
         padded = jnp.pad(a, ((0, 0), (0, missing), *((0, 0),) * (a.ndim - 2)))
         cut = padded.reshape(a.shape[0], -1, block, *a.shape[2:])
         return jnp.moveaxis(cut, 1, 0)
 
-    def one(part):
-        query, segment, parent, index = part
+    def of_block(
+        query: Float[Array, "B block KV G H"],
+        segment: Int[Array, "B block"],
+        parent: Int[Array, "B block"],
+        index: Int[Array, "B block"],
+    ) -> Float[Array, "B block KV G H"]:
         return _attended(query, key, value, View(segment, parent, index, *view[3:]))
 
     parts = tuple(map(blocks, (query, *view[:3])))
-    mixed = jnp.moveaxis(jax.lax.map(jax.checkpoint(one), parts), 0, 1)
+    mixed = jax.lax.map(lambda part: jax.checkpoint(of_block)(*part), parts)
+    mixed = jnp.moveaxis(mixed, 0, 1)
     return mixed.reshape(batch, -1, *mixed.shape[3:])[:, :num_queries]
 
 
-def _attended(query, key, value, view):
+def _attended(
+    query: Float[Array, "B T KV G H"],
+    key: Float[Array, "KV B S H"],
+    value: Float[Array, "KV B S H"],
+    view: View,
+) -> Float[Array, "B T KV G H"]:
     batch, num_queries, kv, groups, width = query.shape
     rows = jnp.moveaxis(query, (2, 3), (0, 2)).reshape(kv, batch, groups * num_queries, width)
     score = accumulate("KBMH,KBSH->KBMS", rows, key) * width**-0.5

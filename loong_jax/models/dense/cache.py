@@ -41,10 +41,15 @@ class KeyValueCache(NamedTuple):
         by a loop, no other entry is copied.
         """
 
-        def put(cache, new_BTKH, position_BT, layer):
-            row_B1 = jnp.arange(position_BT.shape[0])[:, None]
-            at = cache.at[layer, :, row_B1, position_BT]
-            return at.set(new_BTKH, mode="drop", unique_indices=True, wrap_negative_indices=False)
+        def put(
+            cache: Float[Array, "L KV B S H"],
+            new: Float[Array, "B T KV H"],
+            position: Int[Array, "B T"],
+            layer: Int[Array, ""],
+        ) -> Float[Array, "L KV B S H"]:
+            row_B1 = jnp.arange(position.shape[0])[:, None]
+            at = cache.at[layer, :, row_B1, position]
+            return at.set(new, mode="drop", unique_indices=True, wrap_negative_indices=False)
 
         batch, whole = rules.partition("act_batch"), rules.partition(*AXES)
         new = rules.partition("act_batch", None, "heads", None)

@@ -14,6 +14,17 @@ from loong_jax.models.rope import RopeScaling
 RematWord = Literal["off", "layer"]
 
 
+def _shape(sizes: tuple[int, ...], **fields: Any) -> Callable[..., "DenseConfig"]:
+    """A function of changes to a shape; `sizes` are the first fields of `DenseConfig`."""
+
+    def make(**changes: Any) -> "DenseConfig":
+        names = (field.name for field in dataclasses.fields(DenseConfig))
+        shape: dict[str, Any] = dict(zip(names, sizes, strict=False))
+        return DenseConfig(**(shape | fields | changes))
+
+    return staticmethod(make)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DenseConfig:
     """Every size of the model; letters are those of the annotations.
@@ -100,91 +111,29 @@ class DenseConfig:
         """The number of sequences of `num_tokens` in a chunk; None where there are no chunks."""
         return self.chunk_tokens and max(1, self.chunk_tokens // max(1, num_tokens))
 
-    @classmethod
-    def tiny(cls, **changes) -> "DenseConfig":
-        """About half a million parameters; `changes` override single fields."""
-        sizes: dict[str, Any] = dict(
-            vocab_size=128,
-            hidden_size=96,
-            num_layers=3,
-            num_heads=4,
-            num_kv_heads=2,
-            head_dim=32,
-            ffn_hidden_size=256,
-            qkv_bias=True,
-            tied=True,
-            max_position=1024,
-        )
-        return cls(**(sizes | changes))
-
-    @classmethod
-    def llama_5m(cls, **changes) -> "DenseConfig":
-        """Five million parameters, in the proportions of Llama, for measurements on a CPU."""
-        sizes: dict[str, Any] = dict(
-            vocab_size=512,
-            hidden_size=256,
-            num_layers=6,
-            num_heads=4,
-            num_kv_heads=2,
-            head_dim=64,
-            ffn_hidden_size=768,
-            tied=True,
-        )
-        return cls(**(sizes | changes))
-
-    @classmethod
-    def smollm2(cls, **changes) -> "DenseConfig":
-        """SmolLM2-135M: 134.5 million parameters."""
-        sizes: dict[str, Any] = dict(
-            vocab_size=49_152,
-            hidden_size=576,
-            num_layers=30,
-            num_heads=9,
-            num_kv_heads=3,
-            head_dim=64,
-            ffn_hidden_size=1536,
-            tied=True,
-            rms_norm_eps=1e-5,
-            rope_theta=1e5,
-            max_position=8192,
-        )
-        return cls(**(sizes | changes))
-
-    @classmethod
-    def qwen2_1b5(cls, **changes) -> "DenseConfig":
-        """Qwen2-1.5B: 1.5 billion parameters."""
-        sizes: dict[str, Any] = dict(
-            vocab_size=151_936,
-            hidden_size=1536,
-            num_layers=28,
-            num_heads=12,
-            num_kv_heads=2,
-            head_dim=128,
-            ffn_hidden_size=8960,
-            qkv_bias=True,
-            tied=True,
-            rope_theta=1e6,
-        )
-        return cls(**(sizes | changes))
-
-    @classmethod
-    def qwen25_7b(cls, **changes) -> "DenseConfig":
-        """Qwen2.5-7B: 7.6 billion parameters."""
-        sizes: dict[str, Any] = dict(
-            vocab_size=152_064,
-            hidden_size=3584,
-            num_layers=28,
-            num_heads=28,
-            num_kv_heads=4,
-            head_dim=128,
-            ffn_hidden_size=18_944,
-            qkv_bias=True,
-            rope_theta=1e6,
-            max_position=131_072,
-            dtype=jnp.bfloat16,
-            param_dtype=jnp.bfloat16,
-        )
-        return cls(**(sizes | changes))
+    # Shapes: V, D, L, N, KV, H and F, then other fields. All are called with changes of fields.
+    # Half a million parameters, and five million in the proportions of Llama, to measure on a CPU.
+    tiny = _shape((128, 96, 3, 4, 2, 32, 256), qkv_bias=True, tied=True, max_position=1024)
+    llama_5m = _shape((512, 256, 6, 4, 2, 64, 768), tied=True)
+    # SmolLM2-135M, Qwen2-1.5B and Qwen2.5-7B.
+    smollm2 = _shape(
+        (49_152, 576, 30, 9, 3, 64, 1536),
+        tied=True,
+        rms_norm_eps=1e-5,
+        rope_theta=1e5,
+        max_position=8192,
+    )
+    qwen2_1b5 = _shape(
+        (151_936, 1536, 28, 12, 2, 128, 8960), qkv_bias=True, tied=True, rope_theta=1e6
+    )
+    qwen25_7b = _shape(
+        (152_064, 3584, 28, 28, 4, 128, 18_944),
+        qkv_bias=True,
+        rope_theta=1e6,
+        max_position=131_072,
+        dtype=jnp.bfloat16,
+        param_dtype=jnp.bfloat16,
+    )
 
 
 SHAPES: Mapping[str, Callable[..., DenseConfig]] = {  # by name on the command line

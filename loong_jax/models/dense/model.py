@@ -8,7 +8,7 @@ config.
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.models import decoder, parameters
+from loong_jax.models.decoder import Body, Carry, Out
 from loong_jax.models.dense.attention import GroupedAttention, View
 from loong_jax.models.dense.cache import KeyValueCache
 from loong_jax.models.dense.config import DenseConfig
@@ -25,6 +26,9 @@ from loong_jax.models.parameters import Weights
 from loong_jax.models.products import rms_norm
 from loong_jax.models.rope import Turn, turn
 from loong_jax.sharding import ShardingRules
+
+# From a layer's attention and its normed input to its output.
+Attend: TypeAlias = Callable[[GroupedAttention, Float[Array, "B T D"]], Float[Array, "B T D"]]
 
 
 class DenseOutput(NamedTuple):
@@ -43,7 +47,7 @@ class DenseLayer(nnx.Module):
         self.ffn_norm = parameters.ones(*norm)
         self.ffn = DenseFFN(config, rngs=rngs, rules=rules, biases=config.ffn_bias)
 
-    def __call__(self, x: Float[Array, "B T D"], attend: Any) -> Float[Array, "B T D"]:
+    def __call__(self, x: Float[Array, "B T D"], attend: Attend) -> Float[Array, "B T D"]:
         """`attend(attention, x)` is the attention of normed inputs, over whatever it sees."""
         eps = self.config.rms_norm_eps
         with jax.named_scope("attention"):
@@ -57,7 +61,7 @@ class DenseDecoder(nnx.Module):
 
     def __init__(self, config: DenseConfig, *, rngs: nnx.Rngs, rules: ShardingRules | None = None):
         self.config, self.rules = config, rules or ShardingRules()
-        self.cut: Any = None  # the weights of each layer, where `layers_cut` has been called
+        self.cut: decoder.Cut | None = None
         self.imported_config: str | None = None  # the config.json that the weights came with
         self.imported_dtype: str | None = None  # of the embedding in the files beside it
         self.imported_layout: str | None = None  # of these files, see `hf.writing`
@@ -137,7 +141,9 @@ class DenseDecoder(nnx.Module):
             x, grown = self._over_cache(tokens, position_BT, written_at, cache)
             return self._output(x), grown
         x, filled = self._whole(tokens, None, mask, None, None)
-        return self._output(x), decoder.from_first(filled, mask, rules)
+        return self._output(x), decoder.from_first(
+            filled.place(rules), mask, KeyValueCache.shift, rules
+        )
 
     @entry
     def decode(
@@ -184,14 +190,21 @@ class DenseDecoder(nnx.Module):
         """Logits from states after the final norm; see `DenseOutput.hidden`."""
         return decoder.logits(hidden, self._head().astype(self.config.dtype), self.rules)
 
-    def logits_for(self, num_tokens: int) -> Callable[[Array], Array]:
+    def logits_for(self, num_tokens: int) -> decoder.LogitsOf:
         """As `logits_of`, for some at a time of so many states in all; see `decoder`."""
         return decoder.logits_for(self._head(), num_tokens, self.rules, self.config.dtype)
 
     def _head(self) -> Float[Array, "D V"]:
         return self.embedding[...].T if self.config.tied else self.head[...]
 
-    def _whole(self, tokens, positions, mask, segment_ids, parent_ids):
+    def _whole(
+        self,
+        tokens: Int[Array, "B T"],
+        positions: Int[Array, "B T"] | None,
+        mask: Bool[Array, "B T"] | None,
+        segment_ids: Int[Array, "B T"] | None,
+        parent_ids: Int[Array, "B T"] | None,
+    ) -> tuple[Float[Array, "B T D"], KeyValueCache]:
         rules = self.rules
         segment_ids = decoder.segments_of(tokens, mask, segment_ids)
         key_segment_BS = rules.place(segment_ids, "act_batch", "act_keys")
@@ -207,24 +220,35 @@ class DenseDecoder(nnx.Module):
         view = View(segment_ids, parent_ids, index, key_segment_BS, key_index_BS)
         turn = self._turn(positions)
 
-        def step(x, layer, _):
-            cached = ()
+        def step(
+            x: Float[Array, "B T D"], layer: DenseLayer, _: Int[Array, ""]
+        ) -> tuple[Float[Array, "B T D"], tuple[Array, Array]]:
+            cached: list[Float[Array, "KV B S H"]] = []
 
-            def attend(attention, normed):
-                nonlocal cached
-                new = attention.keys_and_values(normed, turn)
-                cached = tuple(
+            def attend(
+                attention: GroupedAttention, normed: Float[Array, "B T D"]
+            ) -> Float[Array, "B T D"]:
+                key, value = (
                     jnp.moveaxis(rules.place(a, "act_batch", "act_keys", "heads", None), 2, 0)
-                    for a in new
+                    for a in attention.keys_and_values(normed, turn)
                 )
-                return attention.mixed(normed, attention.queries(normed, turn), *cached, view)
+                cached.extend((key, value))
+                return attention.mixed(normed, attention.queries(normed, turn), key, value, view)
 
-            return layer(x, attend), cached
+            x = layer(x, attend)
+            key, value = cached
+            return x, (key, value)
 
         x, cached = self._scan(step, self._embed(tokens), self._remat)
         return x, KeyValueCache(*cached)
 
-    def _over_cache(self, tokens, position_BT, written_at, cache):
+    def _over_cache(
+        self,
+        tokens: Int[Array, "B T"],
+        position_BT: Int[Array, "B T"],
+        written_at: Int[Array, "B T"],
+        cache: KeyValueCache,
+    ) -> tuple[Float[Array, "B T D"], KeyValueCache]:
         rules = self.rules
         tokens, position_BT, written_at = (
             rules.place(a, "act_batch", None) for a in (tokens, position_BT, written_at)
@@ -232,10 +256,16 @@ class DenseDecoder(nnx.Module):
         view = View.of_cache(position_BT, cache.key.shape[3])
         turn = self._turn(position_BT)
 
-        def step(carry, layer, index):
+        def step(
+            carry: tuple[Float[Array, "B T D"], KeyValueCache],
+            layer: DenseLayer,
+            index: Int[Array, ""],
+        ) -> tuple[tuple[Float[Array, "B T D"], KeyValueCache], None]:
             x, cache = carry
 
-            def attend(attention, normed):
+            def attend(
+                attention: GroupedAttention, normed: Float[Array, "B T D"]
+            ) -> Float[Array, "B T D"]:
                 nonlocal cache
                 new = attention.keys_and_values(normed, turn)
                 cache = cache.write(index, *new, written_at, rules)
@@ -249,7 +279,12 @@ class DenseDecoder(nnx.Module):
         (x, cache), _ = self._scan(step, (self._embed(tokens), cache))
         return x, cache
 
-    def _scan(self, step, carry, remat=lambda body: body):
+    def _scan(
+        self,
+        step: Callable[[Carry, DenseLayer, Int[Array, ""]], tuple[Carry, Out]],
+        carry: Carry,
+        remat: Callable[[Body[Carry, Out]], Body[Carry, Out]] = lambda body: body,
+    ) -> tuple[Carry, Out]:
         graph, stacked = nnx.split(self.layers, graph=False)
         return decoder.scan(
             lambda carry, weights, index: step(carry, nnx.merge(graph, weights), index),
@@ -261,7 +296,7 @@ class DenseDecoder(nnx.Module):
             unroll=self.config.unroll_layers,
         )
 
-    def _remat(self, body):
+    def _remat(self, body: Body[Carry, Out]) -> Body[Carry, Out]:
         if self.config.remat == "layer":
             return jax.checkpoint(body, prevent_cse=False)
         if self.rules.mesh is not None or self.rules.platform != "cpu":

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from loong_jax.models.hf.config_json import Json
 from loong_jax.models.hf.files import Opened
 from loong_jax.models.hf.quantised import Tensor
 
@@ -101,7 +102,6 @@ def region_of(index: Sequence[slice], shape: Sequence[int]) -> Region:
     return tuple((start, stop) for start, stop, _ in bounds)
 
 
-Json = dict[str, Any]
 Tensors = Mapping[str, Tensor]
 
 

@@ -8,7 +8,7 @@ weights of the norms on the latents. Source: arXiv:2405.04434, section 2.1,
 and, for the alphas, arXiv:2509.01322, section 2.3.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -57,10 +57,13 @@ class LatentAttention(parameters.Gathering, nnx.Module):
         c = config
         heads, width = c.num_heads, c.hidden_size
 
-        def matrix(name: str, *shape: int, **how: Any) -> nnx.Param:
-            axes = ("layers", *self.AXES[name])
-            shape = (c.num_layers, *shape)
-            return parameters.kernel(shape, axes, c.param_dtype, rngs, rules, **how)
+        def matrix(
+            name: str, *shape: int, fan_in: int | None = None, gain: float = 1.0
+        ) -> nnx.Param:
+            axes, shape = ("layers", *self.AXES[name]), (c.num_layers, *shape)
+            return parameters.kernel(
+                shape, axes, c.param_dtype, rngs, rules, fan_in=fan_in, gain=gain
+            )
 
         def norm(rank: int) -> nnx.Param:
             return parameters.ones((c.num_layers, rank), ("layers", None), rules)
@@ -156,11 +159,16 @@ class LatentAttention(parameters.Gathering, nnx.Module):
         given = (array for array in attention_mask if array is not None)
         return in_chunks(self._expanded, (x, position, *given), rows)
 
-    def _expanded(self, x, position, *attention_mask):
+    def _expanded(
+        self,
+        x: Float[Array, "B T D"],
+        position: Int[Array, "B T"],
+        *attention_mask: Int[Array, "B T"],
+    ) -> tuple[Float[Array, "B T D"], Latent]:
         new = self.compress(x, position)
         operands = self._operands(x, position, new)
         mixed_BTNU = core_attention.whole(
-            operands, AttentionMask(*attention_mask), self.rules, self.config.mixing
+            operands, AttentionMask(*attention_mask), self.rules, self.config.attention
         )
         return self._project_out(mixed_BTNU, x), new
 
@@ -181,10 +189,12 @@ class LatentAttention(parameters.Gathering, nnx.Module):
                 x, position, core_attention.over_latents(attention_mask.pairs(), *cached)
             )
         operands = self._operands(x, position, cached)
-        mixed_BTNU = core_attention.cached(operands, attention_mask, self.rules, config.mixing)
+        mixed_BTNU = core_attention.cached(operands, attention_mask, self.rules, config.attention)
         return self._project_out(mixed_BTNU, x)
 
-    def _operands(self, x, position, keys: Latent) -> Operands:
+    def _operands(
+        self, x: Float[Array, "B T D"], position: Int[Array, "B T"], keys: Latent
+    ) -> Operands:
         parts = self.queries(x, position, cut_weights=self.rules.platform == "tpu")
         query_BTNh = jnp.concatenate(parts, axis=-1)
         return Operands(query_BTNh, keys.latent, keys.rope_key, *self._up())

@@ -185,7 +185,9 @@ def expert_groups(config: MoEConfig, balance: DeviceBalance) -> Int[Array, "A"]:
     return _group_of(jnp.arange(config.num_targets), config, balance)
 
 
-def _group_of(target, config, balance):
+def _group_of(
+    target: Int[Array, "..."], config: MoEConfig, balance: DeviceBalance
+) -> Int[Array, "..."]:
     size, rest = divmod(config.num_experts, balance.num_groups)
     if rest:
         raise ConfigError(
@@ -195,7 +197,12 @@ def _group_of(target, config, balance):
     return jnp.minimum(target // size, balance.num_groups)
 
 
-def _tokens_per_group(target, config, balance, mask):
+def _tokens_per_group(
+    target: Int[Array, "L B T K"],
+    config: MoEConfig,
+    balance: DeviceBalance,
+    mask: Bool[Array, "B T"] | None,
+) -> Int[Array, "L groups"]:
     """Unmasked tokens with at least one choice in each group, for each layer."""
     group_LBTK = _group_of(target, config, balance)
     group_G = jnp.arange(balance.num_groups + 1)

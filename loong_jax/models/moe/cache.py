@@ -64,8 +64,13 @@ class LatentCache(NamedTuple):
         by a loop, no other entry is copied.
         """
 
-        def put(cache, entry_BTW, position_BT, layer):
-            return put_entries(cache, entry_BTW, position_BT, (layer, sub_layer))
+        def put(
+            cache: Float[Array, "L 2 B S W"],
+            new: Float[Array, "B T W"],
+            position: Int[Array, "B T"],
+            layer: Int[Array, ""],
+        ) -> Float[Array, "L 2 B S W"]:
+            return put_entries(cache, new, position, (layer, sub_layer))
 
         batch, whole = rules.partition("act_batch"), rules.partition(*AXES)
         local = rules.shard_map(

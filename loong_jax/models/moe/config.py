@@ -120,7 +120,8 @@ class MoEConfig:
     ngram: NgramEmbedding | None = None  # adds what came before to the input embedding
     chunk_tokens: int | None = None  # without a mesh: tokens per chunk of attention and dense FFN
     unroll_layers: bool = False  # a straight line instead of a loop
-    mixing: AttentionKind | None = None  # how attention is computed; None: by length and platform
+    # how it is computed; None: by length and platform
+    attention: AttentionKind | None = None
     dtype: DTypeLike = jnp.float32  # of activations
     param_dtype: DTypeLike = jnp.float32  # of weights; router and norms stay float32
     exchange: Exchange = GatherExchange()
@@ -312,7 +313,7 @@ class MoEConfig:
 
 _PARTS: dict[str, tuple[type, ...]] = {
     "exchange": get_args(Exchange),
-    "mixing": get_args(AttentionKind),
+    "attention": get_args(AttentionKind),
     "yarn": (YarnScaling,),
     "ngram": (NgramEmbedding,),
 }

@@ -6,13 +6,23 @@ All devices then have the same causal work; in plain order the last one has 2 - 
 Source: arXiv:2407.21783, section 3.3.2.
 """
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Float, Int, Shaped
 
 from loong_jax.errors import ConfigError
 from loong_jax.sharding import ShardingRules
+
+Pairs: TypeAlias = list[tuple[int, int]]  # a device that sends, and the one that it sends to
+# From what a device holds, where even and odd chunks go, and its number: the two chunks it gets.
+Move: TypeAlias = Callable[
+    [Shaped[Array, "..."], Pairs, Pairs, Int[Array, ""]],
+    tuple[Shaped[Array, "..."], Shaped[Array, "..."]],
+]
 
 
 def order(num_tokens: int, rules: ShardingRules) -> np.ndarray:
@@ -36,7 +46,9 @@ def order(num_tokens: int, rules: ShardingRules) -> np.ndarray:
 def enter(x: Shaped[Array, "B T ..."], rules: ShardingRules) -> Shaped[Array, "B T ..."]:
     """Moves tokens from the order of the sequence into that of `order`."""
 
-    def move(x, even, odd, device):
+    def move(
+        x: Shaped[Array, "B T ..."], even: Pairs, odd: Pairs, device: Int[Array, ""]
+    ) -> tuple[Shaped[Array, "B half ..."], Shaped[Array, "B half ..."]]:
         first, second = jnp.split(x, 2, axis=1)
         first, second = _send(first, even, rules), _send(second, odd, rules)
         return jnp.where(device % 2 == 0, first, second), jnp.where(device % 2 == 0, second, first)
@@ -47,19 +59,21 @@ def enter(x: Shaped[Array, "B T ..."], rules: ShardingRules) -> Shaped[Array, "B
 def leave(x: Shaped[Array, "..."], rules: ShardingRules, axis: int = 1) -> Shaped[Array, "..."]:
     """Moves tokens, along `axis`, back into the order of the sequence."""
 
-    def move(x, even, odd, device):
+    def move(
+        x: Shaped[Array, "..."], even: Pairs, odd: Pairs, device: Int[Array, ""]
+    ) -> tuple[Shaped[Array, "..."], Shaped[Array, "..."]]:
         early, late = jnp.split(x, 2, axis=axis)
         first = jnp.where(device % 2 == 0, early, late)
         second = jnp.where(device % 2 == 0, late, early)
-        return tuple(
-            _send(a, [(to, at) for at, to in pairs], rules)
-            for a, pairs in ((first, even), (second, odd))
-        )
+        even, odd = ([(to, at) for at, to in pairs] for pairs in (even, odd))
+        return _send(first, even, rules), _send(second, odd, rules)
 
     return _moved(x, move, axis, rules)
 
 
-def _moved(x, move, axis, rules):
+def _moved(
+    x: Shaped[Array, "..."], move: Move, axis: int, rules: ShardingRules
+) -> Shaped[Array, "..."]:
     """`move` on every device, given where even and odd chunks go in zigzag order."""
     parts = rules.parts("act_length")
     if not _is_zigzag(rules):
@@ -68,7 +82,7 @@ def _moved(x, move, axis, rules):
     holder = {chunk: place // 2 for place, chunk in enumerate(_chunks(parts))}
     even, odd = ([(at, holder[2 * at + half]) for at in range(parts)] for half in (0, 1))
 
-    def on_one_device(x):
+    def on_one_device(x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
         device = jax.lax.axis_index(rules.partition("act_length")[0])
         return jnp.concatenate(move(x, even, odd, device), axis=axis)
 
@@ -76,7 +90,7 @@ def _moved(x, move, axis, rules):
     return rules.shard_map(on_one_device, in_specs=spec, out_specs=spec)(x)
 
 
-def _send(x, pairs, rules):
+def _send(x: Shaped[Array, "..."], pairs: Pairs, rules: ShardingRules) -> Shaped[Array, "..."]:
     return jax.lax.ppermute(x, rules.partition("act_length")[0], pairs)
 
 

@@ -9,7 +9,7 @@ heads. The transpose scatters the gradient of the latents back, and it alone.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,11 @@ AttentionKind: TypeAlias = WholeScores | Blockwise | Splash | Cudnn
 # From absorbed queries [B, N, T, C] and their rotary parts [B, N, T, R] to mixed latents.
 AttendLatents: TypeAlias = Callable[
     [Float[Array, "B N T C"], Float[Array, "B N T R"]], Float[Array, "B N T C"]
+]
+
+# Attention as one device computes it; the kernel is there for `Splash` alone.
+OnOneDevice: TypeAlias = Callable[
+    [Operands, AttentionMask, splash.Kernel | None], Float[Array, "B T N U"]
 ]
 
 _MOST_PAIRS = 256 * 256  # of a query and a key, for which whole scores are chosen
@@ -92,7 +97,7 @@ def whole(
         return causal_scores(operands, mask)
     if isinstance(kind, Cudnn) and not fused:
         raise ConfigError(
-            f"mixing=Cudnn() with compute capability {rules.compute_capability}, "
+            f"attention=Cudnn() with compute capability {rules.compute_capability}, "
             f"{operands.query.dtype} and heads of {head} and {width}: its kernels are for NVIDIA "
             "GPUs from 8.0 on, sixteen bits, and keys in multiples of 8 of up to 128 (256 from 9.0 "
             "on) that are at least as wide as values. Use None, which chooses."
@@ -109,7 +114,9 @@ def whole(
             interpret=platform != "tpu",
         )
 
-    def on_one_device(operands, mask, kernel):
+    def on_one_device(
+        operands: Operands, mask: AttentionMask, kernel: splash.Kernel | None
+    ) -> Float[Array, "B T N U"]:
         latent, rope_key = context.gather(operands.latent, operands.rope_key, rules)
         operands = operands._replace(latent=latent, rope_key=rope_key)
         return _attend(operands, mask, kind, kernel)
@@ -131,7 +138,9 @@ def cached(
     num_queries = num_queries // rules.parts("act_length")
     kind = _without_kernel(kind or choose(num_queries, num_keys, rules.platform))
 
-    def on_one_device(operands, mask, _):
+    def on_one_device(
+        operands: Operands, mask: AttentionMask, _: splash.Kernel | None
+    ) -> Float[Array, "B T N U"]:
         return _attend(operands, mask, kind, None)
 
     return _on_mesh(on_one_device, "act_keys", rules)(operands, mask, None)
@@ -151,7 +160,9 @@ def over_latents(
 ) -> AttendLatents:
     """Mixes latents as they are cached; query t of sequence b sees those where `allowed[b, t]`."""
 
-    def attend_latents(query_BNTC, rope_query_BNTR):
+    def attend_latents(
+        query_BNTC: Float[Array, "B N T C"], rope_query_BNTR: Float[Array, "B N T R"]
+    ) -> Float[Array, "B N T C"]:
         score_BNTS = accumulate("BNTC,BSC->BNTS", query_BNTC, latent)
         score_BNTS += accumulate("BNTR,BSR->BNTS", rope_query_BNTR, rope_key)
         weight_BNTS, total_BNT = attention_weights(score_BNTS, allowed)
@@ -181,14 +192,23 @@ def over_cache(
         allowed_BTS = jnp.arange(capacity)[None, None] <= position[..., None]
         return over_latents(allowed_BTS, latent[layer, sub_layer], rope_key[layer, sub_layer])
 
-    def on_one_device(query, rope_query, latent, rope_key, layer, position):
+    def on_one_device(
+        query: Float[Array, "B N T C"],
+        rope_query: Float[Array, "B N T R"],
+        latent: Float[Array, "L attentions B S C"],
+        rope_key: Float[Array, "L attentions B S R"],
+        layer: Int[Array, ""],
+        position: Int[Array, "B T"],
+    ) -> Float[Array, "B N T C"]:
         return attend(query, rope_query, latent, rope_key, layer, sub_layer, position)
 
     queries = rules.partition("act_batch", "heads", None, None)
     caches = rules.partition(None, None, "act_batch", "act_keys", None)
     specs = queries, queries, caches, caches, rules.partition(), rules.partition("act_batch", None)
 
-    def attend_latents(query_BNTC, rope_query_BNTR):
+    def attend_latents(
+        query_BNTC: Float[Array, "B N T C"], rope_query_BNTR: Float[Array, "B N T R"]
+    ) -> Float[Array, "B N T C"]:
         arguments = query_BNTC, rope_query_BNTR, latent, rope_key, layer, position
         if rules.mesh is None:
             return on_one_device(*arguments)
@@ -201,20 +221,23 @@ def over_cache(
     return attend_latents
 
 
-def _attend(operands: Operands, mask: AttentionMask, kind: AttentionKind, kernel: Any) -> Any:
+def _attend(
+    operands: Operands, mask: AttentionMask, kind: AttentionKind, kernel: splash.Kernel | None
+) -> Float[Array, "B T N U"]:
     match kind:
         case WholeScores():
             return whole_scores(operands, mask)
         case Blockwise():
             return blockwise.attend(operands, mask, kind)
         case Splash():
+            assert kernel is not None
             return splash.attend(operands, mask, kernel)
         case Cudnn():
             return cudnn.attend(operands, mask, kind)
 
 
-def _on_mesh(on_one_device: Callable[..., Array], keys: str, rules: ShardingRules):
-    """`on_one_device(operands, mask, kernel)` on every device; `keys` names the keys' axis."""
+def _on_mesh(on_one_device: OnOneDevice, keys: str, rules: ShardingRules) -> OnOneDevice:
+    """`on_one_device` on every device of the mesh; `keys` names the logical axis of the keys."""
     mesh = rules.mesh
     if mesh is None:
         return on_one_device
@@ -224,7 +247,9 @@ def _on_mesh(on_one_device: Callable[..., Array], keys: str, rules: ShardingRule
     per_query, per_key = rules.partition("act_batch", "act_length"), rules.partition("act_batch")
     operand_specs = Operands._make((queries, latents, latents, up, up))
 
-    def run(operands: Operands, mask: AttentionMask, kernel: Any) -> Array:
+    def run(
+        operands: Operands, mask: AttentionMask, kernel: splash.Kernel | None
+    ) -> Float[Array, "B T N U"]:
         parents = None if mask.query_parent is None else per_query
         mask_specs = AttentionMask._make((per_query, per_query, per_key, per_key, parents))
         specs = operand_specs, mask_specs, splash.specs(kernel, rules)

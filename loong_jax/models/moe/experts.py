@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import NamedSharding, PartitionSpec
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 from jaxtyping import PyTree as Tree  # of arrays
 
 from loong_jax.errors import ConfigError
@@ -118,7 +118,12 @@ class Experts(nnx.Module):
             mask = jax.sharding.reshard(mask, NamedSharding(rules.mesh, places.tokens))
         own = self._own_tokens(x, i)
 
-        def on_one_device(x, target, gate, mask):
+        def on_one_device(
+            x: Float[Array, "B T D"],
+            target: Int[Array, "B T K"],
+            gate: Float[Array, "B T K"],
+            mask: Bool[Array, "B T"],
+        ) -> tuple[Rows | InTransit, Tree, Tree, Int[Array, ""], Int[Array, ""]]:
             x, target, gate, mask = own(x), own(target), own(gate), own(mask[..., None])
             kept = (target < self.config.num_experts) & mask
             plan = device.plan(target, kept)
@@ -140,7 +145,7 @@ class Experts(nnx.Module):
             return chunk
         device, places = self._exchange(x), _Places.of(self.rules, x)
 
-        def on_one_device(rows, round):
+        def on_one_device(rows: InTransit, round: Tree) -> InTransit:
             return transport.send(device, rows, round)
 
         on_mesh = self.rules.shard_map(on_one_device, in_specs=places.rows, out_specs=places.rows)
@@ -175,7 +180,12 @@ class Experts(nnx.Module):
         tokens = x
         made_of = functools.partial(self._sum_of_ffns, placement.room, num_tokens)
 
-        def one_round(i, inputs, weights, plan):
+        def one_round(
+            i: Int[Array, ""] | int,
+            inputs: tuple[Float[Array, "tokens D"], Float[Array, "tokens K"]],
+            weights: tuple[Array, ...],
+            plan: Tree,
+        ) -> Float[Array, "tokens D"]:
             device = self._exchange(tokens)
             round = device.take_round(plan, i)
             x, gate = inputs
@@ -184,8 +194,18 @@ class Experts(nnx.Module):
             back = device.send_back(made_of(arrived, weights).astype(dtype), round)
             return device.unload(back, round)
 
-        def on_one_device(rows, x, gate, plan, num_rounds, gate_up, down, *layer):
-            rows = transport.unpack(self._exchange(tokens), rows) if self.sends_rows else rows
+        def on_one_device(
+            sent: Rows | InTransit,
+            x: Float[Array, "B T D"],
+            gate: Float[Array, "B T K"],
+            plan: Tree,
+            num_rounds: Int[Array, ""],
+            gate_up: Float[Array, "*L E D 2 M"],
+            down: Float[Array, "*L E M D"],
+            *layer: Int[Array, ""],
+        ) -> tuple[Float[Array, "rows D"], Float[Array, "tokens D"] | None]:
+            is_sent = isinstance(sent, InTransit)
+            rows = transport.unpack(self._exchange(tokens), sent) if is_sent else sent
             x, gate = own(x), own(gate)
             # Flat before it is used twice: on TPU this moves every weight.
             if not layer:
@@ -231,7 +251,12 @@ class Experts(nnx.Module):
         """The sum of each token's rows and its share of the identity."""
         placement, places = self._placement(x), _Places.of(self.rules, x)
 
-        def on_one_device(back, rest, round, x):
+        def on_one_device(
+            back: tuple[Float[Array, "..."], ...],
+            rest: tuple[Float[Array, "tokens D"] | None, ...],
+            round: tuple[Tree, ...],
+            x: Float[Array, "B T D"],
+        ) -> Float[Array, "B T D"]:
             mixed = [placement.unload(*one) for one in zip(back, round, strict=True)]
             mixed = [a if b is None else a + b for a, b in zip(mixed, rest, strict=True)]
             mixed = mixed[0] if len(mixed) == 1 else jnp.concatenate(mixed)
@@ -250,11 +275,13 @@ class Experts(nnx.Module):
         zero_BT = jnp.sum(routing.gate * is_zero, axis=-1)
         return (mixed + zero_BT[..., None] * x.astype(jnp.float32)).astype(x.dtype)
 
-    def _own_tokens(self, x: Float[Array, "B T D"], i: int) -> Callable[[Array], Array]:
+    def _own_tokens(
+        self, x: Float[Array, "B T D"], i: int
+    ) -> Callable[[Shaped[Array, "B T last"]], Shaped[Array, "tokens last"]]:
         """On one device: the tokens of chunk i, of an array with two axes of them."""
         num_chunks = self.num_chunks(x)
 
-        def own(a):
+        def own(a: Shaped[Array, "B T last"]) -> Shaped[Array, "tokens last"]:
             a = a.reshape(-1, a.shape[-1])
             return a if num_chunks == 1 else jnp.split(a, num_chunks)[i]
 
@@ -324,7 +351,7 @@ def _of_layer(
     if not apart:
         return gate_up[layer].reshape(num_experts, width, -1)
 
-    def cut(i):
+    def cut(i: int) -> Float[Array, "E D M"]:
         start, size = (layer, 0, 0, i, 0), (1, num_experts, width, 1, ffn)
         return jax.lax.dynamic_slice(gate_up, start, size).reshape(num_experts, width, ffn)
 
@@ -363,7 +390,7 @@ def _axes(spec: PartitionSpec) -> tuple[str, ...]:
     return tuple(axis for part in parts for axis in part)
 
 
-def _kept_as_bits(a: Array) -> Array:
+def _kept_as_bits(a: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
     """`a`, to be found by a checkpoint policy as whole numbers, for it has no gradient.
 
     JAX rounds every float that a policy keeps to its own precision, which on TPU copies all rows.

@@ -8,7 +8,7 @@ plain nested dicts; see `init_weights`. Source: arXiv:2509.01322.
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +17,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.errors import ConfigError
 from loong_jax.models import decoder, parameters
+from loong_jax.models.decoder import Body, Carry, LayerWeights, Out
 from loong_jax.models.entry import entry
 from loong_jax.models.moe import context, core_attention, ngram
-from loong_jax.models.moe.attention import Latent
+from loong_jax.models.moe.attention import Latent, LatentAttention
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.experts import DISPATCHED
@@ -62,7 +63,7 @@ class LongcatFlash(nnx.Module):
 
     def __init__(self, config: MoEConfig, *, rngs: nnx.Rngs, rules: ShardingRules | None = None):
         self.config, self.rules = config, rules or ShardingRules()
-        self.cut: Any = None  # the weights of each layer, where `layers_cut` has been called
+        self.cut: decoder.Cut | None = None
         self.imported_config: str | None = None  # the config.json that the weights came with
         self.imported_dtype: str | None = None  # of the embedding in the files beside it
         self.imported_layout: str | None = None  # of these files, see `hf.writing`
@@ -156,7 +157,7 @@ class LongcatFlash(nnx.Module):
             return self._next_chunk(tokens, mask, cache, start, history)
         rules = self.rules
         output, filled = self._whole(self._rows(tokens, None, mask, None), None)
-        return output, decoder.from_first(filled, mask, rules)
+        return output, decoder.from_first(filled.place(rules), mask, LatentCache.shift, rules)
 
     @entry
     def draft(
@@ -220,7 +221,13 @@ class LongcatFlash(nnx.Module):
         return self.mtp
 
     def _rows(
-        self, tokens, positions, mask, segment_ids, forced_target=None, parent_ids=None
+        self,
+        tokens: Int[Array, "B T"],
+        positions: Int[Array, "B T"] | None,
+        mask: Bool[Array, "B T"] | None,
+        segment_ids: Int[Array, "B T"] | None,
+        forced_target: Int[Array, "L B T K"] | None = None,
+        parent_ids: Int[Array, "B T"] | None = None,
     ) -> _Rows:
         rules = self.rules
         segment_ids = decoder.segments_of(tokens, mask, segment_ids)
@@ -249,14 +256,21 @@ class LongcatFlash(nnx.Module):
             forced_target = jnp.moveaxis(context.enter(placed, rules), 2, 0)
         return _Rows(tokens, recent, positions, segment_ids > 0, attention_mask, forced_target)
 
-    def _whole(self, rows: _Rows, score_shift):
+    def _whole(
+        self, rows: _Rows, score_shift: Float[Array, "L A"] | None
+    ) -> tuple[ModelOutput, LatentCache]:
         rules = self.rules
 
-        def step(x, layer, index):
-            cached = [None, None]
+        def step(
+            x: Float[Array, "B T D"], layer: ShortcutLayer, index: Int[Array, ""]
+        ) -> tuple[Float[Array, "B T D"], tuple[LayerStatistics, Latent]]:
+            cached: list[Latent] = []
 
-            def attend(i, attention, normed):
-                out, cached[i] = attention(normed, rows.positions, rows.attention_mask)
+            def attend(
+                _: int, attention: LatentAttention, normed: Float[Array, "B T D"]
+            ) -> Float[Array, "B T D"]:
+                out, new = attention(normed, rows.positions, rows.attention_mask)
+                cached.append(new)
                 return out
 
             shift = None if score_shift is None else score_shift[index]
@@ -272,7 +286,7 @@ class LongcatFlash(nnx.Module):
         output = self._output(context.leave(x, rules), statistics._replace(**left))
         return output, LatentCache(*(context.leave(a, rules, axis=3) for a in cached))
 
-    def _remat(self, body):
+    def _remat(self, body: Body[Carry, Out]) -> Body[Carry, Out]:
         """`body` of the scan, keeping for its backward pass what the config says."""
         match self.config.remat:
             case "off":
@@ -290,7 +304,14 @@ class LongcatFlash(nnx.Module):
             )
         return jax.checkpoint(body, policy=policy, prevent_cse=False)
 
-    def _next_chunk(self, tokens, mask, cache, start, history):
+    def _next_chunk(
+        self,
+        tokens: Int[Array, "B T"],
+        mask: Bool[Array, "B T"],
+        cache: LatentCache,
+        start: Int[Array, "B"],
+        history: Int[Array, "B before"] | None,
+    ) -> tuple[ModelOutput, LatentCache]:
         rules, capacity = self.rules, cache.latent.shape[3]
         start = rules.place(start, "act_batch")
         tokens, mask = (rules.place(a, "act_batch", "act_keys") for a in (tokens, mask))
@@ -316,10 +337,16 @@ class LongcatFlash(nnx.Module):
             mask.astype(jnp.int32), positions, key_segment_BS, key_index_BS
         )
 
-        def step(carry, layer, index):
+        def step(
+            carry: tuple[Float[Array, "B T D"], LatentCache],
+            layer: ShortcutLayer,
+            index: Int[Array, ""],
+        ) -> tuple[tuple[Float[Array, "B T D"], LatentCache], LayerStatistics]:
             x, cache = carry
 
-            def attend(i, attention, normed):
+            def attend(
+                i: int, attention: LatentAttention, normed: Float[Array, "B T D"]
+            ) -> Float[Array, "B T D"]:
                 nonlocal cache
                 new = attention.compress(normed, positions).place(rules)
                 cache = cache.write(index, i, new, written_at, rules)
@@ -383,7 +410,15 @@ class LongcatFlash(nnx.Module):
         hidden = self._normed(x)
         return self.logits_of(hidden), hidden, cache
 
-    def _extend(self, tokens, positions, cache, mask, history):
+    def _extend(
+        self,
+        tokens: Int[Array, "B T"],
+        positions: Int[Array, "B"],
+        cache: LatentCache,
+        mask: Bool[Array, "B"] | None,
+        history: Int[Array, "B before"] | None,
+    ) -> tuple[Float[Array, "B T D"], Int[Array, "L B T K"], LatentCache]:
+        """States before the final norm, the targets of every layer, and the cache."""
         rules, num_tokens = self.rules, tokens.shape[1]
         tokens, positions = (rules.place(a, "act_batch") for a in (tokens, positions))
         position_BT = positions[:, None] + jnp.arange(num_tokens)[None]
@@ -396,10 +431,16 @@ class LongcatFlash(nnx.Module):
             before = jnp.concatenate([rules.place(history, "act_batch"), tokens], axis=1)
             recent = ngram.recent_tokens(before, seen, self.config.ngram)
 
-        def step(carry, layer, index):
+        def step(
+            carry: tuple[Float[Array, "B T D"], LatentCache],
+            layer: ShortcutLayer,
+            index: Int[Array, ""],
+        ) -> tuple[tuple[Float[Array, "B T D"], LatentCache], Int[Array, "B T K"]]:
             x, cache = carry
 
-            def attend(i, attention, normed):
+            def attend(
+                i: int, attention: LatentAttention, normed: Float[Array, "B T D"]
+            ) -> Float[Array, "B T D"]:
                 nonlocal cache
                 new = attention.compress(normed, position_BT)
                 cache = cache.write(index, i, new, position_BT, rules)
@@ -414,7 +455,14 @@ class LongcatFlash(nnx.Module):
         (x, cache), target = self._scan(step, (self._embed(tokens, recent), cache), few_rows=True)
         return x, target, cache
 
-    def _scan(self, step, carry, remat=lambda body: body, *, few_rows: bool = False):
+    def _scan(
+        self,
+        step: Callable[[Carry, ShortcutLayer, Int[Array, ""]], tuple[Carry, Out]],
+        carry: Carry,
+        remat: Callable[[Body[Carry, Out]], Body[Carry, Out]] = lambda body: body,
+        *,
+        few_rows: bool = False,
+    ) -> tuple[Carry, Out]:
         """`step(carry, layer, index)` over the layers: the last carry, and what steps return.
 
         With `few_rows` reading the weights is most of the work, and those of the experts are left
@@ -425,7 +473,9 @@ class LongcatFlash(nnx.Module):
         if few_rows and self.cut is None and self.layers.experts.rest_ready:
             whole = {"experts": stacked.pop("experts")}
 
-        def with_layer(carry, weights, index):
+        def with_layer(
+            carry: Carry, weights: LayerWeights, index: Int[Array, ""]
+        ) -> tuple[Carry, Out]:
             layer = nnx.merge(graph, nnx.State({**weights, **whole}))
             if whole:
                 layer.experts.layer = nnx.data(index)
@@ -468,7 +518,7 @@ class LongcatFlash(nnx.Module):
         """Logits from states after the final norm; see `ModelOutput.hidden`."""
         return decoder.logits(hidden, self.head[...].astype(self.config.dtype), self.rules)
 
-    def logits_for(self, num_tokens: int) -> Callable[[Array], Array]:
+    def logits_for(self, num_tokens: int) -> decoder.LogitsOf:
         """As `logits_of`, for some at a time of so many states in all; see `decoder`."""
         return decoder.logits_for(self.head[...], num_tokens, self.rules, self.config.dtype)
 

@@ -92,7 +92,9 @@ class MtpHead(nnx.Module):
         attended = attention.absorbed(normed, position_BT, over_entries)
         return self._finish(x + attended), cache
 
-    def _join(self, hidden, embedding):
+    def _join(
+        self, hidden: Float[Array, "B T D"], embedding: Float[Array, "B T D"]
+    ) -> Float[Array, "B T D"]:
         eps = self.config.rms_norm_eps
         both_BTd = jnp.concatenate(
             [
@@ -105,7 +107,7 @@ class MtpHead(nnx.Module):
         weight_dD = self.rules.gather(weight_dD, "embed", None)
         return project(both_BTd, weight_dD, out_sharding=self.rules.like(embedding))
 
-    def _finish(self, x):
+    def _finish(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         eps = self.config.rms_norm_eps
         x += _only_layer(self.ffn)(rms_norm(x, self.ffn_norm[...], eps))
         return rms_norm(x, self.final_norm[...], eps)

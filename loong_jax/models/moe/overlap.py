@@ -154,12 +154,16 @@ def together(*things: InTransit | Tree, before_gradient: Tree = ()) -> tuple:
     packed = tuple(a.packed if isinstance(a, InTransit) else a for a in things)
     shadow = tuple(a.shadow if isinstance(a, InTransit) else None for a in things)
 
-    def forward(packed, shadow, before):
+    def forward(
+        packed: tuple[InTransit | Tree, ...], shadow: tuple[Tree, ...], before: Tree
+    ) -> tuple[tuple[InTransit | Tree, ...], Tree]:
         packed = jax.lax.optimization_barrier(packed)
         pairs = zip(packed, shadow, strict=True)
         return tuple(a if b is None else InTransit(a, b) for a, b in pairs), before
 
-    def backward(before, grads):
+    def backward(
+        before: Tree, grads: tuple[InTransit | Tree, ...]
+    ) -> tuple[tuple[InTransit | Tree, ...], tuple[Tree, ...], None]:
         back = tuple(g.shadow if isinstance(g, InTransit) else g for g in grads)
         back, _ = jax.lax.optimization_barrier((back, before))
         are_rows = [b is not None for b in shadow]
@@ -176,7 +180,7 @@ def together(*things: InTransit | Tree, before_gradient: Tree = ()) -> tuple:
 def together_going_forth(*things: Tree) -> tuple:
     """An optimization barrier over trees of arrays, with none over their gradients."""
 
-    def forward(*things):
+    def forward(*things: Tree) -> tuple[tuple[Tree, ...], None]:
         return jax.lax.optimization_barrier(things), None
 
     return with_gradient(forward, lambda _, grads: grads)(*things)

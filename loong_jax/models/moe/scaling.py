@@ -110,7 +110,7 @@ def stack_layers(tree: Tree, times: int = 2) -> Tree:
     return jax.tree_util.tree_unflatten(structure, leaves)
 
 
-def _is_stack(path) -> bool:
+def _is_stack(path: Sequence[Any]) -> bool:
     return any(getattr(entry, "key", None) == "layers" for entry in path)
 
 
@@ -129,7 +129,7 @@ def _repeat(stacks: list[Any], times: int) -> list[Any]:
     return repeat(stacks)
 
 
-def _check(times: int):
+def _check(times: int) -> None:
     if times < 1:
         raise ConfigError(
             f"times={times} is below 1. Stack at least one copy; 2 doubles the depth."

@@ -84,15 +84,15 @@ def simulated_problem(cursor: int) -> Problem:
 
 
 def orchestrator_for(
-    world: SimulatedWorld, policy: Policy, total_steps: int, **more: Any
+    world: SimulatedWorld, policy: Policy, num_steps: int, **more: Any
 ) -> Orchestrator:
     """The real loop and ledger around a simulated world; `more` are fields of `LoopSettings`."""
     return Orchestrator(
         name="simulated",
         settings=LoopSettings(
-            total_steps=total_steps,
+            num_steps=num_steps,
             scheduler=policy,
-            checkpoint_every=total_steps,
+            checkpoint_every=num_steps,
             stall_timeout_s=1e7,
             **more,
         ),

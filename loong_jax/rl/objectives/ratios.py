@@ -202,7 +202,7 @@ def segment_sum(
     """The sum of `values` over the masked tokens of each token's own segment."""
     num_segments = mask.shape[1] + 1
 
-    def of_row(values_T, segment_T):
+    def of_row(values_T: Float[Array, "T"], segment_T: Int[Array, "T"]) -> Float[Array, "T"]:
         return jax.ops.segment_sum(values_T, segment_T, num_segments)[segment_T]
 
     return by_rows(jax.vmap(of_row), jnp.where(mask, values, 0.0), segment_ids)

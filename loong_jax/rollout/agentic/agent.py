@@ -108,12 +108,12 @@ class Agent:
     toolbox: Toolbox
     template: ToolTemplate | ChatTurns | None = None  # None: the tokenizer's, where it has one
     limits: TurnLimits = TurnLimits()
-    max_parked: int = 256  # samples of a replica whose tools run; above it no prompt is begun
+    max_paused: int = 256  # samples of a replica whose tools run; above it no prompt is begun
     max_calls_at_once: int = 16  # of a replica
     offers_all: bool = False  # to problems that name none
 
     def __post_init__(self):
-        for name in ("max_parked", "max_calls_at_once"):
+        for name in ("max_paused", "max_calls_at_once"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 1. Raise it.")
 

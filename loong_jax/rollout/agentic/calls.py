@@ -36,10 +36,10 @@ class _Work(NamedTuple):
 
 
 class CallPool:
-    """At most `max_at_once` calls at a time, besides those that were left behind."""
+    """At most `max_calls_at_once` calls at a time, besides those that were left behind."""
 
-    def __init__(self, max_at_once: int):
-        self.max_at_once = max_at_once
+    def __init__(self, max_calls_at_once: int):
+        self.max_calls_at_once = max_calls_at_once
         self._waiting: queue.SimpleQueue[_Work] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._num_threads = 0  # those left behind not counted
@@ -73,7 +73,8 @@ class CallPool:
 
     def _add_thread(self) -> None:
         with self._lock:
-            if self._num_threads >= self.max_at_once or self._num_idle >= self._waiting.qsize():
+            is_full = self._num_threads >= self.max_calls_at_once
+            if is_full or self._num_idle >= self._waiting.qsize():
                 return
             self._num_threads += 1
         threading.Thread(target=self._run, name="tool-call", daemon=True).start()

@@ -74,12 +74,12 @@ class PausedOnTools:
 
     @property
     def is_full(self) -> bool:
-        return len(self.paused) >= self.agent.max_parked
+        return len(self.paused) >= self.agent.max_paused
 
     def statistics(self) -> dict[str, int]:
-        """Counters since the start; `num_parked` and `num_calls_left_behind` are as of now."""
+        """Counters since the start; `num_paused` and `num_calls_left_behind` are as of now."""
         names = (
-            "slots_parked",
+            "slots_paused",
             "turns_of_tools",
             "calls",
             "calls_failed",
@@ -88,7 +88,7 @@ class PausedOnTools:
         )
         found = {f"num_{name}": self.counts[name] for name in names}
         left_behind = self._pool.num_left_behind
-        return {**found, "num_parked": len(self.paused), "num_calls_left_behind": left_behind}
+        return {**found, "num_paused": len(self.paused), "num_calls_left_behind": left_behind}
 
     def asks(self, attempt: Attempt) -> TurnEnd | None:
         """The calls of the turn that `attempt` has ended; None where it was its last one."""
@@ -112,7 +112,7 @@ class PausedOnTools:
     def pause(self, attempt: Attempt, end: TurnEnd, cache: Prefix) -> None:
         """Begins the calls. `cache` is what the engine gave for the slot."""
         attempt.cache = cache
-        self.counts["slots_parked"] += 1
+        self.counts["slots_paused"] += 1
         limits, problem = self.agent.limits, attempt.job.ticket.problem
         room = limits.max_calls - sum(turn.num_calls for turn in attempt.tool_turns)
         allowed = end.calls[: max(0, room)]

@@ -26,7 +26,8 @@ from jetstream.engine import engine_api, token_utils, tokenizer_api, tokenizer_p
 
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.errors import ConfigError
-from loong_jax.rollout.engine import Params, SampleRequest
+from loong_jax.models.parameters import Weights
+from loong_jax.rollout.engine import SampleRequest
 from loong_jax.rollout.jetstream.contract import JetStreamEngine, greedy_requests
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slot_engine import SlotEngine
@@ -50,7 +51,7 @@ class JetStreamAdapter(JetStreamEngine, engine_api.Engine):
     def __init__(
         self,
         engine: SlotEngine,
-        weights: Params,
+        weights: Weights,
         *,
         sampling: SamplingSettings | None = None,
         seed: int = 0,
@@ -64,14 +65,14 @@ class JetStreamAdapter(JetStreamEngine, engine_api.Engine):
         self._count = itertools.count()
         self._withhold = jax.jit(_withhold, donate_argnums=0)
 
-    def load_params(self, *args: Any, **kwargs: Any) -> Params:
+    def load_params(self, *args: Any, **kwargs: Any) -> Weights:
         del args, kwargs
         return self._weights
 
     def prefill(
         self,
         *,
-        params: Params,
+        params: Weights,
         existing_prefix: Any = None,
         padded_tokens: jax.Array,
         true_length: int,
@@ -92,7 +93,7 @@ class JetStreamAdapter(JetStreamEngine, engine_api.Engine):
         return self._withhold(decode_state._replace(inner=inner), prefix.slot.token[0], slot)
 
     def generate(
-        self, params: Params, decode_state: AdaptedState
+        self, params: Weights, decode_state: AdaptedState
     ) -> tuple[AdaptedState, engine_api.ResultTokens]:
         withheld = (decode_state.token, decode_state.valid, decode_state.length)
         inner, result = self.engine.generate(params, decode_state.inner)

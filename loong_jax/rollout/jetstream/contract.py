@@ -14,7 +14,8 @@ import numpy as np
 
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.errors import ConfigError
-from loong_jax.rollout.engine import Params, ResultTokens, SampleRequest
+from loong_jax.models.parameters import Weights
+from loong_jax.rollout.engine import ResultTokens, SampleRequest
 from loong_jax.rollout.reading import CachedPrefixes
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slot_engine import SlotEngine
@@ -29,7 +30,7 @@ class JetStreamEngine:
     def __init__(self, engine: SlotEngine, results: Callable[..., Any]):
         self.engine, self._results = engine, results
 
-    def load_params(self, weights: Params) -> Params:
+    def load_params(self, weights: Weights) -> Weights:
         return self.engine.load_params(weights)
 
     def init_decode_state(self, *args: Any, **kwargs: Any) -> Any:
@@ -39,7 +40,7 @@ class JetStreamEngine:
     def prefill(
         self,
         *,
-        params: Params,
+        params: Weights,
         existing_prefix: Any = None,
         padded_tokens: jax.Array | np.ndarray,
         true_length: int,
@@ -62,7 +63,7 @@ class JetStreamEngine:
     def prefill_multisampling(
         self,
         *,
-        params: Params,
+        params: Weights,
         existing_prefix: Any = None,
         padded_tokens: jax.Array | np.ndarray,
         true_length: int,
@@ -94,7 +95,7 @@ class JetStreamEngine:
     def bulk_insert(self, prefix: Any, decode_state: Any, slots: Sequence[int]) -> Any:
         return self.engine.bulk_insert(prefix, decode_state, slots)
 
-    def generate(self, params: Params, decode_state: Any, sampler: Any = None) -> tuple[Any, Any]:
+    def generate(self, params: Weights, decode_state: Any, sampler: Any = None) -> tuple[Any, Any]:
         _refuse_samplers(sampler)
         state, result = self.engine.generate(params, decode_state)
         return state, self._shown(result)

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loong_jax.errors import LoongError
+from loong_jax.models.parameters import Weights
 from loong_jax.problems.problem import Problem
 from loong_jax.rollout.attempts import Attempt
-from loong_jax.rollout.engine import Params
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
 from loong_jax.rollout.records import (
     BlockDecoded,
@@ -115,7 +115,7 @@ class Scheduler:
     def __init__(
         self,
         engine: SlotEngine,
-        params: Params,
+        params: Weights,
         *,
         limits: ServingLimits,
         metrics: Metrics,

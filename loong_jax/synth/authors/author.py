@@ -162,7 +162,7 @@ class Author:
             "temperature": self.endpoint.temperature if temperature is None else temperature,
             "max_tokens": max_tokens or self.endpoint.max_reply_tokens,
         }
-        if self.endpoint.has_json_mode:
+        if self.endpoint.json_mode:
             kind = "json_object" if is_json else "text"
             settings["response_format"] = {"type": kind}
         return Transcript(

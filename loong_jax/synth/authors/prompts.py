@@ -7,24 +7,14 @@ its place, and a reader of the messages finds every field again.
 """
 
 import functools
-import hashlib
 import re
 from collections.abc import Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
-from typing import NamedTuple
 
 from loong_jax.errors import ConfigError
-
-_FIELD = re.compile(r"\{([a-z_]+)\}")
-
-
-class Prompt(NamedTuple):
-    purpose: str
-    system: str
-    user: str
-    fields: tuple[str, ...]  # in the order of the user message
-    digest: str  # of the whole file
+from loong_jax.verifiers.judge import prompts
+from loong_jax.verifiers.judge.prompts import Prompt
 
 
 @functools.cache
@@ -47,12 +37,10 @@ def read(text: str, name: str) -> Prompt:
             f"prompt {name!r} must have three parts between lines of '---': 'Purpose: ...', the "
             "system message, the user message."
         )
-    fields = tuple(_FIELD.findall(parts[2]))
-    if len(set(fields)) != len(fields):
-        raise ConfigError(f"prompt {name!r} has a field twice. Use each of {fields} once.")
-    digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-    purpose = " ".join(parts[0].removeprefix("Purpose: ").split())
-    return Prompt(purpose, parts[1].strip(), parts[2].strip(), fields, digest)
+    prompt = prompts.read(text)
+    if len(set(prompt.fields)) != len(prompt.fields):
+        raise ConfigError(f"prompt {name!r} has a field twice. Use each of {prompt.fields} once.")
+    return prompt
 
 
 @functools.cache
@@ -74,7 +62,7 @@ def messages(prompt: Prompt, fields: Mapping[str, str]) -> list[dict[str, str]]:
         value = marks.sub(lambda mark: f"&lt;{mark[0][1:]}", fields[match[1]])
         return f"<{match[1]}>\n{value}\n</{match[1]}>"
 
-    user = _FIELD.sub(filled, prompt.user)
+    user = prompts.FIELD.sub(filled, prompt.user)
     return [{"role": "system", "content": prompt.system}, {"role": "user", "content": user}]
 
 

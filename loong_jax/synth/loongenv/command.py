@@ -70,10 +70,10 @@ class LoongEnvOptions:
     seed: int = 0  # another one asks everything anew
     packages: Path | None = None  # for programs to import, as pip install --target fills it
     cpu_s: float = 10.0  # of one program
-    max_calls: int | None = None  # the budget, over all starts of this run
+    # the budget, over all starts of this run
+    max_requests: Annotated[int | None, tyro.conf.arg(aliases=["--max-calls"])] = None
     max_tokens: int | None = None  # of prompts and replies together
-    usd_per_million_prompt: float = 0.0  # price of a million tokens, for the report
-    usd_per_million_reply: float = 0.0
+    prices: Annotated[summary.Prices, tyro.conf.arg(name="")] = summary.Prices()
     max_parallel: int = 16  # calls at a time
     timeout_s: float = 300.0  # of one attempt at a call
     max_reply_tokens: int = 8192
@@ -88,9 +88,9 @@ class LoongEnvOptions:
 
 # Options that may differ from one start of a run to the next: they do not change its items.
 FREE = (
-    "out", "seeds", "endpoint", "max_calls", "max_tokens", "usd_per_million_prompt",
-    "usd_per_million_reply", "max_parallel", "timeout_s",
-    "defect_scale",  # in files of 0.1, of an author for tests
+    "out", "seeds", "endpoint", "max_requests", "max_tokens", "prices", "max_parallel", "timeout_s",
+    # in older files: the budget, prices, and one of an author for tests
+    "max_calls", "usd_per_million_prompt", "usd_per_million_reply", "defect_scale",
 )  # fmt: skip
 
 
@@ -104,11 +104,11 @@ def main(options: LoongEnvOptions) -> int:
         strategies=options.strategies, domains=options.domains, items=options.items,
         max_candidates=options.max_candidates, num_attempts=options.num_attempts,
         min_correct=options.min_correct, round_size=options.round_size, seed=options.seed,
-        evol=EvolInstruct(num_generations=options.generations, num_rewrites=options.rewrites),
+        evol=EvolInstruct(generations=options.generations, rewrites=options.rewrites),
     )  # fmt: skip
     endpoint = opening.endpoint_of(
         options.endpoint, options.model, timeout_s=options.timeout_s,
-        max_reply_tokens=options.max_reply_tokens, has_json_mode=options.json_mode,
+        max_reply_tokens=options.max_reply_tokens, json_mode=options.json_mode,
     )  # fmt: skip
     seeds = seed_files.load(options.seeds)
     domains = run.chosen_domains(config, seeds)
@@ -121,7 +121,7 @@ def main(options: LoongEnvOptions) -> int:
         role: Settings(temperature=temperature, model=options.models.get(role))
         for role, temperature in TEMPERATURES.items()
     }
-    budget = Budget(max_requests=options.max_calls, max_tokens=options.max_tokens)
+    budget = Budget(max_requests=options.max_requests, max_tokens=options.max_tokens)
     with opening.open_author(
         options.out, endpoint, settings=roles, budget=budget, max_parallel=options.max_parallel
     ) as author:
@@ -130,12 +130,7 @@ def main(options: LoongEnvOptions) -> int:
         made = _made(options, config, seeds, author)
         author.settle()
         outputs.write(options.out, made, seeds, domains, author.store, author.name)
-        figures = summary.write(
-            options.out, made, seeds, author,
-            summary.Prices(
-                prompt=options.usd_per_million_prompt, reply=options.usd_per_million_reply
-            ),
-        )  # fmt: skip
+        figures = summary.write(options.out, made, seeds, author, options.prices)
         num_calls = len(author.store) - num_before
     print(summary.as_text(figures))
     print(

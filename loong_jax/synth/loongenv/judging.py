@@ -6,7 +6,7 @@ errs on more than one of them is asked again once about the whole round, and the
 
 import random
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from loong_jax.synth.authors import structured
 from loong_jax.synth.loongenv.candidates import Candidate
@@ -16,13 +16,6 @@ VERDICT = structured.fields(reasoning=str, is_clear=bool, is_correct=bool)
 NUM_CANARY_PAIRS = 2
 MAX_FAILED_CANARIES = 1
 NUM_SITTINGS = 2
-
-
-class Canary(NamedTuple):
-    question: str
-    code: str
-    answer: str
-    is_right: bool
 
 
 def judged(candidates: Sequence[Candidate], workshop: Workshop, round_name: str) -> list[Candidate]:
@@ -42,15 +35,15 @@ def judged(candidates: Sequence[Candidate], workshop: Workshop, round_name: str)
     ]
 
 
-def canaries(rng: random.Random) -> list[Canary]:
-    """Pairs of a right and a wrong solution of plain arithmetic."""
+def canaries(rng: random.Random, domain: str) -> list[tuple[dict[str, str], bool]]:
+    """Pairs of a right and a wrong solution of plain arithmetic; True beside the right ones."""
     found = []
     for is_right in (True, False) * NUM_CANARY_PAIRS:
         a, b = rng.randint(12, 99), rng.randint(12, 99)
         operation = "a * b" if is_right else "a * b + a"
         answer = a * b if is_right else a * b + a
         code = f"a, b = {a}, {b}\nprint({operation})"
-        found.append(Canary(f"What is {a} * {b}?", code, str(answer), is_right))
+        found.append((_fields(domain, f"What is {a} * {b}?", code, str(answer)), is_right))
     return found
 
 
@@ -58,19 +51,16 @@ def _sit(
     candidates: Sequence[Candidate], workshop: Workshop, name: str
 ) -> tuple[dict[str, Answer], int]:
     """One sitting: what was said of every candidate, and how many canaries failed."""
-    known = canaries(workshop.rng(name))
-    asked = {
-        f"{name}/canary{n}": _fields(workshop.domain, one.question, one.code, one.answer)
-        for n, one in enumerate(known)
-    }
+    known = canaries(workshop.rng(name), workshop.domain)
+    asked = {f"{name}/canary{n}": fields for n, (fields, _) in enumerate(known)}
     for one in candidates:
         asked[f"{name}/{one.id}"] = _fields(workshop.domain, one.question, one.code, one.answer)
     order = list(asked)
     workshop.rng(f"{name}/order").shuffle(order)
     answers = workshop.asker.ask("judge", {key: asked[key] for key in order}, VERDICT)
     num_failed = sum(
-        _accepts(answers[f"{name}/canary{n}"].parsed) is not one.is_right
-        for n, one in enumerate(known)
+        _accepts(answers[f"{name}/canary{n}"].parsed) is not is_right
+        for n, (_, is_right) in enumerate(known)
     )
     return {one.id: answers[f"{name}/{one.id}"] for one in candidates}, num_failed
 

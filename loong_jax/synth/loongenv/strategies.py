@@ -143,8 +143,8 @@ _HIGHEST = {"diversity": 5, "difficulty": 10, "solvability": 10}
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvolInstruct:
     name: str = "evol_instruct"
-    num_generations: int = 2
-    num_rewrites: int = 2  # per generation
+    generations: int = 2
+    rewrites: int = 2  # per generation
     breadth_share: float = 0.3  # of the operators drawn
     weights: Mapping[str, float] = dataclasses.field(
         default_factory=lambda: {"diversity": 1.0, "difficulty": 1.0, "solvability": 1.0}
@@ -152,7 +152,7 @@ class EvolInstruct:
     min_solvability: float = 4.0  # of 10; below it a rewrite is nobody's parent
 
     def __post_init__(self):
-        refuse_below(self, 1, "num_generations", "num_rewrites")
+        refuse_below(self, 1, "generations", "rewrites")
         if not 0 <= self.breadth_share <= 1:
             raise ConfigError(f"breadth_share={self.breadth_share} is not in 0..1. Choose there.")
         if set(self.weights) != set(_HIGHEST):
@@ -166,7 +166,7 @@ class EvolInstruct:
                 id=name, domain=workshop.domain, strategy=self.name, question=seed.question,
                 seeds=(seed.id,), notes={"operators": ()},
             )  # fmt: skip
-        for generation in range(self.num_generations):
+        for generation in range(self.generations):
             alive = {name: one for name, one in found.items() if one.is_open}
             found |= self._evolved(workshop, alive, generation)
         return [found[name] for name in ids]
@@ -178,7 +178,7 @@ class EvolInstruct:
         drawn = {
             f"{name}/{generation}/{n}": self._operator(workshop, f"{name}/{generation}/{n}")
             for name in parents
-            for n in range(self.num_rewrites)
+            for n in range(self.rewrites)
         }
         parent_of = {key: parents[key.rsplit("/", 2)[0]] for key in drawn}
         rewritten = workshop.asker.ask(

@@ -21,8 +21,8 @@ from loong_jax.synth.loongenv.seeds import Seed, SeedSet
 class Prices:
     """Prices of a million tokens, in dollars; 0 where unknown."""
 
-    prompt: float = 0.0
-    reply: float = 0.0
+    usd_per_million_prompt: float = 0.0
+    usd_per_million_reply: float = 0.0
 
 
 def write(
@@ -128,7 +128,7 @@ def cost(
         if (record := calls.get(key)) is not None:
             num_calls += 1
             asked, said = asked + record["prompt_tokens"], said + record["reply_tokens"]
-    usd = (asked * prices.prompt + said * prices.reply) / 1e6
+    usd = (asked * prices.usd_per_million_prompt + said * prices.usd_per_million_reply) / 1e6
     return {
         "calls": num_calls,
         "prompt_tokens": asked,

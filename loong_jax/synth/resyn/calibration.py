@@ -10,9 +10,10 @@ and a policy must have something to learn (`target_band`).
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
+import tyro
 
 from loong_jax.errors import ConfigError
 
@@ -24,7 +25,8 @@ _MAX_ITERATIONS = 100
 class CalibrationRule:
     """The condition to keep an environment. Rates are shares of attempts that were graded."""
 
-    attempts_per_level: int = 32  # each on an instance of its own
+    # of the solver, each on an instance of its own; docs/how-to/synthesis.md: power of each number
+    attempts_per_level: Annotated[int, tyro.conf.arg(aliases=["--attempts"])] = 32
     alpha: float = 0.05  # one-sided
     min_drop: float = 0.25  # of the fitted rate, from the first to the last level
     target_band: tuple[float, float] = (0.05, 0.95)  # of the mean rate over levels

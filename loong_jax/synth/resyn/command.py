@@ -3,12 +3,14 @@
 import dataclasses
 import sys
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from loong_jax.data import json_files
 from loong_jax.synth import opening
 from loong_jax.synth.authors import Settings
 from loong_jax.synth.resyn import items, keywords, pipeline
-from loong_jax.synth.resyn.calibration import CalibrationRule
 from loong_jax.synth.resyn.items import ResynSettings
 from loong_jax.verifiers.judge.client import Budget
 
@@ -45,13 +47,10 @@ class ResynOptions:
     keywords: Path  # one keyword a line, # for comments; or .json with a list
     endpoint: str = ""  # an address that ends in /v1; else LOONG_AUTHOR_URL
     model: str = ""  # the name the endpoint knows; else LOONG_AUTHOR_MODEL
-    ideas: int = 8  # asked for per keyword
-    attempts: int = 32  # of the solver per level; docs/how-to/synthesis.md: power of each number
-    seed: int = 0  # another one asks everything anew
+    settings: Annotated[ResynSettings, tyro.conf.arg(name="")] = ResynSettings()
     evaluation_sets: tuple[Path, ...] = ()  # JSON lines to audit keywords and questions against
-    keep_overlapping: bool = False  # keywords that name an evaluated task
-    licence: str = "Apache-2.0"  # of the packages
-    max_calls: int | None = None  # the budget, over all starts of this run
+    # the budget, over all starts of this run
+    max_requests: Annotated[int | None, tyro.conf.arg(aliases=["--max-calls"])] = None
     max_tokens: int | None = None  # of prompts and replies together
     max_parallel: int = 16  # calls at a time
     timeout_s: float = 300.0  # of one attempt at a call
@@ -62,13 +61,7 @@ def main(options: ResynOptions) -> int:
 
     Returns the exit status: 0, or BUDGET_SPENT where the budget ended the run early.
     """
-    settings = ResynSettings(
-        ideas_per_keyword=options.ideas,
-        seed=options.seed,
-        calibration=CalibrationRule(attempts_per_level=options.attempts),
-        licence=options.licence,
-        keeps_overlapping=options.keep_overlapping,
-    )
+    settings = options.settings
     sets = {path.name: keywords.read_texts(path) for path in options.evaluation_sets}
     words = _audited(keywords.read(options.keywords), sets, options)
     endpoint = opening.endpoint_of(options.endpoint, options.model, timeout_s=options.timeout_s)
@@ -76,7 +69,7 @@ def main(options: ResynOptions) -> int:
         options.out / "run.json",
         {"settings": dataclasses.asdict(settings), "keywords": words, "model": endpoint.model},
     )
-    budget = Budget(max_requests=options.max_calls, max_tokens=options.max_tokens)
+    budget = Budget(max_requests=options.max_requests, max_tokens=options.max_tokens)
     with opening.open_author(
         options.out, endpoint, settings=ROLES, budget=budget, max_parallel=options.max_parallel
     ) as author:
@@ -100,7 +93,7 @@ def main(options: ResynOptions) -> int:
 def _audited(words: list[str], sets: dict[str, list[str]], options: ResynOptions) -> list[str]:
     """The keywords without those that name an evaluated task, unless they are wanted."""
     rows = keywords.audit(words, sets)
-    left_out = [] if options.keep_overlapping else keywords.overlapping(rows)
+    left_out = [] if options.settings.keeps_overlapping else keywords.overlapping(rows)
     json_files.write_json(options.out / "audit.json", {"keywords": rows, "left_out": left_out})
     if left_out:
         print(

@@ -3,7 +3,9 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from loong_jax.errors import ConfigError, refuse_below, refuse_no_share
 from loong_jax.problems.problem import Domain
@@ -17,13 +19,14 @@ KEPT = "kept"
 class ResynSettings:
     """Everything that changes what comes out, beside the keywords and the author."""
 
-    ideas_per_keyword: int = 8
+    ideas_per_keyword: Annotated[int, tyro.conf.arg(aliases=["--ideas"])] = 8
     seed: int = 0  # of the requests: another one asks the same questions anew
     calibration: CalibrationRule = CalibrationRule()
     min_graded_share: float = 0.8  # of the attempts of each level
     domain: Domain = "logic"  # of the packages
     licence: str = "Apache-2.0"  # of the packages
-    keeps_overlapping: bool = False  # keywords that name an evaluation set's task
+    # keywords that name an evaluation set's task
+    keeps_overlapping: Annotated[bool, tyro.conf.arg(aliases=["--keep-overlapping"])] = False
 
     def __post_init__(self):
         refuse_below(self, 1, "ideas_per_keyword")

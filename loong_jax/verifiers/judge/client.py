@@ -63,7 +63,7 @@ class Endpoint:
     timeout_s: float = 60.0  # of one attempt, from its start to its last byte
     max_attempts: int = 4
     backoff_s: float = 0.5  # before the second attempt; doubles, with jitter, up to 30 s
-    has_json_mode: bool = False  # the server takes response_format json_object
+    json_mode: bool = False  # the server takes response_format json_object
 
     def __post_init__(self):
         if not self.base_url.startswith(("http://", "https://")):
@@ -185,7 +185,7 @@ class Client:
             "temperature": self.endpoint.temperature,
             "max_tokens": self.endpoint.max_reply_tokens,
         }
-        if self.endpoint.has_json_mode:
+        if self.endpoint.json_mode:
             asked["response_format"] = {"type": "json_object"}
         asked |= settings
         connection = self._connection()

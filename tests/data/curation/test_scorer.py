@@ -13,7 +13,7 @@ from loong_jax.errors import ConfigError
 
 HARD = {"manifold": 0.9, "tensor": 0.8, "matrix": 0.6, "prime": 0.4}
 EASY = ["apples", "coins", "sum", "add", "two", "cat"]
-SMALL = ScorerConfig(num_buckets=512, width=8, hidden=8, num_epochs=20, batch=32)
+SMALL = ScorerConfig(num_buckets=512, width=8, hidden=8, epochs=20, batch=32)
 
 
 def labelled(num, seed):

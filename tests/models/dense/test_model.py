@@ -132,11 +132,11 @@ def test_as_a_policy_it_makes_its_logits_from_states():
     graphdef, state = nnx.split(model, graph=False)
     policy = policy_model.policy_of(graphdef, TINY)
     assert policy is policy_model.policy_of(graphdef, TINY)
-    weights, segment = nnx.to_pure_dict(state), np.ones_like(TOKENS)
-    position = np.broadcast_to(np.arange(11), TOKENS.shape)
-    hidden, load, _ = policy.states(weights, TOKENS, position, segment, None, None)
+    weights, tokens = nnx.to_pure_dict(state), jnp.asarray(TOKENS)
+    position, segment = jnp.broadcast_to(jnp.arange(11), tokens.shape), jnp.ones_like(tokens)
+    hidden, load, _ = policy.states(weights, tokens, position, segment, None, None)
     assert load.shape == (0, 0)
-    logits = model(TOKENS, position, segment_ids=segment).logits
+    logits = model(tokens, position, segment_ids=segment).logits
     made = policy.logits(weights, TOKENS.size)(hidden[:1])
     np.testing.assert_array_equal(made, logits[:1])
 

@@ -25,7 +25,7 @@ from tests.models.moe import reference
 from tests.models.moe.test_model import CONFIG, call, fresh, loss_and_gradient, random_tokens
 from tests.sweeps import thinned
 
-BLOCKS = dataclasses.replace(CONFIG, mixing=Blockwise(query_block=5, key_block=3))
+BLOCKS = dataclasses.replace(CONFIG, attention=Blockwise(query_block=5, key_block=3))
 
 
 def one_attention(config):
@@ -189,20 +189,20 @@ def on_one_device():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "zigzag", "mixing"),
+    ("sizes", "zigzag", "attention"),
     thinned(
         [
-            pytest.param(dict(context=8), True, BLOCKS.mixing, marks=pytest.mark.slow),
-            (dict(context=4, expert=2), False, BLOCKS.mixing),
+            pytest.param(dict(context=8), True, BLOCKS.attention, marks=pytest.mark.slow),
+            (dict(context=4, expert=2), False, BLOCKS.attention),
             (dict(context=2, data=2, tensor=2), True, WholeScores()),
         ],
         0,
     ),
     ids=["8", "4", "2"],
 )
-def test_sequences_spread_over_devices(sizes, zigzag, mixing):
+def test_sequences_spread_over_devices(sizes, zigzag, attention):
     """Logits, loads, gradients and the cache equal those of one device."""
-    config = dataclasses.replace(CONFIG, mixing=mixing)
+    config = dataclasses.replace(CONFIG, attention=attention)
     rules = ShardingRules(mesh=make_mesh(**sizes), zigzag=zigzag)
     _, weights = fresh()
     graphdef, placed = tiny.on_mesh(config, rules, weights)

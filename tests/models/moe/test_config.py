@@ -33,7 +33,7 @@ from loong_jax.models.moe import GatherExchange, MoEConfig, NgramEmbedding
         dict(hidden_size=True),
         dict(exchange="ring"),
         dict(exchange=GatherExchange),
-        dict(mixing="splash"),
+        dict(attention="splash"),
         dict(yarn={"factor": 2.0}),
         dict(ngram=dataclasses.asdict(NgramEmbedding())),
         dict(dtype="float33"),

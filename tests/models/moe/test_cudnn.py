@@ -214,7 +214,9 @@ def test_long_rows_on_a_gpu_that_fits_are_given_to_it():
 
 
 def test_asked_for_where_it_does_not_fit_it_is_refused():
-    with pytest.raises(ConfigError, match=r"mixing=Cudnn\(\).*float32 and heads of 9 and 6.*Use"):
+    with pytest.raises(
+        ConfigError, match=r"attention=Cudnn\(\).*float32 and heads of 9 and 6.*Use"
+    ):
         core_attention.whole(some_operands(LENGTH), in_order(rows(LENGTH)), ShardingRules(), SIZES)
 
 

@@ -136,13 +136,13 @@ def test_a_tool_that_hangs_ends_its_turn_and_is_left_behind(engine):
         time.sleep(0.01)
 
 
-def test_new_prompts_wait_while_too_many_samples_are_parked(engine):
+def test_new_prompts_wait_while_too_many_samples_are_paused(engine):
     gate = threading.Event()
-    replica = make_replica(engine, Add(gate), max_parked=2)
+    replica = make_replica(engine, Add(gate), max_paused=2)
     replica.submit(tickets(6))
     for _ in range(40):
         replica.step()
-    assert replica.statistics()["num_parked"] == 6  # of 12: those read before two had paused
+    assert replica.statistics()["num_paused"] == 6  # of 12: those read before two had paused
     assert replica.statistics()["num_slots_held"] == 0
     gate.set()
     assert len(finish(replica)) == 6
@@ -152,24 +152,24 @@ def test_cancelled_samples_leave_nothing(engine):
     gate = threading.Event()
     replica = make_replica(engine, Add(gate))
     replica.submit(tickets(2))
-    while replica.statistics()["num_parked"] < 4:
+    while replica.statistics()["num_paused"] < 4:
         replica.step()
     replica.cancel([0, 1])
     assert replica.is_empty
-    assert replica.statistics()["num_parked"] == 0
+    assert replica.statistics()["num_paused"] == 0
     gate.set()
     replica.submit(tickets(2))
     assert set(finish(replica)) == {0, 1}
 
 
-def test_parked_samples_move_with_their_calls(engine):
+def test_paused_samples_move_with_their_calls(engine):
     whole = make_replica(engine, Add())
     expected = {r.attempt: r.tokens for r in rollouts_of(whole)}
     gate, tool = threading.Event(), Add()
     tool.gate = gate
     source, target = make_replica(engine, tool), make_replica(engine, Add())
     source.submit(tickets(1))
-    while source.statistics()["num_parked"] < 2:
+    while source.statistics()["num_paused"] < 2:
         source.step()
     target.take(source.give([0]))
     assert source.is_empty

@@ -115,7 +115,7 @@ def test_tools_are_called_with_what_the_policy_wrote_and_answers_come_back(refer
             assert rollout.versions == ((0, 0),)
     assert counts["num_calls"] == len(calls) == 4 * 2 * 3
     assert counts["num_turns_of_tools"] == 4 * 2 * 2
-    assert counts["num_parked"] == counts["num_slots_held"] == counts["num_calls_failed"] == 0
+    assert counts["num_paused"] == counts["num_slots_held"] == counts["num_calls_failed"] == 0
 
 
 def test_only_what_the_policy_wrote_is_under_the_mask_and_has_log_probabilities(reference):
@@ -180,7 +180,7 @@ def test_others_decode_while_tools_run(engine):
     for _ in range(3):
         replica.step()
     counts = replica.statistics()
-    assert counts["num_parked"] == 4
+    assert counts["num_paused"] == 4
     assert counts["num_slots_held"] == 0
     gate.set()
     assert set(finish(replica)) == {0, 1}

@@ -97,7 +97,7 @@ def write(engine, stop_ids, wanted=None, move_at=()):
     groups, counts = {}, Counter()
     for step in range(400):
         if step in move_at:
-            counts["moved_parked"] += replicas[0].statistics()["num_parked"]
+            counts["moved_paused"] += replicas[0].statistics()["num_paused"]
             replicas[1].take(replicas[0].give([0, 1, 2, 3]))
         if step >= max(move_at, default=0):
             gate.set()
@@ -109,7 +109,7 @@ def write(engine, stop_ids, wanted=None, move_at=()):
     assert len(groups) == len(asked)
     for replica in replicas:
         counts.update(replica.statistics())
-    assert counts["num_slots_held"] == counts["num_parked"] == 0
+    assert counts["num_slots_held"] == counts["num_paused"] == 0
     assert counts.get("num_pages_held", 0) == 0
     return groups, counts
 
@@ -163,7 +163,7 @@ def check_against_plain_model(groups):
     return num_turns
 
 
-def test_parked_samples_are_those_of_the_plain_model():
+def test_paused_samples_are_those_of_the_plain_model():
     groups, counts = write(engine(), frequent_tokens())
     assert check_against_plain_model(groups) > 2 * len(PROMPTS) * GROUP
     assert counts["num_turns_of_tools"] > len(PROMPTS) * GROUP
@@ -185,4 +185,4 @@ def test_pages_preemption_and_moves_change_no_sample(drafts):
             np.testing.assert_array_equal(mine.tokens, theirs.tokens)
     assert counts["num_preemptions"] > 0 or drafts
     assert counts["num_tickets_taken"] > 0
-    assert counts["moved_parked"] > 0
+    assert counts["moved_paused"] > 0

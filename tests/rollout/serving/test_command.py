@@ -133,15 +133,15 @@ def test_the_last_finished_stage_of_a_run(tmp_path):
 
 
 def test_shapes_fit_each_other():
-    config = ServeOptions(run_dir=Path("x"), context_tokens=32, slots_per_replica=4).engine_config()
+    config = ServeOptions(run_dir=Path("x"), cache_length=32, slots_per_replica=4).engine_config()
     assert config.prefill_lengths == (32,)
     assert config.pages is not None
     assert config.pages.num_pages == 4
-    with pytest.raises(ConfigError, match="context_tokens=30"):
-        ServeOptions(run_dir=Path("x"), context_tokens=30).engine_config()
+    with pytest.raises(ConfigError, match="cache_length=30"):
+        ServeOptions(run_dir=Path("x"), cache_length=30).engine_config()
 
 
-@pytest.mark.parametrize("name", ["context_tokens", "num_pages", "page_size"])
+@pytest.mark.parametrize("name", ["cache_length", "num_pages", "page_size"])
 @pytest.mark.parametrize("value", [0, -16])
 def test_a_size_that_is_none_is_named(name, value):
     with pytest.raises(ConfigError, match=f"{name}={value} must be"):

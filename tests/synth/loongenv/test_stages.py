@@ -149,7 +149,7 @@ def test_evolution_goes_on_with_the_best_mark():
     assert evol.score(None) == -1
     lean = EvolInstruct(weights={"diversity": 0.0, "difficulty": 2.0, "solvability": 0.0})
     assert lean.score(diverse) == 0
-    for wrong in ({"num_rewrites": 0}, {"breadth_share": 2.0}, {"weights": {"fun": 1.0}}):
+    for wrong in ({"rewrites": 0}, {"breadth_share": 2.0}, {"weights": {"fun": 1.0}}):
         with pytest.raises(ConfigError):
             EvolInstruct(**wrong)
 

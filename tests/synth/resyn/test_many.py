@@ -4,7 +4,9 @@ import pytest
 
 from loong_jax.data import json_files, packages
 from loong_jax.synth.resyn import command
+from loong_jax.synth.resyn.calibration import CalibrationRule
 from loong_jax.synth.resyn.command import ResynOptions
+from loong_jax.synth.resyn.items import ResynSettings
 from tests.synth.scripted import played, resyn_caught, resyn_defects, resyn_roles
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.release, pytest.mark.timeout(900)]
@@ -19,8 +21,8 @@ def test_forty_environments_and_no_loophole(tmp_path):
     words = tmp_path / "words.txt"
     words.write_text("\n".join(KEYWORDS.split()))
     options = ResynOptions(
-        out=tmp_path / "run", keywords=words, endpoint=played.URL, model="scripted", ideas=8,
-        attempts=20,
+        out=tmp_path / "run", keywords=words, endpoint=played.URL, model="scripted",
+        settings=ResynSettings(calibration=CalibrationRule(attempts_per_level=20)),
     )  # fmt: skip
     with played.played():
         assert command.main(options) == 0

@@ -16,7 +16,9 @@ from loong_jax.errors import ConfigError
 from loong_jax.report import synthesis
 from loong_jax.synth.authors.store import CallStore
 from loong_jax.synth.resyn import command
+from loong_jax.synth.resyn.calibration import CalibrationRule
 from loong_jax.synth.resyn.command import ResynOptions
+from loong_jax.synth.resyn.items import ResynSettings
 from tests.synth.scripted import ledger, played, resyn_caught
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.usefixtures("played_author")]
@@ -25,9 +27,11 @@ SAME = ("items.jsonl", "report.json", "audit.json", "run.json", "report.html",
 KILL_S = 120
 
 
-def options(out: Path, words: Path, **changes) -> ResynOptions:
-    settings = {"endpoint": played.URL, "model": "scripted", "ideas": 3, "attempts": 8} | changes
-    return ResynOptions(out=out, keywords=words, **settings)
+def options(out: Path, words: Path, attempts: int = 8, **changes) -> ResynOptions:
+    rule = CalibrationRule(attempts_per_level=attempts)
+    settings = ResynSettings(ideas_per_keyword=3, calibration=rule)
+    model = {"endpoint": played.URL, "model": "scripted"}
+    return ResynOptions(out=out, keywords=words, settings=settings, **model | changes)
 
 
 def made(out: Path, words: Path) -> Path:
@@ -99,7 +103,7 @@ def test_a_run_of_little_budget_that_is_then_killed_goes_on_and_ends_alike(
 ):
     """Killed with -9 amid the calls: none that was kept is made again; equal bytes at the end."""
     out = tmp_path / "run"
-    assert command.main(options(out, words, max_calls=20)) == command.BUDGET_SPENT
+    assert command.main(options(out, words, max_requests=20)) == command.BUDGET_SPENT
     report = json_files.read_json(out / "report.json")
     assert not report["is_complete"]
     assert report["funnel"]["kept"] == 0

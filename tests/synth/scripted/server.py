@@ -115,7 +115,9 @@ class ScriptedAuthor:
             return is_first
 
 
-def fields_of(prompt: prompts.Prompt, asked: Sequence[Mapping[str, str]]) -> dict[str, str] | None:
+def fields_of(
+    prompt: judge_prompts.Prompt, asked: Sequence[Mapping[str, str]]
+) -> dict[str, str] | None:
     """The fields that `messages` put in; None for a chat of another prompt."""
     if len(asked) != 2 or asked[0]["content"] != prompt.system:
         return None

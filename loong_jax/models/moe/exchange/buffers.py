@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped, UInt8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class BufferLayout:
 
     def unpack(
         self, packed: Float[Array, "blocks stride D"], *dtypes_and_widths: tuple[DTypeLike, int]
-    ):
+    ) -> tuple[Shaped[Array, "R ..."], ...]:
         """The rows and the numbers again; numbers of the last rows are zero."""
         halves = packed.dtype.itemsize == 1
         sizes = [jnp.dtype(dtype).itemsize * width for dtype, width in dtypes_and_widths]
@@ -101,15 +101,19 @@ class BufferLayout:
         return lines, *numbers
 
 
-def _bytes_of(a: Array) -> Array:
+def _bytes_of(a: Shaped[Array, "R width"]) -> UInt8[Array, "R bytes"]:
     return jax.lax.bitcast_convert_type(a, jnp.uint8).reshape(len(a), -1)
 
 
-def _numbers_of(digits: Array, dtype: DTypeLike, width: int) -> Array:
+def _numbers_of(
+    digits: UInt8[Array, "R bytes"], dtype: DTypeLike, width: int
+) -> Shaped[Array, "R width"]:
     return jax.lax.bitcast_convert_type(digits.reshape(len(digits), width, -1), dtype)
 
 
-def to_eight_bits(x: Float[Array, "R D"], dtype: DTypeLike):
+def to_eight_bits(
+    x: Float[Array, "R D"], dtype: DTypeLike
+) -> tuple[Float[Array, "R D"], Float[Array, "R 1"]]:
     """Rows over their scale, and the float32 scale that brings the largest value to the limit."""
     largest = jnp.max(jnp.abs(x), axis=1, keepdims=True).astype(jnp.float32)
     limit = float(jnp.finfo(dtype).max)

@@ -9,10 +9,11 @@ at one, so nothing depends on the order in which duplicates would be added.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 
@@ -79,18 +80,23 @@ def plan_dispatch(
     )
 
 
-def make_round(plan: DispatchPlan, row_R, place_TK, choices_per_row: int) -> Round:
-    """Fills rows with the choices of the rows numbered `row_R`, below 0 for none."""
-    num_choices, num_rows = plan.choice.size, row_R.size
+def make_round(
+    plan: DispatchPlan,
+    row: Int[Array, "sent"],
+    place: Int[Array, "T K"],
+    choices_per_row: int,
+) -> Round:
+    """Fills rows with the choices of those numbered `row`, below 0 for none; see `Round.place`."""
+    num_choices, num_rows = plan.choice.size, row.size
     if choices_per_row == 1:
-        at_RJ = row_R[:, None]
+        at_RJ = row[:, None]
         rides_RJ = at_RJ >= 0
     else:
-        at_RJ = jnp.searchsorted(plan.row, row_R)[:, None] + jnp.arange(choices_per_row)[None]
-        rides_RJ = plan.row.at[at_RJ].get(mode="fill", fill_value=-2) == row_R[:, None]
+        at_RJ = jnp.searchsorted(plan.row, row)[:, None] + jnp.arange(choices_per_row)[None]
+        rides_RJ = plan.row.at[at_RJ].get(mode="fill", fill_value=-2) == row[:, None]
     choice_RJ = plan.choice.at[at_RJ].get(mode="clip")
     choice_RJ = jnp.where(rides_RJ, choice_RJ, num_choices)
-    return Round(choice_RJ, place_TK, jnp.where(plan.lane == 0, place_TK, num_rows))
+    return Round(choice_RJ, place, jnp.where(plan.lane == 0, place, num_rows))
 
 
 def load(
@@ -149,20 +155,32 @@ def sum_rows(
     return sum(others, start=first)
 
 
-def _take_forward(x, source, place):
+# What a backward pass needs: `source`, `place`, and no rows of the dtype that gradients have.
+_Saved: TypeAlias = tuple[Int[Array, "rows"], Int[Array, "n k"], Float[Array, "0"]]
+
+
+def _take_forward(
+    x: Float[Array, "n D"], source: Int[Array, "rows"], place: Int[Array, "n k"]
+) -> tuple[Float[Array, "rows D"], _Saved]:
     return take_rows(x, source, place), (source, place, jnp.zeros((0,), x.dtype))
 
 
-def _take_backward(saved, grad):
+def _take_backward(
+    saved: _Saved, grad: Float[Array, "rows D"]
+) -> tuple[Float[Array, "n D"], None, None]:
     source, place, like = saved
     return sum_rows(grad, place, source).astype(like.dtype), None, None
 
 
-def _sum_forward(rows, place, source):
+def _sum_forward(
+    rows: Float[Array, "rows D"], place: Int[Array, "n k"], source: Int[Array, "rows"]
+) -> tuple[Float[Array, "n D"], _Saved]:
     return sum_rows(rows, place, source), (source, place, jnp.zeros((0,), rows.dtype))
 
 
-def _sum_backward(saved, grad):
+def _sum_backward(
+    saved: _Saved, grad: Float[Array, "n D"]
+) -> tuple[Float[Array, "rows D"], None, None]:
     source, place, like = saved
     return take_rows(grad.astype(like.dtype), source, place), None, None
 
@@ -171,13 +189,21 @@ take_rows.defvjp(_take_forward, _take_backward)
 sum_rows.defvjp(_sum_forward, _sum_backward)
 
 
+RowTree = TypeVar("RowTree")  # of arrays of rows
+WeightTree = TypeVar("WeightTree")
+IndexTree = TypeVar("IndexTree")  # of whole numbers, which have no gradient
+OneRound: TypeAlias = Callable[
+    [Int[Array, ""] | int, RowTree, WeightTree, IndexTree], Float[Array, "rows D"]
+]
+
+
 def later_rounds(
-    one_round: Callable[[Any, Any, Any, Any], Array],
+    one_round: OneRound[RowTree, WeightTree, IndexTree],
     num_rounds: Int[Array, ""],
-    inputs: Any,
-    weights: Any,
-    indices: Any,
-) -> tuple[Array, Any]:
+    inputs: RowTree,
+    weights: WeightTree,
+    indices: IndexTree,
+) -> tuple[Float[Array, "rows D"], WeightTree]:
     """The float32 sum of one_round(i, inputs, weights, indices) over 1 <= i < num_rounds.
 
     For what does not fit into the buffers of round 0, so usually for nothing: a loop that is not
@@ -186,20 +212,27 @@ def later_rounds(
     to it, in place. Gradients reach `inputs` and `weights`; `indices` holds integers.
     """
 
-    def forward(inputs, weights, indices, num_rounds):
+    def forward(
+        inputs: RowTree, weights: WeightTree, indices: IndexTree, num_rounds: Int[Array, ""]
+    ) -> tuple[Float[Array, "rows D"], WeightTree]:
         shape = jax.eval_shape(one_round, jnp.int32(1), inputs, weights, indices)
         zeros = zeros_alike(jax.tree.leaves(inputs)[0], shape.shape, jnp.float32)
 
-        def add(i, total):
+        def add(i: Int[Array, ""], total: Float[Array, "rows D"]) -> Float[Array, "rows D"]:
             return total + one_round(i, inputs, weights, indices).astype(jnp.float32)
 
         return jax.lax.fori_loop(1, num_rounds, add, zeros), weights
 
-    def backward(saved, grads):
+    def backward(
+        saved: tuple[RowTree, WeightTree, IndexTree, Int[Array, ""]],
+        grads: tuple[Float[Array, "rows D"], WeightTree],
+    ) -> tuple[RowTree, WeightTree, None, None]:
         inputs, weights, indices, num_rounds = saved
         grad_sum, grad_weights = grads
 
-        def add(i, totals):
+        def add(
+            i: Int[Array, ""], totals: tuple[RowTree, WeightTree]
+        ) -> tuple[RowTree, WeightTree]:
             made, pull = jax.vjp(lambda x, w: one_round(i, x, w, indices), inputs, weights)
             return jax.tree.map(jnp.add, totals, pull(grad_sum.astype(made.dtype)))
 
@@ -212,6 +245,6 @@ def later_rounds(
     return run(inputs, weights, indices, num_rounds)
 
 
-def zeros_alike(like: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+def zeros_alike(like: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     """Zeros that vary over the same mesh axes as `like`, which shard_map checks."""
     return jax.lax.full_like(like, 0, shape=shape, dtype=dtype)

@@ -6,6 +6,7 @@ A device sends from a buffer of N = T K rows, one for each choice, and receives 
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -149,8 +150,11 @@ class Ragged:
         return self._rows_last(self._back, packed, round)
 
     def _rows_last(
-        self, move, packed: tuple[Array, Array], round: RaggedRound
-    ) -> tuple[Array, Array]:
+        self,
+        move: Callable[[Shaped[Array, "..."], RaggedRound], Shaped[Array, "..."]],
+        packed: tuple[Shaped[Array, "rows *form"], Shaped[Array, "rows numbers"]],
+        round: RaggedRound,
+    ) -> tuple[Shaped[Array, "moved *form"], Shaped[Array, "moved numbers"]]:
         """Rows set off when their numbers have arrived: one exchange is under way at a time, and
         the long one is to be beside other work.
         """
@@ -192,7 +196,9 @@ class Ragged:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _return(work: Ragged, made, round):
+def _return(
+    work: Ragged, made: Shaped[Array, "R *form"], round: RaggedRound
+) -> Shaped[Array, "N *form"]:
     return work._back(made, round)
 
 

@@ -5,7 +5,7 @@ Everything here runs inside `shard_map` and is written for one device. Gradients
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Generic, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 import jax
 from jax.typing import DTypeLike
@@ -22,6 +22,9 @@ Plan = TypeVar("Plan")  # the choices of a device, sorted for the exchange
 Round = TypeVar("Round")  # which of them are sent in one round
 Buffer = TypeVar("Buffer")  # packed rows, as the collective takes and gives them
 GradientBuffer = TypeVar("GradientBuffer")  # packed gradients, that go the other way
+Operands = ParamSpec("Operands")
+Value = TypeVar("Value")
+Saved = TypeVar("Saved")  # for the backward pass
 
 
 @runtime_checkable
@@ -122,13 +125,17 @@ def pack(
 ) -> InTransit[Buffer, GradientBuffer]:
     """The rows of a round, ready to be sent."""
 
-    def forward(x, gate, plan, round):
+    def forward(
+        x: Float[Array, "T D"], gate: Float[Array, "T K"], plan: Plan, round: Round
+    ) -> tuple[InTransit[Buffer, GradientBuffer], tuple[Plan, Round]]:
         packed = device.pack(x, gate, plan, round)
         rows = jax.eval_shape(device.load, x, gate, plan, round)
         back = jax.eval_shape(device.pack_gradient, rows.x, rows.gate)
         return InTransit(packed, _zeros_of(back, x)), (plan, round)
 
-    def backward(saved, grad):
+    def backward(
+        saved: tuple[Plan, Round], grad: InTransit[Buffer, GradientBuffer]
+    ) -> tuple[Float[Array, "T D"], Float[Array, "T K"], None, None]:
         like = _zeros_of((x, gate), jax.tree.leaves(grad.shadow)[0])
         _, pull = jax.vjp(lambda x, gate: device.load(x, gate, *saved)[:2], *like)  # both linear
         return *pull(device.unpack_gradient(grad.shadow)), None, None
@@ -143,13 +150,17 @@ def send(
 ) -> InTransit[Buffer, GradientBuffer]:
     """The exchange itself."""
 
-    def forward(packed, shadow, round):
+    def forward(
+        packed: Buffer, shadow: GradientBuffer, round: Round
+    ) -> tuple[InTransit[Buffer, GradientBuffer], Round]:
         packed = device.send(packed, round)
         arrived = jax.eval_shape(lambda: device.unpack(packed, dtype))
         back = jax.eval_shape(device.pack_gradient, arrived.x, arrived.gate)
         return InTransit(packed, _zeros_of(back, jax.tree.leaves(packed)[0])), round
 
-    def backward(round, grad):
+    def backward(
+        round: Round, grad: InTransit[Buffer, GradientBuffer]
+    ) -> tuple[None, GradientBuffer, None]:
         return None, device.send_gradient(grad.shadow, round), None
 
     dtype = jax.tree.leaves(rows.shadow)[0].dtype
@@ -162,10 +173,10 @@ def unpack(
 ) -> Rows:
     """The rows that others sent here."""
 
-    def forward(packed, shadow):
+    def forward(packed: Buffer, shadow: GradientBuffer) -> tuple[Rows, None]:
         return device.unpack(packed, dtype), None
 
-    def backward(_, grad):
+    def backward(_: None, grad: Rows) -> tuple[None, GradientBuffer]:
         return None, device.pack_gradient(grad.x, grad.gate)
 
     dtype = jax.tree.leaves(rows.shadow)[0].dtype
@@ -173,10 +184,15 @@ def unpack(
 
 
 def with_gradient(
-    forward: Callable[..., tuple[Any, Tree]], backward: Callable[[Any, Any], tuple[Any, ...]]
-) -> Callable[..., Any]:
+    forward: Callable[Operands, tuple[Value, Saved]],
+    backward: Callable[[Saved, Value], tuple[Tree, ...]],
+) -> Callable[Operands, Value]:
     """`forward` gives its value and what `backward` needs beside the gradient of that value."""
-    function = jax.custom_vjp(lambda *operands: forward(*operands)[0])
+
+    def value(*operands: Operands.args, **named: Operands.kwargs) -> Value:
+        return forward(*operands, **named)[0]
+
+    function = jax.custom_vjp(value)
     function.defvjp(forward, backward)
     return function
 

@@ -10,7 +10,7 @@ Below, T and S are the tokens of one block; I and J count the blocks of queries 
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -56,6 +56,11 @@ class _Running(NamedTuple):
     mixed: Float[Array, "*I B N T U"]  # sum of exp(score - largest) * value
 
 
+# Of one block of keys: latents and rotary keys, and what they expand to; and the weights of that.
+_Latents: TypeAlias = tuple[Float[Array, "B S C"], Float[Array, "B S R"]]
+_Expanded: TypeAlias = tuple[Float[Array, "B N S h"], Float[Array, "B N S U"]]
+_Up: TypeAlias = tuple[Float[Array, "C N H"], Float[Array, "C N U"]]
+
 _HIDDEN = float(jnp.finfo(jnp.float32).min)  # the score of a pair that may not meet
 _NONE = _HIDDEN / 2  # exp(_HIDDEN - _NONE) is 0
 
@@ -77,12 +82,14 @@ def _forward(
         jnp.zeros((*shape, operands.value_up.shape[-1]), jnp.float32),
     )
 
-    def meet_all(keys, running_I):
+    def meet_all(keys: _Keys, running_I: _Running) -> _Running:
         key_BNSh, value_BNSU = expand(
             keys.latent, keys.rope_key, operands.key_up, operands.value_up
         )
 
-        def meet(running, query_BNTh, pair_BTS):
+        def meet(
+            running: _Running, query_BNTh: Float[Array, "B N T h"], pair_BTS: Bool[Array, "B T S"]
+        ) -> _Running:
             score_BNTS = _scores(query_BNTh, key_BNSh, pair_BTS)
             largest = jnp.maximum(running.largest, jnp.max(score_BNTS, axis=-1))
             weight_BNTS = jnp.exp(score_BNTS - largest[..., None])
@@ -94,7 +101,7 @@ def _forward(
                 running.mixed * shrink[..., None] + mixed,
             )
 
-        def step(_, block):
+        def step(_: None, block: tuple[_Running, _Queries]) -> tuple[None, _Running]:
             running, queries = block
             here = _mask_of(queries, keys)
             met = jax.lax.cond(
@@ -106,7 +113,7 @@ def _forward(
 
         return jax.lax.scan(step, None, (running_I, queries_I))[1]
 
-    def step(running_I, keys):
+    def step(running_I: _Running, keys: _Keys) -> tuple[_Running, None]:
         seen = mask._replace(key_segment=keys.segment, key_index=keys.index).any_pair()
         return jax.lax.cond(seen, lambda: meet_all(keys, running_I), lambda: running_I), None
 
@@ -118,14 +125,26 @@ def _forward(
     return _join(mixed_IBNTU, operands.query.shape[1]), log_total_IBNT
 
 
-def _forward_and_residuals(operands, mask, sizes):
+# The operands and the mask, and the two results of `_forward`.
+_Residuals: TypeAlias = tuple[
+    Operands, AttentionMask, Float[Array, "B T N U"], Float[Array, "I B N size"]
+]
+
+
+def _forward_and_residuals(
+    operands: Operands, mask: AttentionMask, sizes: Blockwise
+) -> tuple[tuple[Float[Array, "B T N U"], Float[Array, "I B N size"]], _Residuals]:
     # Called with its rule and all, it stays one equation. Written out here, a scan over layers
     # would make all masks before it, which are the same in each layer: T * S of them.
     mixed, log_total_IBNT = _whole_softmax(operands, mask, sizes)
     return (mixed, log_total_IBNT), (operands, mask, mixed, log_total_IBNT)
 
 
-def _backward(sizes, residuals, grads):
+def _backward(
+    sizes: Blockwise,
+    residuals: _Residuals,
+    grads: tuple[Float[Array, "B T N U"], Float[Array, "I B N size"]],
+) -> tuple[Operands, None]:
     """With weight = softmax(score), d_score = weight (d_weight - sum of weight d_weight).
 
     Scores stand key by query here, [S, T], so that of the three products they enter only that of
@@ -139,13 +158,23 @@ def _backward(sizes, residuals, grads):
     drift_IBNT = jnp.swapaxes(_split(drift_BTN, sizes.query_block), 2, 3)
     d_mixed_IBNTU = jnp.swapaxes(_split(d_mixed, sizes.query_block), 2, 3)
 
-    def meet_all(keys, d_query_I, d_up):
+    def meet_all(
+        keys: _Keys, d_query_I: Float[Array, "I B N T h"], d_up: _Up
+    ) -> tuple[tuple[Float[Array, "I B N T h"], _Up], _Latents]:
         expanded, pull_back = jax.vjp(
             expand, keys.latent, keys.rope_key, operands.key_up, operands.value_up
         )
         key_BNSh, value_BNSU = expanded
 
-        def meet(sums, queries, d_mixed_BNTU, log_total_BNT, drift_BNT, d_query, pair_BTS):
+        def meet(
+            sums: _Expanded,
+            queries: _Queries,
+            d_mixed_BNTU: Float[Array, "B N T U"],
+            log_total_BNT: Float[Array, "B N T"],
+            drift_BNT: Float[Array, "B N T"],
+            d_query: Float[Array, "B N T h"],
+            pair_BTS: Bool[Array, "B T S"],
+        ) -> tuple[_Expanded, Float[Array, "B N T h"]]:
             d_key, d_value = sums
             score_BNST = _scores(key_BNSh, queries.query, jnp.swapaxes(pair_BTS, 1, 2))
             weight_BNST = jnp.exp(score_BNST - log_total_BNT[:, :, None])
@@ -159,7 +188,9 @@ def _backward(sizes, residuals, grads):
             d_query += accumulate("BNST,BNSh->BNTh", d_score_BNST, key_BNSh)
             return (d_key, d_value), d_query
 
-        def step(sums, block):
+        def step(
+            sums: _Expanded, block: tuple[_Queries, Array, Array, Array, Array]
+        ) -> tuple[_Expanded, Float[Array, "B N T h"]]:
             queries, d_mixed, log_total, drift, d_query = block
             here = _mask_of(queries, keys)
             return jax.lax.cond(
@@ -176,7 +207,9 @@ def _backward(sizes, residuals, grads):
         d_up = jax.tree.map(lambda total, a: total + a.astype(jnp.float32), d_up, tuple(more))
         return (d_query_I, d_up), (d_latent, d_rope_key)
 
-    def step(carry, keys):
+    def step(
+        carry: tuple[Float[Array, "I B N T h"], _Up], keys: _Keys
+    ) -> tuple[tuple[Float[Array, "I B N T h"], _Up], _Latents]:
         seen = mask._replace(key_segment=keys.segment, key_index=keys.index).any_pair()
         nothing = jnp.zeros_like(keys.latent), jnp.zeros_like(keys.rope_key)
         return jax.lax.cond(seen, lambda: meet_all(keys, *carry), lambda: (carry, nothing))

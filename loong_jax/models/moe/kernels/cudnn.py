@@ -7,6 +7,7 @@ and takes blocks for all others.
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -94,7 +95,7 @@ def attend(
     whole = kernel or functools.partial(cudnn_kernels.causal_attention, narrow=sizes.narrow)
     packed = packed_kernel or cudnn_kernels.packed_attention
 
-    def of_packed(most):
+    def of_packed(most: int) -> Callable[[Operands], Float[Array, "B T N U"]]:
         packed_kernel = recomputed(packed, sequences_of(_even(mask.query_segment), most))
         return lambda operands: checkpoint_name(_fused(operands, packed_kernel), KEPT_AS)
 

@@ -6,11 +6,11 @@ belongs what training asks of it: what it keeps, and in what portions it goes ba
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
 Kernel: TypeAlias = Callable[[Array, Array, Array], Array]  # queries, keys, values
 PackedKernel: TypeAlias = Callable[[Array, Array, Array, "Sequences"], Array]
@@ -104,25 +104,31 @@ def recomputed(packed: PackedKernel, sequences: Sequences) -> Kernel:
     they there or not. To run forward again takes a sixth of its time there and back.
     """
 
-    def there(part):
+    def there(part: _Part) -> Float[Array, "B T N U"]:
         sequences, (query, key, value) = part
         return packed(query, key, value, sequences)
 
     @jax.custom_vjp
-    def run(query, key, value, sequences):
+    def run(
+        query: Float[Array, "B T N h"],
+        key: Float[Array, "B T N h"],
+        value: Float[Array, "B T N U"],
+        sequences: Sequences,
+    ) -> Float[Array, "B T N U"]:
         num_rows, num_tokens, num_heads, width = query.shape
         sizes = _rows_and_heads(num_rows, num_heads, _MOST_NUMBERS // (num_tokens * width))
         arrays = query, key, value
         mixed = _part_by_part(there, sequences, arrays, sizes)
         return _at_tokens(mixed, sequences)
 
-    def forward(*arguments):
-        return run(*arguments), arguments
-
-    def backward(arguments, grad):
+    def backward(
+        arguments: tuple[Array, Array, Array, Sequences], grad: Float[Array, "B T N U"]
+    ) -> tuple[Float[Array, "B T N h"], Float[Array, "B T N h"], Float[Array, "B T N U"], None]:
         query, key, value, sequences = arguments
 
-        def pull_back(part):
+        def pull_back(
+            part: _Part,
+        ) -> tuple[Float[Array, "B T N h"], Float[Array, "B T N h"], Float[Array, "B T N U"]]:
             sequences, (grad, query, key, value) = part
             _, pull = jax.vjp(lambda q, k, v: packed(q, k, v, sequences), query, key, value)
             return pull(grad)
@@ -131,9 +137,10 @@ def recomputed(packed: PackedKernel, sequences: Sequences) -> Kernel:
         scratch = 4 * sequences.length.shape[1] * num_tokens * width
         sizes = _rows_and_heads(num_rows, num_heads, _SCRATCH // scratch)
         grads = _part_by_part(pull_back, sequences, (grad, query, key, value), sizes)
-        return *(_at_tokens(a, sequences) for a in grads), None
+        d_query, d_key, d_value = (_at_tokens(a, sequences) for a in grads)
+        return d_query, d_key, d_value, None
 
-    run.defvjp(forward, backward)
+    run.defvjp(lambda *arguments: (run(*arguments), arguments), backward)
     return lambda query, key, value: run(query, key, value, sequences)
 
 
@@ -144,7 +151,7 @@ def _at_tokens(a_BTNw: Float[Array, "B T N w"], sequences: Sequences) -> Float[A
 def _rows_and_heads(num_rows: int, num_heads: int, at_once: int) -> tuple[int, int]:
     """Numbers of rows, and of heads of each, to take at once; a single row's heads may be split."""
 
-    def most(number, limit):
+    def most(number: int, limit: int) -> int:
         return max(size for size in range(1, number + 1) if number % size == 0 and size <= limit)
 
     if at_once < num_heads:
@@ -152,23 +159,31 @@ def _rows_and_heads(num_rows: int, num_heads: int, at_once: int) -> tuple[int, i
     return most(num_rows, at_once // num_heads), num_heads
 
 
+# Some rows and heads of [B, T, N, w], and where the sequences of these rows are.
+_Part: TypeAlias = tuple[Sequences, Sequence[Float[Array, "B T N _"]]]
+_Made = TypeVar("_Made")  # one or several such arrays
+
+
 def _part_by_part(
-    run: Callable[[Any], Any], sequences: Sequences, arrays: Sequence[Array], sizes: tuple[int, int]
-) -> Any:
+    run: Callable[[_Part], _Made],
+    sequences: Sequences,
+    arrays: Sequence[Float[Array, "B T N _"]],
+    sizes: tuple[int, int],
+) -> _Made:
     """`run((sequences, arrays))` of arrays [B, T, N, w], so many rows and heads at a time."""
     rows, heads = sizes
     if arrays[0].shape[0] == rows and arrays[0].shape[2] == heads:
         return run((sequences, arrays))
     num_parts = arrays[0].shape[2] // heads
 
-    def of_rows(a):
+    def of_rows(a: Shaped[Array, "B *rest"]) -> Shaped[Array, "parts rows *rest"]:
         return jnp.repeat(a.reshape(-1, rows, *a.shape[1:]), num_parts, axis=0)
 
-    def of_both(a):
+    def of_both(a: Float[Array, "B T N w"]) -> Float[Array, "parts rows T heads w"]:
         parted = a.reshape(-1, rows, a.shape[1], num_parts, heads, a.shape[-1])
         return jnp.moveaxis(parted, 3, 1).reshape(-1, rows, a.shape[1], heads, a.shape[-1])
 
-    def together(a):
+    def together(a: Float[Array, "parts rows T heads w"]) -> Float[Array, "B T N w"]:
         parted = jnp.moveaxis(a.reshape(-1, num_parts, *a.shape[1:]), 1, 3)
         return parted.reshape(-1, a.shape[2], num_parts * heads, a.shape[-1])
 

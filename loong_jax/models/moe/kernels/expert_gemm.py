@@ -112,7 +112,12 @@ def expert_ffn(
     _, order_N = jax.lax.sort((by_expert_N, number_N), num_keys=1, is_stable=True)
     _, rank_N = jax.lax.sort((order_N, number_N), num_keys=1)
 
-    def one_round(i, inputs, weights, indices):
+    def one_round(
+        i: Int[Array, ""] | int,
+        inputs: tuple[Float[Array, "R D"], Float[Array, "R K"]],
+        weights: tuple[GateUp, Float[Array, "E M D"]],
+        indices: tuple[Int[Array, "N"], Int[Array, "R K"], Int[Array, "E"]],
+    ) -> Float[Array, "R D"]:
         (x, gate), (gate_up, down) = inputs, weights
         order_N, rank_RK, count_E = indices
         choice_r = order_N.at[i * room + jnp.arange(room)].get(mode="clip")
@@ -123,7 +128,7 @@ def expert_ffn(
         x_rD = take_rows(x, choice_r // expert.shape[1], place_RK)
         gate_r1 = take_rows(gate.reshape(-1, 1), choice_r, place_RK.reshape(-1, 1))
 
-        def project(weight):
+        def project(weight: Float[Array, "E D m"]) -> Float[Array, "r m"]:
             return checkpoint_name(product(x_rD, weight, size_E), PRODUCTS)
 
         first, second = _halves(project, gate_up)

@@ -16,10 +16,11 @@ small for two cores. That is why the table has most of the rows.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.models.moe.exchange.dispatch import zeros_alike
@@ -135,7 +136,29 @@ def expert_ffn(
     return _forward(x, gate, plan, gate_up, down)[0]
 
 
-def _forward(x, gate, plan, gate_up, down):
+# Those of x, of the gates of all choices, of `gate_up` and of `down`, float32.
+_Gradients: TypeAlias = tuple[
+    Float[Array, "T D"], Float[Array, "N 1"], Float[Array, "E D m"], Float[Array, "E M D"]
+]
+
+# The operands of `expert_ffn`, and its products with `gate_up` where there is a table.
+_Saved: TypeAlias = tuple[
+    Float[Array, "T D"],
+    Float[Array, "T K"],
+    Plan,
+    Float[Array, "E D 2 M"],
+    Float[Array, "E M D"],
+    Float[Array, "E C twice_M"] | None,
+]
+
+
+def _forward(
+    x: Float[Array, "T D"],
+    gate: Float[Array, "T K"],
+    plan: Plan,
+    gate_up: Float[Array, "E D 2 M"],
+    down: Float[Array, "E M D"],
+) -> tuple[Float[Array, "T D"], _Saved]:
     gate_up_EDm = gate_up.reshape(*gate_up.shape[:2], -1)
     out_TD, both_ECm = zeros_alike(x, x.shape, jnp.float32), None
     if plan.num_cells:
@@ -143,7 +166,7 @@ def _forward(x, gate, plan, gate_up, down):
         gated_ECM = _swiglu(both_ECm) * _take(gate.reshape(-1, 1), plan.cell)
         out_TD = _combine(_batched("ECM,EMD->ECD", gated_ECM.astype(x.dtype), down), plan)
 
-    def one_block(i, out_TD):
+    def one_block(i: Int[Array, ""], out_TD: Float[Array, "T D"]) -> Float[Array, "T D"]:
         expert, choice_r = plan.block(i)
         token_r = plan.token_of(choice_r)
         gated_rM = _swiglu(_take(x, token_r) @ gate_up_EDm[expert])
@@ -154,11 +177,15 @@ def _forward(x, gate, plan, gate_up, down):
     return out_TD, (x, gate, plan, gate_up, down, both_ECm)
 
 
-def _backward(saved, grad_out):
+def _backward(
+    saved: _Saved, grad_out: Float[Array, "T D"]
+) -> tuple[
+    Float[Array, "T D"], Float[Array, "T K"], None, Float[Array, "E D 2 M"], Float[Array, "E M D"]
+]:
     x, gate, plan, gate_up, down, both_ECm = saved
     gate_up_EDm = gate_up.reshape(*gate_up.shape[:2], -1)
     gate_N1, grad_out = gate.reshape(-1, 1), grad_out.astype(x.dtype)
-    if plan.num_cells:
+    if both_ECm is not None:
         x_ECD, grad_ECD = (_take(a, plan.token_of(plan.cell)) for a in (x, grad_out))
         grad_gated = _batched("ECD,EMD->ECM", grad_ECD, down)
         gated, grad_both, grad_gate = _swiglu_backward(
@@ -174,7 +201,7 @@ def _backward(saved, grad_out):
         operands = (x, gate_N1, gate_up_EDm, down)
         grads = tuple(zeros_alike(a, a.shape, jnp.float32) for a in operands)
 
-    def one_block(i, grads):
+    def one_block(i: Int[Array, ""], grads: _Gradients) -> _Gradients:
         grad_x_TD, grad_gate_N1, grad_gate_up, grad_down = grads
         expert, choice_r = plan.block(i)
         token_r = plan.token_of(choice_r)
@@ -242,7 +269,12 @@ def _add(
     return sum_TD.at[token_r].add(rows_rD, mode="drop")
 
 
-def _batched(equation: str, a: Array, b: Array, dtype: Any = None) -> Array:
+def _batched(
+    equation: str,
+    a: Float[Array, "E _ _"],
+    b: Float[Array, "E _ _"],
+    dtype: DTypeLike | None = None,
+) -> Float[Array, "E _ _"]:
     return jnp.einsum(equation, a, b, preferred_element_type=dtype or a.dtype)
 
 

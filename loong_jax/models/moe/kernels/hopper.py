@@ -6,6 +6,8 @@ gradient of the weights is a product of its own, whose sums run along the rows o
 Source: jax.experimental.pallas.ops.gpu.ragged_dot_mgpu and transposed_ragged_dot_mgpu.
 """
 
+from typing import TypeAlias
+
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -36,11 +38,18 @@ def ragged_dot(
     return _within(_product(x, weight, size, transposed=False), size)
 
 
-def _forward(x, weight, size):
+_Operands: TypeAlias = tuple[Float[Array, "R width"], Float[Array, "E width out"], Int[Array, "E"]]
+
+
+def _forward(
+    x: Float[Array, "R width"], weight: Float[Array, "E width out"], size: Int[Array, "E"]
+) -> tuple[Float[Array, "R out"], _Operands]:
     return ragged_dot(x, weight, size), (x, weight, size)
 
 
-def _backward(saved, grad):
+def _backward(
+    saved: _Operands, grad: Float[Array, "R out"]
+) -> tuple[Float[Array, "R width"], Float[Array, "E width out"], None]:
     x, weight, size = saved
     grad = _within(grad.astype(x.dtype), size)
     grad_x = _within(_product(grad, weight, size, transposed=True), size)
@@ -56,7 +65,13 @@ def _within(rows: Float[Array, "R width"], size: Int[Array, "E"]) -> Float[Array
     return jnp.where(is_used_R[:, None], rows, 0)
 
 
-def _product(x, weight, size, *, transposed: bool):
+def _product(
+    x: Float[Array, "R _"],
+    weight: Float[Array, "E width out"],
+    size: Int[Array, "E"],
+    *,
+    transposed: bool,
+) -> Float[Array, "R _"]:
     from jax.experimental.pallas.ops.gpu import ragged_dot_mgpu
 
     width = weight.shape[1 if transposed else 2]
@@ -75,7 +90,9 @@ def _product(x, weight, size, *, transposed: bool):
     return _varying_like(x, made[: len(x)])
 
 
-def _weight_gradient(x, grad, size):
+def _weight_gradient(
+    x: Float[Array, "R width"], grad: Float[Array, "R out"], size: Int[Array, "E"]
+) -> Float[Array, "E width out"]:
     from jax.experimental.pallas.ops.gpu import transposed_ragged_dot_mgpu
 
     made = transposed_ragged_dot_mgpu.transposed_ragged_dot(

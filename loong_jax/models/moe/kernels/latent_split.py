@@ -11,12 +11,13 @@ splits are those of Flash-Decoding (pytorch.org/blog/flash-decoding).
 import functools
 import importlib.util
 import math
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
 from loong_jax.models.products import product_of_blocks
 
@@ -78,18 +79,18 @@ def attend(
     split = _split_length(capacity, block, batch * groups)
     splits = capacity // split
 
-    def filled(a, fill=0):
+    def filled(a: Shaped[Array, "B rows ..."], fill: int = 0) -> Shaped[Array, "B all_rows ..."]:
         widths = [(0, 0), (0, groups * _ROWS - rows)] + [(0, 0)] * (a.ndim - 2)
         return jnp.pad(a, widths, constant_values=fill)
 
-    def of_rows(*shape):
+    def of_rows(*shape: int) -> pl.BlockSpec:
         return pl.BlockSpec((1, _ROWS, *shape), lambda g, b, s: (b, g, *(0 for _ in shape)))
 
-    def of_splits(*shape):
+    def of_splits(*shape: int) -> pl.BlockSpec:
         spec = (1, 1, _ROWS, *shape)
         return pl.BlockSpec(spec, lambda g, b, s: (b, s, g, *(0 for _ in shape)))
 
-    def whole(a):
+    def whole(a: Shaped[Array, "..."]) -> pl.BlockSpec:
         return pl.BlockSpec(a.shape, lambda *_: (0,) * a.ndim)
 
     last_B = jnp.clip(position[:, -1], 0, capacity - 1)
@@ -137,6 +138,10 @@ def _split_length(capacity: int, block: int, num_programs: int) -> int:
     return block * min(d for d in range(1, blocks + 1) if blocks % d == 0 and blocks <= wanted * d)
 
 
+# The softmax of rows so far: the largest score, the total, and the mixed latents.
+_Running: TypeAlias = tuple[Float[Array, "rows"], Float[Array, "rows"], Float[Array, "rows C"]]
+
+
 def _kernel(
     layer_ref,  # [1]
     last_ref,  # [B]
@@ -157,7 +162,7 @@ def _kernel(
     layer = layer_ref[0]
     query, rope_query, position = query_ref[0], rope_query_ref[0], position_ref[0]
 
-    def add_block(i, running):
+    def add_block(i: Int[Array, ""], running: _Running) -> _Running:
         largest, total, mixed = running
         at = pl.ds(start + i * block, block)
         latent = latent_ref[layer, sub_layer, b, at, :]

@@ -7,12 +7,12 @@ wider than their values (U, 128). Source: jax.experimental.pallas.ops.tpu.splash
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from loong_jax.errors import ConfigError
 from loong_jax.models.moe.mask import AttentionMask, Operands, expand
@@ -41,6 +41,21 @@ class Splash:
                 )
 
 
+@runtime_checkable
+class Kernel(Protocol):
+    """A kernel of JAX's splash attention, a pytree of its lists of blocks."""
+
+    def __call__(
+        self,
+        q: Float[Array, "N T h"],
+        k: Float[Array, "N S h"],
+        v: Float[Array, "N S U"],
+        segment_ids: tuple[Int[Array, "T"], Int[Array, "S"]],
+    ) -> Any: ...
+
+    def manual_sharding_spec(self, sharding: Any) -> "Kernel": ...
+
+
 def fits(num_queries: int, num_keys: int) -> bool:
     """True if these lengths, of one device, divide into blocks."""
     return num_queries % _LANES == 0 and num_keys % _LANES == 0
@@ -48,8 +63,8 @@ def fits(num_queries: int, num_keys: int) -> bool:
 
 def make_kernel(
     sizes: Splash, num_heads: int, query_index: tuple[int, ...], num_shards: int, interpret: bool
-) -> Any:
-    """The kernel for queries that stand at `query_index` among as many keys, a pytree.
+) -> Kernel:
+    """The kernel for queries that stand at `query_index` among as many keys.
 
     `num_heads` are those of one device; `num_shards` devices share the queries between them.
 
@@ -64,7 +79,7 @@ def make_kernel(
     if not fits(num_queries, num_keys):
         raise ConfigError(
             f"{num_queries} tokens per device are no multiple of {_LANES}, which splash attention "
-            "needs. Pad the sequences, or set mixing=Blockwise()."
+            "needs. Pad the sequences, or set attention=Blockwise()."
         )
     rows = math.gcd(sizes.query_block, num_queries)
     columns = math.gcd(sizes.key_block, num_keys)
@@ -88,15 +103,15 @@ def make_kernel(
     )
 
 
-def specs(kernel: Any, rules: ShardingRules) -> Any:
-    """Partitions of a kernel on the mesh: its lists of blocks follow the queries."""
+def specs(kernel: Kernel | None, rules: ShardingRules) -> Kernel | None:
+    """Partitions in the place of a kernel's arrays: its lists of blocks follow the queries."""
     if kernel is None:
         return None
     spec = rules.spec(None, "act_length")
     return kernel.manual_sharding_spec(spec)
 
 
-def attend(operands: Operands, mask: AttentionMask, kernel: Any) -> Float[Array, "B T N U"]:
+def attend(operands: Operands, mask: AttentionMask, kernel: Kernel) -> Float[Array, "B T N U"]:
     """softmax(query key) value for every query and head; the kernel has the indices already."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 
