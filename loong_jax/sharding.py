@@ -24,6 +24,7 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
 from jaxtyping import Array, Integer, Shaped
 
 from loong_jax.errors import ConfigError
@@ -324,23 +325,29 @@ class ShardingRules:
         return NamedSharding(self.mesh, PartitionSpec(*first, *self.partition(*names)))
 
     def take(
-        self, table: Shaped[Array, "rows ..."], index: Integer[Array, "..."], *names: str | None
+        self,
+        table: Shaped[Array, "rows ..."],
+        index: Integer[Array, "..."],
+        *names: str | None,
+        dtype: DTypeLike | None = None,
     ) -> Array:
-        """Rows of `table` at `index`; `names` are the logical axes of a row.
+        """Rows of `table` at `index`, in `dtype`; `names` are the logical axes of a row.
 
         Parts of a row that lie on several devices are taken there, for the tokens of all of them,
-        and put together where the index lay. The gradients of a row that is taken many times are
-        summed in float32: bfloat16 stops growing after some hundred summands.
+        and put together where the index lay. Rows and their gradients move in `dtype`. The
+        gradients of a row that is taken many times are summed in float32: bfloat16 stops growing
+        after some hundred summands.
         """
+        dtype = dtype or table.dtype
         if self.mesh is None:
-            return summed_wide(lambda table, index: table[index], table, index)
+            return summed_wide(lambda table, index: table[index], table, index).astype(dtype)
         place, spec = self.after(index, *names), jax.typeof(table).sharding.spec
         cut = tuple(itertools.chain(*map(_as_tuple, spec)))
         index = self._whole_along(index, cut)  # else every device would gather the table
         of_index = jax.typeof(index).sharding.spec
         home = NamedSharding(self.mesh, PartitionSpec(*of_index, *spec[1:]))
         rows = summed_wide(lambda t, i: t.at[i].get(out_sharding=home), table, index)
-        return jax.sharding.reshard(rows, place)
+        return jax.sharding.reshard(rows.astype(dtype), place)
 
     def shard_map(self, function: Callable[..., Any], *, in_specs: Any, out_specs: Any):
         """`function`, written for one device, run on every device; itself without a mesh."""

@@ -58,7 +58,7 @@ def words(
     """
     if rules.gathers("vocab"):
         table = rules.gather(table, "vocab", "vocab_embed")
-    return rules.take(table, tokens, "act_embed").astype(dtype)
+    return rules.take(table, tokens, "act_embed", dtype=dtype)
 
 
 def logits(

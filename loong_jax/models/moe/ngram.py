@@ -48,11 +48,11 @@ class NgramTables(nnx.Module):
             axis=-1,
         )
         row_BTi = row_BTi + jnp.asarray(first, jnp.int32)[None, None]
-        found_BTiw = self.rules.take(self.table[...], row_BTi)
+        found_BTiw = self.rules.take(self.table[...], row_BTi, dtype=word.dtype)
         projection = self.projection[...].astype(word.dtype)
         projection = self.rules.gather(projection, None, None, "embed")
         added = project(
-            found_BTiw.astype(word.dtype),
+            found_BTiw,
             projection,
             num_contracted=2,
             out_sharding=self.rules.like(word),
