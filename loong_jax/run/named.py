@@ -96,10 +96,12 @@ def _like(old: Any, kind: Callable[..., Any]) -> Any:
 def _shared(old: Any, kind: Callable[..., Any]) -> Mapping[str, Any]:
     """Settings of `old` that `kind` has as well, by the same name and of the same type."""
     if isinstance(old, own.OwnPart):
-        given, types = old.settings, {}
+        given, types = dict(old.settings), {}
     else:
         given = {field.name: getattr(old, field.name) for field in dataclasses.fields(old)}
         types = {field.name: field.type for field in dataclasses.fields(old)}
+    if type(old) is not kind:
+        given.pop("max_ahead", None)  # how far ahead is right differs from scheduler to scheduler
     return {
         name: given[name]
         for name, parameter in inspect.signature(kind).parameters.items()
