@@ -8,13 +8,14 @@ list would come back as a tuple and is refused.
 Knows: config_kinds, config_older, errors, remote.
 """
 
+import contextlib
 import dataclasses
 import fnmatch
 import importlib
 import json
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
@@ -222,6 +223,21 @@ def open_run(
     partial.write_text(json.dumps({**record, "config": given}, indent=1) + "\n", encoding="utf-8")
     partial.replace(path)
     return allowed
+
+
+@contextlib.contextmanager
+def put_back_where_refused(run_dir: Path) -> Iterator[None]:
+    """Leaves `run_dir/config.json` as it was before, or absent, where a ConfigError is raised."""
+    path = run_dir / "config.json"
+    before = path.read_bytes() if path.exists() else None
+    try:
+        yield
+    except ConfigError:
+        if before is not None:
+            path.write_bytes(before)
+        else:
+            path.unlink(missing_ok=True)
+        raise
 
 
 def _completed(saved: Json) -> Json:

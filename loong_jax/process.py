@@ -79,7 +79,7 @@ def keep_freed_memory(*, one_arena: bool = False) -> None:
     XLA allocates the temporaries of a program anew each time it runs. By default large ones come
     from the kernel, zeroed page by page at first touch; kept ones are simply used again. The main
     thread keeps up to 512 MB in pieces of up to 128 MB, any other what fits into the 64 MB of its
-    arena. `one_arena` for all threads holds any number of any size, until the process ends: what
+    arena. `one_arena` for all threads holds any number of any size, until `give_back_memory`: what
     each `free` does there makes small ones slower (a decode step of a miniature 1.3 to 2 times).
     To be called before JAX starts its threads, else theirs are left as they are. Does nothing on
     other systems.
@@ -94,3 +94,10 @@ def keep_freed_memory(*, one_arena: bool = False) -> None:
         mallopt(_M_MMAP_THRESHOLD, 2**27)
         mallopt(_M_TRIM_THRESHOLD, -1 if one_arena else 2**29)  # -1: never
         mallopt(_M_TOP_PAD, 2**26)
+
+
+def give_back_memory() -> None:
+    """Returns freed pages to the kernel, which pieces of many sizes leave between them in time."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)

@@ -52,6 +52,9 @@ from loong_jax.verifiers.pool import VerifierPool
 
 logger = logging.getLogger(__name__)
 
+MAX_DECISIONS = 10_000  # of a policy between two events
+MAX_OPEN_STEPS = 100  # steps' worth of tickets that may be open
+
 Event = TypeVar("Event")
 
 
@@ -421,16 +424,32 @@ class Orchestrator:
     # ---- actions ------------------------------------------------------------------------------
 
     def _act(self) -> None:
-        while actions := dora.decide(self.ledger, self.settings.scheduler, self.clock()):
-            if not self._executor.may_do(actions):
-                return  # asked again once the moves under way have ended
+        for _ in range(MAX_DECISIONS):
+            actions = dora.decide(self.ledger, self.settings.scheduler, self.clock())
+            if not actions or not self._executor.may_do(actions):
+                return  # asked again after the next event
             for action in actions:
-                if not isinstance(action, changes.Action):
-                    raise ConfigError(
-                        f"the policy {self.settings.scheduler!r:.80} decided {action!r:.80}, which "
-                        "is no action. Return those of docs/how-to/add_scheduler.md."
-                    )
+                self._refuse_misfit(action)
                 self._executor.carry_out(action)
+        raise ConfigError(
+            f"the policy {self.settings.scheduler!r:.80} went on to decide, {actions!r:.80} last, "
+            f"{MAX_DECISIONS} times without an event. Return [] where there is nothing to do."
+        )
+
+    def _refuse_misfit(self, action: changes.Action) -> None:
+        """Raises ConfigError for what no policy may decide."""
+        policy, num_open = self.settings.scheduler, len(self.ledger.tickets)
+        decided = f"the policy {policy!r:.80} decided {action!r:.80}"
+        if not isinstance(action, changes.Action):
+            raise ConfigError(
+                f"{decided}, which is no action. Return those of docs/how-to/add_scheduler.md."
+            )
+        most = max(self.settings.max_tickets_per_step, MAX_OPEN_STEPS * policy.groups_per_step)
+        if isinstance(action, changes.Issue) and not 0 < action.count <= most - num_open:
+            raise ConfigError(
+                f"{decided} where {num_open} tickets are open: that is not between one and the "
+                f"{most} that may be open at a time. Issue what `groups_per_step` still lacks."
+            )
 
     def _cancel_open_tickets(self) -> None:
         numbers = tuple(self.ledger.tickets)

@@ -25,7 +25,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from loong_jax import checksums
+from loong_jax import checksums, process
 from loong_jax.data import disk
 from loong_jax.errors import CheckpointError, DiskFullError
 from loong_jax.rl import stored_parts
@@ -85,6 +85,8 @@ def save(
         for unfinished in place.glob(f"{step}.*tmp*"):
             unfinished.rmtree(missing_ok=True)
         raise
+    finally:
+        process.give_back_memory()
 
 
 def steps(directory: Path | str) -> list[int]:

@@ -1,5 +1,6 @@
 """`loong train`: a recipe's stages in order, in one run directory, to the report at the end."""
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -206,21 +207,21 @@ def _train(
     only: str | None,
     source: Path | None,
 ) -> None:
-    free = (*configs.FREE_ON_RESUME, *configs.FREE_MESHES)
-    configs.open_run(recipe, run_dir, recipe=recipe.name, free=free)
-    if recipe.data is not None:
-        json_files.write_json(run_dir / DATA, {"file": str(recipe.data), **_digest(recipe.data)})
-    if recipe.start_from is not None:
-        sources.keep_files(sources.find(recipe.start_from), run_dir / sources.KEPT)
-    settings = recipe.stages
+    free, settings = (*configs.FREE_ON_RESUME, *configs.FREE_MESHES), recipe.stages
     memory.keep_freed(recipe)
-    with (
-        Progress(list(settings), title=recipe.name) as progress,
-        Session(recipe) as session,
-        RunUsage(run_dir) as usage,
-    ):
-        # once verifiers have started: Ray forks, which a process with JAX's threads should not
-        _show_memory(recipe, [name for name in settings if only in (None, name)])
+    with contextlib.ExitStack() as held:
+        with configs.put_back_where_refused(run_dir):
+            configs.open_run(recipe, run_dir, recipe=recipe.name, free=free)
+            progress = held.enter_context(Progress(list(settings), title=recipe.name))
+            session = held.enter_context(Session(recipe))
+            # once verifiers have started: Ray forks, which a process with JAX's threads should not
+            _show_memory(recipe, [name for name in settings if only in (None, name)])
+        usage = held.enter_context(RunUsage(run_dir))
+        if recipe.data is not None:
+            record = {"file": str(recipe.data), **_digest(recipe.data)}
+            json_files.write_json(run_dir / DATA, record)
+        if recipe.start_from is not None:
+            sources.keep_files(sources.find(recipe.start_from), run_dir / sources.KEPT)
         if isinstance(recipe.problems, FileProblems):
             if not own_admission.is_done(run_dir):
                 progress.start(next(iter(settings)), num_steps=None)

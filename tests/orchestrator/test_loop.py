@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from loong_jax import interrupts
 from loong_jax.errors import ConfigError
+from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.faults import RunStalled
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
@@ -214,6 +215,25 @@ def test_silence_stops_the_run_and_names_what_blocks():
     world = FakeWorld(seed=1, times=FakeTimes(generate_s=1e9))
     run = make_run(world, policy=DoraPolicy(groups_per_step=2))
     with pytest.raises(RunStalled, match="decoding"):
+        run.run()
+
+
+@pytest.mark.parametrize(
+    ("decided", "said"),
+    [
+        ([changes.Issue(64, 0)], "is not between one and the 5000 that may be open"),
+        ([changes.Issue(0, 0)], "Issue what `groups_per_step` still lacks"),
+        ([changes.Assign(0, 0)], "10000 times without an event"),
+    ],
+)
+def test_a_policy_that_never_ceases_to_decide_ends_the_run(decided, said):
+    class Endless(DoraPolicy):
+        def decide(self, view, now_s):
+            return decided
+
+    world = FakeWorld(seed=0, outcome_of=outcomes)
+    run = make_run(world, policy=Endless(groups_per_step=2, max_staleness=0))
+    with pytest.raises(ConfigError, match=said):
         run.run()
 
 

@@ -1,5 +1,6 @@
 """What stages decide by themselves: when time ends one, what an interrupt leaves, admission."""
 
+import dataclasses
 import io
 import os
 import signal
@@ -12,15 +13,15 @@ from rich.console import Console
 from loong_jax import environments, interrupts, recipes
 from loong_jax.data import json_files
 from loong_jax.data.tokenizer import AsciiTokenizer
-from loong_jax.errors import VerifierError
+from loong_jax.errors import ConfigError, VerifierError
 from loong_jax.problems import verdict
-from loong_jax.recipes import SftStage
+from loong_jax.recipes import MeshSettings, SftStage
 from loong_jax.report.metrics_log import MetricsLog
 from loong_jax.report.progress import Progress
 from loong_jax.report.usage import StepProfile
 from loong_jax.rl.collapse import CollapseRules, CollapseWatch
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
-from loong_jax.run import session, stages
+from loong_jax.run import run, session, stages
 from loong_jax.run.pipeline import StageDirectories
 from loong_jax.run.texts import Texts
 from loong_jax.verifiers import admission
@@ -110,3 +111,14 @@ def test_a_run_refuses_an_environment_that_is_not_admitted(monkeypatch):
         session.Session(recipe)
     assert started == []
     admission.require_environment.cache_clear()
+
+
+def test_a_refused_command_leaves_no_settings_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "_start_pool", lambda recipe: None)
+    wide = recipes.get_recipe("quickstart")().with_stage("sft", rows=64)
+    for name in ("rl_stem", "rl_logic", "rl_code", "general"):
+        wide = wide.with_stage(name, rows=64)
+    wide = dataclasses.replace(wide, mesh=MeshSettings(fsdp=64))
+    with pytest.raises(ConfigError, match="needs 64 devices"):
+        run.train(wide, tmp_path)
+    assert not (tmp_path / "config.json").exists()
