@@ -66,9 +66,15 @@ class Difference(NamedTuple):
 
     @property
     def is_move(self) -> bool:
-        """True where a file of your own, FILE.py:CLASS, lies in another directory."""
-        places = [str(value) for value in (self.saved, self.given)]
-        return all(".py:" in place for place in places) and len({*map(_file, places)}) == 1
+        """True where a file of your own, FILE.py:CLASS, lies in another directory.
+
+        It may have another name too, where the class has the same and the old file is gone.
+        """
+        saved, given = str(self.saved), str(self.given)
+        if ".py:" not in saved or ".py:" not in given:
+            return False
+        (old, kind), (_, new_kind) = saved.rsplit(":", 1), given.rsplit(":", 1)
+        return _file(saved) == _file(given) or (kind == new_kind and not Path(old).exists())
 
     def __str__(self) -> str:
         return f"{self.key}: the run has {_show(self.saved)}, you gave {_show(self.given)}"
