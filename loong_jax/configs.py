@@ -11,10 +11,13 @@ Knows: config_kinds, config_older, errors, remote.
 import contextlib
 import dataclasses
 import fnmatch
+import hashlib
 import importlib
 import json
+import logging
 import math
 import platform
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -32,6 +35,8 @@ Json: TypeAlias = dict[str, Any] | list[Any] | str | int | float | bool | None
 T = TypeVar("T")
 FORMAT_VERSION = 1
 _PACKAGE = "loong_jax."
+_OWN_FILE = re.compile(r'"([^"]+\.py):\w+"')  # FILE.py:CLASS as a value of JSON
+logger = logging.getLogger(__name__)
 _RECORDED = ("loong_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "ray")
 
 # Keys that may differ when a run goes on: they concern logging and length, never what is learnt.
@@ -67,9 +72,15 @@ class Difference(NamedTuple):
 
     @property
     def is_move(self) -> bool:
-        """True where a file of your own, FILE.py:CLASS, lies in another directory."""
-        places = [str(value) for value in (self.saved, self.given)]
-        return all(".py:" in place for place in places) and len({*map(_file, places)}) == 1
+        """True where a file of your own, FILE.py:CLASS, lies in another directory.
+
+        It may have another name too, where the class has the same and the old file is gone.
+        """
+        saved, given = str(self.saved), str(self.given)
+        if ".py:" not in saved or ".py:" not in given:
+            return False
+        (old, kind), (_, new_kind) = saved.rsplit(":", 1), given.rsplit(":", 1)
+        return _file(saved) == _file(given) or (kind == new_kind and not Path(old).exists())
 
     def __str__(self) -> str:
         return f"{self.key}: the run has {_show(self.saved)}, you gave {_show(self.given)}"
@@ -207,6 +218,8 @@ def open_run(
 ) -> list[Difference]:
     """Writes `run_dir/config.json`, or checks that `config` continues the run it describes.
 
+    A file of your own that was edited since the run's last start is warned of.
+
     Returns the allowed differences of a run that goes on; its config.json then holds the new ones.
 
     Raises:
@@ -214,11 +227,20 @@ def open_run(
     """
     path = run_dir / "config.json"
     given = to_json(config)
+    files = map(Path, _OWN_FILE.findall(json.dumps(given, ensure_ascii=False)))
+    own = {str(file): hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+           for file in files if file.is_file()}  # fmt: skip
     allowed = []
     if path.exists():
-        allowed = refuse_changes(_read(path)["config"], given, run_dir=run_dir, free=free)
+        before = _read(path)
+        allowed = refuse_changes(before["config"], given, run_dir=run_dir, free=free)
+        for file, old in zip(own, before.get("own_files", {}).values(), strict=False):
+            if own[file] != old:
+                logger.warning("%s was edited since %s last started, which goes on by what it says "
+                               "today; another --run-dir starts anew", file, run_dir)  # fmt: skip
     run_dir.mkdir(parents=True, exist_ok=True)
     record = {"format_version": FORMAT_VERSION, "recipe": recipe, "versions": versions()}
+    record |= {"own_files": own} if own else {}
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps({**record, "config": given}, indent=1) + "\n", encoding="utf-8")
     partial.replace(path)

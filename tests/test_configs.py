@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from loong_jax import configs
 from loong_jax.configs import KIND, Difference, differences, from_json, open_run, to_json
 from loong_jax.errors import CheckpointError, ConfigError
+from loong_jax.own import OwnPart
 from loong_jax.rollout.records import SamplingSettings
 from tests.doubles.nested_config import Adam, Inner, Muon, Outer
 
@@ -132,6 +133,31 @@ def test_a_run_goes_on_with_equal_settings_and_with_another_length(tmp_path):
     assert record["recipe"] == "quickstart"
     assert record["versions"]["jax"]
     assert not list(run.glob("*.partial"))
+
+
+def test_a_run_warns_of_a_file_of_your_own_that_was_edited(tmp_path, caplog):
+    def start(name):
+        part = OwnPart(kind=f"{tmp_path}/{name}:Mine", settings={})
+        open_run({"other": "/gone.py:It", "signal": part}, tmp_path / "run")
+        said = [record.getMessage() for record in caplog.records]
+        caplog.clear()
+        return said
+
+    file = tmp_path / "mine.py"
+    file.write_text("sign = 1\n")
+    assert start("mine.py") == start("mine.py") == []
+    file.write_text("sign = -1\n")
+    (said,) = start("mine.py")
+    assert said.startswith(f"{file} was edited since {tmp_path / 'run'}")
+    moved = file.rename(tmp_path / "moved.py")
+    assert start("moved.py") == []
+    moved.write_text("sign = 1\n")
+    assert len(start("moved.py")) == 1
+    path = tmp_path / "run" / "config.json"
+    older = json.loads(path.read_text())
+    del older["own_files"]
+    path.write_text(json.dumps(older))
+    assert start("moved.py") == []
 
 
 def test_a_run_refuses_settings_that_change_what_is_learnt(tmp_path):

@@ -10,13 +10,14 @@ was written for is refused.
 
 import dataclasses
 import datetime
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from loong_jax.data import json_files
-from loong_jax.environments import module_source, modules
+from loong_jax.environments import ENVIRONMENTS, module_source, modules
 from loong_jax.environments.modules import Module, ModuleEnvironment, ModuleRunner
 from loong_jax.errors import ConfigError
 from loong_jax.problems.problem import Domain
@@ -40,9 +41,18 @@ class Package:
     about: dict[str, Any] = dataclasses.field(default_factory=dict)  # all else, for people
 
     def __post_init__(self):
+        kinds = {"module": Module, "levels": (tuple, list), "about": dict}
+        for field in dataclasses.fields(self):
+            value, kind = getattr(self, field.name), kinds.get(field.name, str)
+            if not isinstance(value, kind):
+                raise ConfigError(
+                    f"{field.name}={value!r:.80} of a package is of type {type(value).__name__}. "
+                    f"Give {'Module(TEXT)' if kind is Module else field.type}."
+                )
         if not self.domain.strip():
             raise ConfigError(f"domain={self.domain!r} of {self.name} is empty. Give a word.")
-        if not self.levels or list(self.levels) != sorted(set(self.levels)):
+        is_whole = all(isinstance(level, int) for level in self.levels)
+        if not self.levels or not is_whole or list(self.levels) != sorted(set(self.levels)):
             raise ConfigError(f"levels={self.levels} of {self.name} do not ascend. Sort them.")
 
     @property
@@ -56,9 +66,14 @@ class Package:
         )  # fmt: skip
 
 
-def write(directory: Path, package: Package, transcript: list[dict[str, Any]]) -> Path:
+def write(directory: Path | str, package: Package, transcript: list[dict[str, Any]]) -> Path:
     """Writes a package below `directory`; its manifest last, so that a half one is none."""
-    place = directory / package.uid
+    if package.name in ENVIRONMENTS or not re.fullmatch(r"\w[\w.-]*", package.name):
+        raise ConfigError(
+            f"name={package.name!r} does not do for a package: it is a word of letters, digits, "
+            "'_', '-' and '.', and none of our own environments. Choose another."
+        )
+    place = Path(directory) / package.uid
     json_files.write_text(place / MODULE, package.module.source)
     json_files.write_jsonl(place / TRANSCRIPT, transcript)
     manifest = {
@@ -190,12 +205,15 @@ def _refuse_two_values(package: Package, runner: ModuleRunner) -> None:
                         'random.Random(f"{level}/{seed}"), sort what comes out of a set, and keep '
                         "nothing between calls. Then make the package again."
                     )
-            return [found.value for found in once if found.status == "ok"]
+            for call, found in zip(calls, once, strict=True):
+                if found.status != "ok":
+                    raise ConfigError(package.environment(runner).without_value(call, found))
+            return [found.value for found in once]
 
         states = [state for state, _ in both([("pose", draw) for draw in draws])]
         golds = both([("reference", (state,)) for state in states])
         both([("steps", (state,)) for state in states])
-        both([("reward", pair) for pair in zip(states, golds, strict=False)])
+        both([("reward", pair) for pair in zip(states, golds, strict=True)])
 
 
 def longest_question(package: Package, level: int, num_draws: int = 64) -> int:

@@ -1,6 +1,7 @@
 """Rules of a module that are read off its text; nothing runs. Each gives "" or what breaks it."""
 
 import ast
+import difflib
 
 from loong_jax import syntax
 from loong_jax.environments import modules
@@ -25,6 +26,8 @@ def parses(source: str) -> str:
     """Source that Python cannot parse is refused: the gates after this one read its syntax tree."""
     try:
         syntax.parse(source)
+    except SyntaxError as error:
+        return f"line {error.lineno} is not Python: {error.msg}"[:200]
     except syntax.UNREADABLE as error:
         return f"{type(error).__name__}: {error}"[:200]
     return ""
@@ -40,7 +43,8 @@ def imports(source: str) -> str:
             names = ["." * node.level + (node.module or "")]
         for name in names:
             if name not in modules.ALLOWED_IMPORTS and name != "collections.abc":
-                return f"line {node.lineno} imports {name}"  # pyright: ignore
+                allowed = ", ".join(sorted(modules.ALLOWED_IMPORTS))
+                return f"line {node.lineno} imports {name}, none of {allowed}"  # pyright: ignore
     return ""
 
 
@@ -69,7 +73,11 @@ def protocol(source: str) -> str:
     for name, count in (modules.REQUIRED | modules.OPTIONAL).items():
         if name not in found:
             if name in modules.REQUIRED:
-                return f"it defines no {name}()"
+                near = difflib.get_close_matches(name, set(found) - set(modules.REQUIRED), 1)
+                return (
+                    f"it defines no {name}()" + "".join(f" but {other}()" for other in near)
+                    + f"; it needs {', '.join(modules.REQUIRED)}"
+                )  # fmt: skip
             continue
         arguments = found[name].args
         if arguments.vararg or arguments.kwarg or len(arguments.args) != count:

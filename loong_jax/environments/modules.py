@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from loong_jax.environments.environment import LEVELS, Solution, check_level
-from loong_jax.errors import VerifierError
+from loong_jax.errors import ConfigError, VerifierError
 from loong_jax.problems import verdict
 from loong_jax.problems.problem import Domain, Problem
 from loong_jax.problems.verdict import IsolationTier, Verdict
@@ -30,6 +30,12 @@ from loong_jax.sandbox import Limits, Program, Sandbox, SandboxLost
 
 REQUIRED = {"levels": 0, "generate": 2, "question": 1, "reward": 2, "reference": 1}  # parameters
 OPTIONAL = {"steps": 1}
+RETURNS = {
+    "levels": "a list of whole numbers",
+    "generate": "a JSON value: numbers, texts, lists, and mappings whose keys are texts",
+    "question": "a text", "reward": "True or False", "reference": "a text",
+    "steps": "a list of texts",
+}  # fmt: skip
 ALLOWED_IMPORTS = frozenset(
     ["__future__", "bisect", "collections", "fractions", "functools", "heapq", "itertools",
      "math", "operator", "random", "re", "string", "typing"]
@@ -44,18 +50,27 @@ _DRIVER = """
 import json as _json
 _scope = {"__name__": "environment"}
 exec(compile(_SOURCE, "<environment>", "exec"), _scope)
+_scope.setdefault("steps", lambda state: [])
 _dumps, _loads = _json.dumps, _json.loads
+_KINDS = {
+    "levels": lambda value: type(value) is list and all(type(one) is int for one in value),
+    "question": lambda value: type(value) is str,
+    "reward": lambda value: value in (0, 1),
+    "reference": lambda value: type(value) is str,
+    "steps": lambda value: type(value) is list and all(type(s) in (str, int, float) for s in value),
+}
+def _value(name, *arguments):
+    value = _loads(_dumps(_scope[name](*arguments), allow_nan=False))
+    if name in _KINDS and not _KINDS[name](value):
+        raise TypeError(f"{name} gave {value!r:.40}, not {_RETURNS[name]}")
+    return bool(value) if name == "reward" else value
 def _pose(level, seed):
-    state = _loads(_dumps(_scope["generate"](level, seed), allow_nan=False))
-    return [state, _scope["question"](state)]
+    state = _value("generate", level, seed)
+    return [state, _value("question", state)]
 def _call(name, arguments):
     try:
-        value = (_pose if name == "pose" else _scope[name])(*_loads(arguments))
-        if name == "reward":
-            if value not in (0, 1):
-                raise TypeError(f"reward gave {value!r:.40}, neither true nor false")
-            value = bool(value)
-        return _dumps(["ok", value], allow_nan=False)
+        arguments = _loads(arguments)
+        return _dumps(["ok", _pose(*arguments) if name == "pose" else _value(name, *arguments)])
     except RecursionError:
         return _dumps(["raised", "RecursionError"])
     except Exception as error:
@@ -82,6 +97,13 @@ class Module:
     """The text of a module; what it is called by is its hash."""
 
     source: str
+
+    def __post_init__(self):
+        if not isinstance(self.source, str):
+            raise ConfigError(
+                f"source={self.source!r:.80} is not the text of a module. Give "
+                'Path("FILE.py").read_text().'
+            )
 
     @functools.cached_property
     def hash(self) -> str:
@@ -134,7 +156,7 @@ class ModuleRunner:
         if not calls:
             return []
         program = Program(
-            source=f"_SOURCE = {module.source!r}\n{_DRIVER}",
+            source=f"_SOURCE, _RETURNS = {module.source!r}, {RETURNS!r}\n{_DRIVER}",
             arguments=[[name, json.dumps(arguments)] for name, arguments in calls],
             entry="_call",
         )
@@ -254,8 +276,18 @@ class ModuleEnvironment:
     def _value(self, function: str, *arguments: Any) -> Any:
         (found,) = self._runner.run(self.module, [(function, arguments)])
         if found.status != "ok":
-            raise VerifierError(
-                f"{function}{arguments!r:.200} of environment {self.name}-{self.module.hash} gave "
-                f"no value ({found.status}: {found.detail}). Was it admitted?"
-            )
+            raise VerifierError(self.without_value((function, arguments), found))
         return found.value
+
+    def without_value(self, call: Call, found: Outcome) -> str:
+        """The message for a call that gave no value."""
+        function, arguments = call
+        if function == "pose":
+            (drawn,) = self._runner.run(self.module, [("generate", arguments)])
+            function, found = ("question", found) if drawn.status == "ok" else ("generate", drawn)
+        return (
+            f"{function}{arguments!r:.200} of environment {self.name}-{self.module.hash} gave no "
+            f"value ({': '.join(filter(None, (found.status, found.detail.rstrip(': '))))}). It is "
+            f"to return {RETURNS[function]}, within {LIMITS.cpu_s:g} s of CPU and the sandbox's "
+            "memory. Correct it and make the package again."
+        )

@@ -1,14 +1,16 @@
 """Packages: written whole, read as written, refused where they were changed or pay for nonsense."""
 
+import dataclasses
 import json
 import os
+from pathlib import Path
 
 import pytest
 
 from loong_jax.data import packages
 from loong_jax.data.packages import Package
 from loong_jax.environments.modules import Module
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, LoongError
 from tests.environments.module_texts import SUM
 
 
@@ -25,6 +27,33 @@ def test_what_is_written_is_read(tmp_path):
     assert packages.read(place) == package()
     assert packages.read_all(tmp_path) == [package()]
     assert json.loads((place / "transcript.jsonl").read_text())["reply"] == "text"
+
+
+@pytest.mark.parametrize("name", ["my inv/x", "..", "", "a/b", "-x", "vector_sum"])
+def test_a_name_that_is_no_directory_or_ours_is_refused(tmp_path, name):
+    with pytest.raises(ConfigError, match="does not do for a package"):
+        packages.write(str(tmp_path), package(name=name), [])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"module": SUM}, r"module='.* type str. Give Module\(TEXT\)"),
+        ({"domain": None}, "domain=None of a package is of type NoneType"),
+        ({"levels": 3}, "levels=3 of a package is of type int"),
+        ({"levels": (1, "2")}, r"levels=\(1, '2'\)"),
+        ({"about": None}, "about=None"),
+    ],
+)
+def test_a_package_of_other_types_is_refused(changes, said):
+    with pytest.raises(ConfigError, match=said):
+        dataclasses.replace(package(), **changes)
+
+
+def test_a_module_is_a_text():
+    with pytest.raises(ConfigError, match=r"source=.*read_text"):
+        package(source=Path("odd.py"))  # pyright: ignore
 
 
 def test_a_changed_module_is_refused(tmp_path):
@@ -65,14 +94,49 @@ def test_a_package_is_tried_before_it_rewards():
     [
         ("answer.strip() ==", "len(answer) > 50 or answer.strip() ==", "the text 'xxx.* accepted"),
         ("answer.strip() ==", "answer.strip() !=", "the reference '[0-9]+' of level 1 is rejected"),
-        ("answer.strip()", "answer.nothing()", "is not judged"),
+        ("answer.strip() ==", "str(int(answer)) ==", "is not judged"),
+        ("answer.strip()", "answer.nothing()", r"reward\(.* gave no value .*True or False"),
+        (
+            "return [str(sum(numbers[: i + 1]))",
+            "return [0 / 0",
+            r"steps\(.*ZeroDiv.* list of texts",
+        ),
+        (
+            "return [str(sum(numbers[: i + 1]))",
+            "return str([1]) or [1",
+            r"steps gave '\[1\]', not a",
+        ),
+        (
+            "return [str(sum(numbers[: i + 1]))",
+            "return [[1]",
+            r"steps gave \[\[1\], .*, not a list",
+        ),
+        ("[1, 2, 3, 4, 5]", "5", "levels gave 5, not a list of whole numbers"),
+        ("return str(sum", "return (sum", r"reference gave \d+, not a text"),
+        (
+            'return "Add " +',
+            'return 5, "Add " +',
+            r"question\(1, 109951.*question gave \[5, .* text",
+        ),
+        ('return {"numbers": ', "return {7, *", r"generate\(1, 109951.*of type set.*a JSON value"),
+        (
+            "    rng = ",
+            "    while True: pass\n    rng = ",
+            r"generate\(1, 109951.*timeout.* of CPU",
+        ),
         ("[1, 2, 3, 4, 5]", "[1, 2]", "three to five"),
-        ("import random", "import random, os", "line 2 imports os"),
+        ("import random", "import random, os", "line 2 imports os, none of .*math.*random"),
+        (
+            "def question(",
+            "def quest(",
+            r"no question\(\) but quest\(\); it needs levels, generate",
+        ),
+        ("import random", "import", "line 2 is not Python: "),
         ("def steps(state)", "def steps(state, more)", "steps.. must take 1"),
     ],
 )
 def test_one_that_may_not_reward_says_why(old, new, said):
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(LoongError, match=said):
         packages.require_sound(package(SUM.replace(old, new)))
 
 

@@ -257,10 +257,18 @@ def test_a_run_whose_file_is_gone_is_read_and_goes_on_once_it_is_there(recipe, t
     named.try_own_parts(there)
     (change,) = configs.open_run(there, run_dir)
     assert (change.key, change.given) == ("stages.rl.scheduler.kind", f"{moved}:Slow")
-    moved.rename(moved.with_name("other.py"))
-    other, _ = chosen(there, f"--rl.scheduler {moved.with_name('other.py')}:Slow")
-    with pytest.raises(ConfigError, match=r"started with other settings: stages\.rl\.scheduler"):
+    renamed = moved.with_name("other.py")
+    renamed.write_text(SCHEDULERS + "\n\nclass Twin(Slow):\n    pass\n")
+    other, _ = chosen(there, f"--rl.scheduler {renamed}:Slow")
+    refused = pytest.raises(ConfigError, match=r"started with other settings: stages\.rl\.sched")
+    with refused:  # the run's file is there
         configs.open_run(other, run_dir)
+    moved.unlink()
+    with refused:
+        configs.open_run(chosen(there, f"--rl.scheduler {renamed}:Twin")[0], run_dir)
+    (change,) = configs.open_run(other, run_dir)
+    assert change.given == f"{renamed}:Slow"
+    assert configs.load(run_dir) == other
 
 
 def test_one_without_settings_and_one_that_is_no_scheduler(recipe, tmp_path):
