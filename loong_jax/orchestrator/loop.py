@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from loong_jax import interrupts
-from loong_jax.errors import ConfigError
 from loong_jax.orchestrator import changes, dora, faults, journal
 from loong_jax.orchestrator.changes import Change
 from loong_jax.orchestrator.executor import (
@@ -425,11 +424,6 @@ class Orchestrator:
             if not self._executor.may_do(actions):
                 return  # asked again once the moves under way have ended
             for action in actions:
-                if not isinstance(action, changes.Action):
-                    raise ConfigError(
-                        f"the policy {self.settings.scheduler!r:.80} decided {action!r:.80}, which "
-                        "is no action. Return those of docs/how-to/add_scheduler.md."
-                    )
                 self._executor.carry_out(action)
 
     def _cancel_open_tickets(self) -> None:
