@@ -90,7 +90,7 @@ class Recipe:
     evaluation: EvaluationSettings = EvaluationSettings()
     # of a response, in every stage and evaluation; None: what these say
     max_new_tokens: int | None = None
-    tools: ToolSettings | None = None
+    tools: ToolSettings | None = None  # that every problem offers
     mesh: MeshSettings = MeshSettings()  # of the trainer
     # of each replica; one device stands for the trainer's mesh where they share devices
     replica_mesh: MeshSettings = MeshSettings()
