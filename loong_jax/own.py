@@ -157,7 +157,8 @@ def as_own(part: Any, what: str, contract: Contract) -> Any:
         return part
     refuse_lacking(part, what, contract)
     module = cls.__module__
-    if not dataclasses.is_dataclass(part) or module.startswith("loong_jax."):
+    is_frozen = dataclasses.is_dataclass(part) and getattr(part, "__dataclass_params__").frozen  # noqa: B009
+    if not is_frozen or module.startswith("loong_jax."):
         raise ConfigError(
             f"{what}={part!r:.80} is neither a frozen dataclass of your own nor one of "
             f"{', '.join(kind.__name__ for kind in ours if kind is not OwnPart)}. Write "
@@ -199,6 +200,11 @@ def comments(part: OwnPart) -> dict[str, str]:
         for node in kind.body
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     }
+
+
+def docstring(part: Any) -> str | None:
+    """The words of the class of an `OwnPart`; None of any other part."""
+    return inspect.getdoc(type(part.part)) if isinstance(part, OwnPart) else None
 
 
 def part_of(part: Any) -> Any:

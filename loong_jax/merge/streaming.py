@@ -273,7 +273,7 @@ def _traced(kind: type[Method], numbers: dict[str, Any], choices: Choices) -> Me
 
 
 class _Measured(dict):
-    """What is known, by the names that `measure` and `measure_model` returned."""
+    """Measurements by the names that `measure` and `measure_model` returned."""
 
     def __missing__(self, name: Any) -> Any:
         raise LookupError(

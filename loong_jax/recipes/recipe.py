@@ -1,5 +1,6 @@
 """One recipe: the whole config of a run."""
 
+import bisect
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -179,7 +180,8 @@ class Recipe:
         for size, axis in _CUT:
             have, parts = getattr(self.model, size, 0), getattr(mesh, axis)
             if have % parts:
-                fit = [n for n in range(1, mesh.num_devices + 1) if have % n == 0]
+                fit = [n for n in range(1, have + 1) if have % n == 0]
+                fit = fit[: bisect.bisect(fit, parts) + 1]  # the next larger one too
                 raise ConfigError(
                     f"model.{size}={have} cannot be cut into {name}.{axis}={parts} equal parts. "
                     f"Use one of {fit} for {name}.{axis}."

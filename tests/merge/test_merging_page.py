@@ -106,6 +106,14 @@ def test_a_method_of_your_own_merges_as_the_page_has_it(own_methods):
     np.testing.assert_allclose(fused, wanted, atol=1e-5)
 
 
+def test_help_of_a_method_of_your_own_is_its_docstring(own_methods, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["merge", "median.py:Median", "--help"])
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "value = b + scale median_i d_i: no expert moves an entry" in shown
+    assert "A part of your own" not in shown
+
+
 def test_a_recipe_fuses_by_a_method_of_your_own_and_finds_it_again(own_methods, monkeypatch):
     recipe = recipes.get_recipe("quickstart")()
     page = (reading.DOCS / "how-to/add_merge_method.md").read_text()
@@ -135,6 +143,7 @@ def test_a_recipe_fuses_by_a_method_of_your_own_and_finds_it_again(own_methods, 
             r"mine.py, line 4: Other.weights_are='non' is unknown. Choose",
         ),
         ("class Mine(merge.Method): ...", "neither a frozen dataclass of your own nor"),
+        ("@dataclasses.dataclass\nclass Mine(merge.Method): ...", "neither a frozen dataclass of"),
         (
             "@dataclasses.dataclass\nclass Mine(merge.Method):\n    scale: float = 1e999",
             r"scale=inf must be finite",
