@@ -188,6 +188,12 @@ def test_a_scheduler_of_your_own_is_one_module(recipe, tmp_path, monkeypatch, ca
     (command,) = re.findall(r"^loong train rl (.*)$", page.replace("\\\n", ""), re.MULTILINE)
     monkeypatch.chdir(tmp_path)
     Path("gentle.py").write_text(code)
+    ahead = code.replace(
+        "max_staleness: int = 2", "max_staleness: int = 7; max_ahead: float = 1.25"
+    )
+    Path("ahead.py").write_text(ahead)
+    settings = chosen(recipe, "--rl.scheduler ahead.py:GentlePolicy")[0].stages["rl"].scheduler
+    assert (settings.max_staleness, settings.max_ahead) == (2, 1.25)  # the recipe's and its own
     got, left = chosen(recipe, command.partition("--start-from runs/start ")[2])
     shown = train_help.settings_that_matter("rl", got, "")
     assert "--rl.scheduler gentle.py:GentlePolicy " in shown
