@@ -41,13 +41,18 @@ def refuse_no_share(settings: object, *names: str) -> None:
             raise ConfigError(f"{name}={value} is not in (0, 1]. Choose one there.")
 
 
+def line_in(file: str, error: Exception) -> str:
+    """`, line N` of the last line of `file` that an error came through, if any."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == file]
+    return f", line {lines[-1]}" if lines else ""
+
+
 def raised(error: Exception, file: str) -> str:
     """The last line of `file` that an error came through, if any, its type and its text.
 
     Of a text of several lines the first: JAX goes on with what it was tracing.
     """
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == file]
     text = str(error).strip().partition("\n")[0].rstrip(".")
-    at = f", line {lines[-1]}," if lines else ""
-    return f"{at} raised {type(error).__name__}" + (f": {text}" if text else "")
+    at = line_in(file, error)
+    return f"{at and at + ','} raised {type(error).__name__}" + (f": {text}" if text else "")

@@ -1,6 +1,6 @@
 """Command-line options out of dataclasses: every plain field of a config can be overridden.
 
-Knows: configs, remote.
+Knows: configs, own, remote.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from loong_jax import configs, remote
+from loong_jax import configs, own, remote
 from loong_jax.remote import AnyPath
 
 _REGISTRY = tyro.constructors.ConstructorRegistry()
@@ -84,7 +84,7 @@ def parse_train(
 def with_defaults(config_type: type, **defaults: Any) -> type:
     """`config_type` with other defaults, each of which also settles the kind of its field."""
     fields = [
-        (name, type(value), dataclasses.field(default=value)) for name, value in defaults.items()
+        option(name, type(value), value, own.docstring(value)) for name, value in defaults.items()
     ]
     chosen = dataclasses.make_dataclass(
         config_type.__name__, fields, bases=(config_type,), frozen=True, kw_only=True

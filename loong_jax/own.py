@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple, get_args
 
 import tyro
 
-from loong_jax.errors import ConfigError, LoongError, raised
+from loong_jax.errors import ConfigError, LoongError, line_in, raised
 
 
 def own_function(name: str) -> Callable[..., Any]:
@@ -32,7 +32,12 @@ def own_function(name: str) -> Callable[..., Any]:
             "where it lies now."
         )
     place = str(Path(file).resolve())
-    found = _within(file, runpy.run_path, place, run_name=place).get(function)
+    try:
+        found = _within(file, runpy.run_path, place, run_name=place).get(function)
+    except LoongError as error:
+        if own_line := line_in(place, error):
+            raise ConfigError(f"{file}{own_line}: {error}") from error
+        raise
     if not callable(found):
         raise ConfigError(
             f"{file} has no function and no class {function!r}. Write `def {function}(...):` or "
@@ -91,7 +96,11 @@ def _within(name: str, function: Callable[..., Any], *arguments: Any, **settings
         raise
     except Exception as error:
         file = str(Path(name.rpartition(":")[0] or name).resolve())
-        raise ConfigError(f"{name}{raised(error, file)}. Correct it there.") from error
+        is_traced = type(error).__module__ == "jax.errors" and not isinstance(error, RuntimeError)
+        remedy = "Its arrays are traced by JAX: jnp.where for `if`, jnp for np" if is_traced else ""
+        raise ConfigError(
+            f"{name}{raised(error, file)}. {remedy or 'Correct it there'}."
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -127,6 +136,7 @@ class Contract(NamedTuple):
     kinds: Any  # ours, a union
     needs: Sequence[str]
     page: str
+    remedy: str = "Add what is missing"
 
 
 def named(name: str, contract: Contract, known: Mapping[str, Any]) -> Any:
@@ -147,7 +157,8 @@ def as_own(part: Any, what: str, contract: Contract) -> Any:
         return part
     refuse_lacking(part, what, contract)
     module = cls.__module__
-    if not dataclasses.is_dataclass(part) or module.startswith("loong_jax."):
+    is_frozen = dataclasses.is_dataclass(part) and getattr(part, "__dataclass_params__").frozen  # noqa: B009
+    if not is_frozen or module.startswith("loong_jax."):
         raise ConfigError(
             f"{what}={part!r:.80} is neither a frozen dataclass of your own nor one of "
             f"{', '.join(kind.__name__ for kind in ours if kind is not OwnPart)}. Write "
@@ -169,8 +180,8 @@ def refuse_lacking(part: Any, what: str, contract: Contract) -> None:
     """ConfigError where it has not what the contract says."""
     if missing := [name for name in contract.needs if not hasattr(part, name)]:
         raise ConfigError(
-            f"{what}={part!r:.80} lacks {', '.join(missing)}. Add what is missing; {contract.page} "
-            "lists all that it needs."
+            f"{what}={part!r:.80} lacks {', '.join(missing)}. {contract.remedy}; {contract.page} "
+            "says what it needs."
         )
 
 
@@ -189,6 +200,11 @@ def comments(part: OwnPart) -> dict[str, str]:
         for node in kind.body
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     }
+
+
+def docstring(part: Any) -> str | None:
+    """The words of the class of an `OwnPart`; None of any other part."""
+    return inspect.getdoc(type(part.part)) if isinstance(part, OwnPart) else None
 
 
 def part_of(part: Any) -> Any:

@@ -52,9 +52,13 @@ def make_mesh(
     needed = math.prod(sizes)
     devices = jax.devices() if devices is None else devices
     if min(sizes) < 1 or needed > len(devices):
+        named = zip(MESH_AXES, sizes, strict=True)
+        total = jax.device_count() + needed - len(devices)
+        flag = f"XLA_FLAGS=--xla_force_host_platform_device_count={total}"
         raise ConfigError(
-            f"mesh {dict(zip(MESH_AXES, sizes, strict=True))} needs {needed} devices with every "
-            f"size at least 1, and {len(devices)} exist. Lower a size or add devices."
+            f"mesh {', '.join(f'{axis}={size}' for axis, size in named if size != 1)} needs "
+            f"{needed} devices with every size at least 1, and {len(devices)} exist. Lower a size "
+            f"or add devices{f': {flag} makes them of a CPU' if needed > len(devices) else ''}."
         )
     explicit = (AxisType.Explicit,) * len(MESH_AXES)
     return Mesh(_arrange(sizes, devices[:needed]), MESH_AXES, axis_types=explicit)

@@ -1,6 +1,9 @@
 """The command line: help at once, recipes with overrides, errors in one line."""
 
 import contextlib
+import dataclasses
+import importlib
+import itertools
 import os
 import re
 import subprocess
@@ -10,6 +13,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from tyro._docstrings import get_field_docstring
 
 from loong_jax import cli, options, process, recipes
 from loong_jax.errors import ConfigError
@@ -72,6 +76,22 @@ def test_every_command_teaches(name, capsys):
     shown = capsys.readouterr().out
     assert f"usage: loong {name}" in shown
     assert f"loong {name}" in shown.split("xample", 1)[1]
+
+
+def test_no_field_has_the_help_of_the_one_above_it():
+    """A comment above a field is that of all fields until the next comment."""
+    for command in cli.COMMANDS.values():
+        importlib.import_module(f"loong_jax.{command.run.partition(':')[0]}")
+    modules = [module for name, module in sys.modules.items() if name.startswith("loong_jax.")]
+    found = {one for module in modules for one in vars(module).values() if isinstance(one, type)}
+    of_fields = {
+        cls: [get_field_docstring(cls, field.name, ()) for field in dataclasses.fields(cls)]
+        for cls in filter(dataclasses.is_dataclass, found)
+        if cls.__module__.startswith("loong_jax.")
+    }
+    assert len(of_fields) > 100
+    pairs = [(cls, pair) for cls, texts in of_fields.items() for pair in itertools.pairwise(texts)]
+    assert [(cls, one) for cls, (one, other) in pairs if one == other is not None] == []
 
 
 def test_version(capsys):

@@ -159,3 +159,8 @@ def test_gradients_of_gathered_weights_are_summed_where_they_are_scattered():
     barriers = [e for e in jaxpr.eqns if e.primitive.name == "optimization_barrier"]
     (summed_later,) = {v.aval.sharding.spec.unreduced for v in barriers[-1].invars} - {frozenset()}
     assert summed_later == {"slice", "data", "fsdp", "expert", "context"}
+
+
+def test_a_mesh_of_more_devices_than_there_are_says_how_to_make_them():
+    with pytest.raises(ConfigError, match=r"mesh fsdp=999 needs 999 .*_count=999 makes them of a"):
+        make_mesh(fsdp=999)

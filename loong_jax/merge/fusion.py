@@ -73,7 +73,7 @@ def fuse(
 def prepare(base: Weights | None, experts: Experts, **settings: Any) -> Plan:
     """Checks the inputs of `fuse` and takes what the method must know of the whole model."""
     plan = plan_lib.make(base, experts, **settings)
-    of_model = own.call(plan.method, "measure_model", streaming.WholeModel(plan))
+    of_model = streaming.measured(plan.method, "measure_model", streaming.WholeModel(plan))
     return dataclasses.replace(plan, of_model=of_model)
 
 
@@ -105,9 +105,11 @@ def merge_leaf(
 
         finite, counts = streaming.merge(task, into.write if into else write, count=count)
         if not finite:
+            place = own.place_of(type(task.method))
+            equation = f", in the equation of {place}" if ":" in place else ""
             raise ConfigError(
-                f"The merge of {path} is not finite. Look for NaN or inf in the weights, or"
-                f" lower the scale if {first.dtype} overflows."
+                f"The merge of {path} is not finite. Look for NaN or inf in the weights{equation},"
+                f" or lower the scale if {first.dtype} overflows."
             )
         value = value if into is None else into
     if isinstance(first, jax.Array):

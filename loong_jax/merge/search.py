@@ -168,7 +168,8 @@ class CoefficientSearch:
             raise ConfigError(f"low={self.low} must be below high={self.high}, both finite.")
         if self.num_random < 1 or self.num_steps < 1:
             raise ConfigError(
-                f"num_random={self.num_random} and num_steps={self.num_steps} must be at least 1."
+                f"num_random={self.num_random} and num_steps={self.num_steps} must be at least 1. "
+                "Raise them."
             )
 
 

@@ -54,6 +54,18 @@ def matrices(task: LeafTask) -> Iterator["Matrix"]:
             yield Matrix(task, readers, pool, place, number)
 
 
+def measured(method: Method, how: str, of: Any) -> Known:
+    """The measurements of a matrix or a model; ConfigError unless they are numbers by name."""
+    found = own.call(method, how, of)
+    is_named = isinstance(found, dict) and all(isinstance(name, str) for name in found)
+    if not is_named or any(np.asarray(one).dtype.kind in "OSU" for one in jax.tree.leaves(found)):
+        raise ConfigError(
+            f"{own.place_of(type(method))}: {how} returned {found!r:.80}, and must return a "
+            "dictionary of numbers by name, {} for none. Correct it there."
+        )
+    return found
+
+
 def num_threads() -> int:
     """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -128,7 +140,7 @@ class Matrix:
     def _merge(self, write: Write, *, count: bool) -> Iterator[tuple[bool, np.ndarray]]:
         task = self.task
         with np.errstate(invalid="ignore"):  # inf / inf, of a leaf that will be refused
-            known = {**task.of_model, **own.call(task.method, "measure", self)}
+            known = {**task.of_model, **measured(task.method, "measure", self)}
         numbers, known, weights = jax.device_put((self.numbers, known, task.weights))  # once
         dtype = np.dtype(task.first.dtype)
 
@@ -260,6 +272,15 @@ def _traced(kind: type[Method], numbers: dict[str, Any], choices: Choices) -> Me
     return method
 
 
+class _Measured(dict):
+    """Measurements by the names that `measure` and `measure_model` returned."""
+
+    def __missing__(self, name: Any) -> Any:
+        raise LookupError(
+            f"known[{name!r}] was not measured, but {', '.join(map(repr, self)) or 'nothing'}"
+        )
+
+
 _STATIC = ("kind", "choices", "row_length", "dtype", "count")
 
 
@@ -287,7 +308,7 @@ def _fused(
     base = jnp.zeros_like(models[0]) if piece.base is None else piece.base.astype(jnp.float32)
     masks = piece.kept(keys, rates)
     given = Inputs(base, models, deltas, masks, rates, importances, weights)
-    fused = own.call(method, "fuse", given, known)
+    fused = own.call(method, "fuse", given, _Measured(known))
     _refuse_misfit(fused, base, len(models), kind)
     value = fused.value.astype(dtype)
     stages = [

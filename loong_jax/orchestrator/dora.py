@@ -39,7 +39,15 @@ def decide(view: Ledger, policy: Policy, now: float = 0.0) -> list[Action]:
     """The next actions. The caller carries them out in order and asks again."""
     if view.step >= view.total_steps or not view.sets.working:
         return []
-    return policy.decide(view, now)
+    found = policy.decide(view, now)
+    is_list = isinstance(found, list | tuple) and not isinstance(found, Action)
+    if is_list and all(isinstance(action, Action) for action in found):
+        return list(found)
+    what = "holds what is no action" if is_list else "is no list of actions"
+    raise ConfigError(
+        f"the policy {policy!r:.80} decided {found!r:.80}, which {what}. Return a list of those of "
+        "docs/how-to/add_scheduler.md, [] where nothing is to be done."
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

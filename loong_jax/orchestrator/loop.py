@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from loong_jax import interrupts
-from loong_jax.errors import ConfigError
 from loong_jax.orchestrator import changes, dora, faults, journal
 from loong_jax.orchestrator.changes import Change
 from loong_jax.orchestrator.executor import (
@@ -429,26 +428,23 @@ class Orchestrator:
             if not actions or not self._executor.may_do(actions):
                 return  # asked again after the next event
             for action in actions:
-                self._refuse_misfit(action)
+                if isinstance(action, changes.Issue):
+                    self._refuse_excess(action)
                 self._executor.carry_out(action)
         raise ConfigError(
             f"the policy {self.settings.scheduler!r:.80} went on to decide, {actions!r:.80} last, "
             f"{MAX_DECISIONS} times without an event. Return [] where there is nothing to do."
         )
 
-    def _refuse_misfit(self, action: changes.Action) -> None:
-        """Raises ConfigError for what no policy may decide."""
+    def _refuse_excess(self, issue: changes.Issue) -> None:
+        """Raises ConfigError for a count that is none, or more tickets than may be open."""
         policy, num_open = self.settings.scheduler, len(self.ledger.tickets)
-        decided = f"the policy {policy!r:.80} decided {action!r:.80}"
-        if not isinstance(action, changes.Action):
-            raise ConfigError(
-                f"{decided}, which is no action. Return those of docs/how-to/add_scheduler.md."
-            )
         most = max(self.settings.max_tickets_per_step, MAX_OPEN_STEPS * policy.groups_per_step)
-        if isinstance(action, changes.Issue) and not 0 < action.count <= most - num_open:
+        if not 0 < issue.count <= most - num_open:
             raise ConfigError(
-                f"{decided} where {num_open} tickets are open: that is not between one and the "
-                f"{most} that may be open at a time. Issue what `groups_per_step` still lacks."
+                f"the policy {policy!r:.80} decided {issue} where {num_open} tickets are open: "
+                f"that is not between one and the {most} that may be open at a time. Issue what "
+                "`groups_per_step` still lacks."
             )
 
     def _cancel_open_tickets(self) -> None:

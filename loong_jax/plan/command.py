@@ -39,12 +39,12 @@ class PlanOptions:
     """
 
     # longcat-flash, longcat-flash-lite, qwen2.5-7b, smollm2-135m, tiny, tiny-dense, a JSON file of
-    # a config's fields, or a directory: published weights, or what import-hf made
+    # a config's fields, or a directory: published weights, what import-hf made, or a run
     model: tyro.conf.Positional[str]
     topology: str  # v5e:4x4, v5p:4x4x8, v6e:8x8, tpu7x:4x4x4, or '2x v5p:4x4x4'
     # if the topology does not say
     num_slices: Annotated[int | None, tyro.conf.arg(aliases=["--slices"])] = None
-    mode: Mode = "train"
+    mode: Mode = "train"  # the program that is compiled
     mesh: str | None = None  # expert=32,fsdp=4; without it the best of an analytic model
     batch: int | None = None  # sequences over all devices; default one per device that takes any
     length: int | None = None  # tokens per sequence, or context in decode; 4096, 5120 in decode

@@ -228,7 +228,7 @@ def _divisors(size: int, most: int) -> str:
 
 
 def find_model(name: str) -> ModelConfig:
-    """The config of a name in MODELS, of a JSON file with a config's fields, or of weights.
+    """The config of a name in MODELS, of a JSON file with a config's fields, of a run or weights.
 
     Fields without a kind are those of MoEConfig. Weights are named by the directory that `loong
     import-hf` made or a published one, or by the model.json or config.json there. Of a published
@@ -246,7 +246,10 @@ def find_model(name: str) -> ModelConfig:
     kind = fields.setdefault(configs.KIND, configs.kind_name(MoEConfig))
     if kind not in _KINDS:
         known = " or a ".join(_KINDS)
-        raise ConfigError(f"{path} holds a {kind}, and a model is a {known}. Name one.")
+        raise ConfigError(
+            f"{path} holds a {kind}, and a model is a {known}. Give a file with the fields of one, "
+            "or a directory of weights or of a run."
+        )
     if config_older.older_kind(kind, fields):
         fields = config_older.convert(kind, fields)
     config_type = _KINDS[kind]
@@ -257,7 +260,10 @@ def find_model(name: str) -> ModelConfig:
             f"are {', '.join(sorted(known))}."
         )
     kinded = {field: _with_kind(field, value, path) for field, value in fields.items()}
-    return configs.from_json(kinded)
+    try:
+        return configs.from_json(kinded)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def _file_of(path: Path) -> Path:
@@ -270,8 +276,8 @@ def _file_of(path: Path) -> Path:
     what = "holds neither model.json nor config.json" if path.is_dir() else "is no file"
     raise ConfigError(
         f"model {str(path)!r} is neither one of {', '.join(MODELS)} nor a model on disk: it {what}."
-        " Name one of them, a JSON file with the fields of a model's config, or a directory that "
-        "`loong import-hf` made or in the published layout."
+        " Name one of them, a JSON file with the fields of a model's config, or a directory: of a "
+        "run, what `loong import-hf` made, or in the published layout."
     )
 
 
@@ -283,6 +289,8 @@ def _fields_in(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not JSON: {error}. Correct it.") from error
     if isinstance(value, dict) and "config" in value:
         value = value["config"]
+    if isinstance(value, dict) and configs.KIND in value and isinstance(value.get("model"), dict):
+        value = value["model"]  # of a run
     if not isinstance(value, dict):
         raise ConfigError(
             f"{path} holds a value of type {type(value).__name__}, and a model is an object with "

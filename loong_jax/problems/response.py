@@ -36,9 +36,9 @@ class ResponseForm:
     think_close: str = ""
     # The side that writes the tag that opens the thinking: the response, or the end of the prompt.
     opening: Literal["response", "prompt", "either"] = "either"
-    needs_thinking: bool = True
-    answer_open: str = ""
-    answer_close: str = ""
+    needs_thinking: bool = True  # a response without it is not in the form
+    answer_open: str = ""  # the tag before the answer
+    answer_close: str = ""  # the tag after it
     boxed: bool = False  # the answer is the last \boxed{...}
     end: str = ""  # the text of an end token that is written out
     stop: tuple[str, ...] = ()  # texts that end a sample; they are no part of the answer

@@ -1,5 +1,6 @@
 """One recipe: the whole config of a run."""
 
+import bisect
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -90,7 +91,7 @@ class Recipe:
     evaluation: EvaluationSettings = EvaluationSettings()
     # of a response, in every stage and evaluation; None: what these say
     max_new_tokens: int | None = None
-    tools: ToolSettings | None = None
+    tools: ToolSettings | None = None  # that every problem offers
     mesh: MeshSettings = MeshSettings()  # of the trainer
     # of each replica; one device stands for the trainer's mesh where they share devices
     replica_mesh: MeshSettings = MeshSettings()
@@ -179,7 +180,8 @@ class Recipe:
         for size, axis in _CUT:
             have, parts = getattr(self.model, size, 0), getattr(mesh, axis)
             if have % parts:
-                fit = [n for n in range(1, mesh.num_devices + 1) if have % n == 0]
+                fit = [n for n in range(1, have + 1) if have % n == 0]
+                fit = fit[: bisect.bisect(fit, parts) + 1]  # the next larger one too
                 raise ConfigError(
                     f"model.{size}={have} cannot be cut into {name}.{axis}={parts} equal parts. "
                     f"Use one of {fit} for {name}.{axis}."

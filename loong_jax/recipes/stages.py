@@ -59,14 +59,14 @@ class SftStage:
     # passes over all examples, which say num_steps; a schedule of that length follows, with 3 % of
     # warm-up where it has none
     epochs: float | None = None
-    optimizer: Optimizer
+    optimizer: Optimizer  # AdamW or Muon, with its schedule
     lora: LoraConfig | None = None  # trained in place of the weights; None: these
     rows: int = 48
     micro_rows: int = 0  # computed at once at most, and their gradients added up; 0: all
     row_length: int = 0  # tokens; 0: what the examples need
     # of solutions of generated problems; None: careful alone
     thinking: Annotated[ThinkingStyle | None, PlainName] = None
-    checkpoint_every: int = 100
+    checkpoint_every: int = 100  # steps
     after: str | None = None  # None: from start_from, or fresh weights
     always_runs: bool = True  # False: a cold start, left out where the recipe has start_from
     samples_of: str | None = None  # the stage whose samples are learnt; None: worked solutions

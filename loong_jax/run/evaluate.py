@@ -12,7 +12,7 @@ from rich.progress import Progress
 from loong_jax import options
 from loong_jax.data import json_files, problem_files
 from loong_jax.data.tokenizer import Tokenizer
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.eval import evaluation, tables
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.own import absolute
@@ -81,8 +81,8 @@ class EvalOptions:
                 f"k={self.k} must lie in 1..{count}, the samples of a problem. Draw more with "
                 "--samples-per-problem, or lower --k."
             )
-        if self.num_problems is not None and self.num_problems < 1:
-            raise ConfigError(f"num_problems={self.num_problems} must be at least 1.")
+        if self.num_problems is not None:
+            refuse_below(self, 1, "num_problems")
         if self.seed < 0:
             raise ConfigError(f"seed={self.seed} must be at least 0. Give another.")
         if not self.temperature > 0:

@@ -273,11 +273,11 @@ def table(name: str, found: list[Need], limit: float | None) -> Table:
     unit, size = ("GB", 1e9) if total(found) >= 1e9 else ("MB", 1e6)
     shown = Table(title=f"{name}: memory of a device, in {unit}", title_justify="left")
     has_replicas = any(need.replica for need in found)
-    shown.add_column("what")
-    shown.add_column("trainer", justify="right")
+    shown.add_column("what", overflow="fold")
+    shown.add_column("trainer", justify="right", no_wrap=True)
     if has_replicas:
-        shown.add_column("replica", justify="right")
-    shown.add_column("less of it by")
+        shown.add_column("replica", justify="right", no_wrap=True)
+    shown.add_column("less of it by", overflow="fold")
     on_device = [need for need in found if not need.is_on_host]
     for need in on_device:
         row = [f"{need.what}{', about' if need.is_estimate else ''}", f"{need.trainer / size:.2f}"]

@@ -16,7 +16,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.merge import METHODS, search
 from loong_jax.merge.methods import OWN_METHOD, FusionMethod
 from loong_jax.recipes import SCHEDULERS, FusionStage, Recipe, RlStage
-from loong_jax.recipes.stages import OWN_SCHEDULER
+from loong_jax.recipes.stages import OWN_SCHEDULER, Scheduler
 from loong_jax.rl.objectives import OBJECTIVES, Objective
 from loong_jax.rl.optimizers import AdamW, Muon, Optimizer
 from loong_jax.run import own_problems
@@ -94,14 +94,17 @@ def _like(old: Any, kind: Callable[..., Any]) -> Any:
 
 
 def _shared(old: Any, kind: Callable[..., Any]) -> Mapping[str, Any]:
-    """Settings of `old` that `kind` has as well, by the same name and of the same type."""
+    """Settings of `old` that `kind` has as well, by the same name and of the same type.
+
+    Of a scheduler of ours that another follows, P and S: `max_ahead` has a meaning in each.
+    """
     if isinstance(old, own.OwnPart):
-        given, types = dict(old.settings), {}
+        given, types = old.settings, {}
     else:
         given = {field.name: getattr(old, field.name) for field in dataclasses.fields(old)}
+        if isinstance(old, get_args(Scheduler)) and kind is not type(old):
+            given = {name: given[name] for name in given if name in OWN_SCHEDULER.needs}
         types = {field.name: field.type for field in dataclasses.fields(old)}
-    if type(old) is not kind:
-        given.pop("max_ahead", None)  # how far ahead is right differs from scheduler to scheduler
     return {
         name: given[name]
         for name, parameter in inspect.signature(kind).parameters.items()

@@ -106,6 +106,14 @@ def test_a_method_of_your_own_merges_as_the_page_has_it(own_methods):
     np.testing.assert_allclose(fused, wanted, atol=1e-5)
 
 
+def test_help_of_a_method_of_your_own_is_its_docstring(own_methods, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["merge", "median.py:Median", "--help"])
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "value = b + scale median_i d_i: no expert moves an entry" in shown
+    assert "A part of your own" not in shown
+
+
 def test_a_recipe_fuses_by_a_method_of_your_own_and_finds_it_again(own_methods, monkeypatch):
     recipe = recipes.get_recipe("quickstart")()
     page = (reading.DOCS / "how-to/add_merge_method.md").read_text()
@@ -129,8 +137,13 @@ def test_a_recipe_fuses_by_a_method_of_your_own_and_finds_it_again(own_methods, 
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("class Mine: ...", "lacks equation, fuse"),
+        ("class Mine: ...", "lacks equation, fuse.*Derive its class from loong_jax.merge.Method"),
+        (
+            "class Mine(merge.Method): ...\nclass Other(merge.Method):\n    weights_are = 'non'",
+            r"mine.py, line 4: Other.weights_are='non' is unknown. Choose",
+        ),
         ("class Mine(merge.Method): ...", "neither a frozen dataclass of your own nor"),
+        ("@dataclasses.dataclass\nclass Mine(merge.Method): ...", "neither a frozen dataclass of"),
         (
             "@dataclasses.dataclass\nclass Mine(merge.Method):\n    scale: float = 1e999",
             r"scale=inf must be finite",
@@ -152,7 +165,12 @@ def test_what_is_no_method_is_refused_in_one_line(tmp_path, capsys, body, said):
     ("body", "said"),
     [
         ("return given.base + given.nothing", r"mine.py:Mine, line 6, raised AttributeError"),
-        ("if given.base.sum() > 0: return given.base", r"line 6, raised TracerBoolConversionError"),
+        (
+            "if given.base.sum() > 0: return given.base",
+            r"line 6, raised TracerBoolConversionError.*traced by JAX: jnp.where for `if`",
+        ),
+        ("import numpy as np; return np.median(given.deltas)", "TracerArray.*, jnp for np"),
+        ("return known['peak']", r"line 6, raised .*known\['peak'\] was not measured, but nothing"),
         ("return given.base.sum()", r"gave float32\[\] for a piece of 1024 entries, and must give"),
         ("return given.base > 0", r"gave bool\[1024\].* must give float32\[1024\]"),
         ("return None", "gave a NoneType for"),
@@ -170,3 +188,29 @@ def test_an_equation_that_fails_is_told_of_by_tensor_and_line(
     assert cli.main(["merge", "mine.py:Mine", "--base", *stages, "--output", "out"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert re.search(rf"embedding \[8, 4\]: .*{said}", line)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("def measure(self, matrix): return [1.0]", r"Mine: measure returned \[1.0\], and must"),
+        ("def measure(self, matrix): pass", "measure returned None, and must return a dictionary"),
+        ("def measure(self, matrix): return {'by': 'sum'}", "measure returned {'by': 'sum'}"),
+        ("def measure_model(self, model): return {1: 1.0}", "measure_model returned {1: 1.0}"),
+        ("def measure(self, matrix): return {'peak': 1.0}", "'factor'.* not measured, but 'peak'"),
+        (
+            "def measure(self, matrix): return {'factor': float('nan')}",
+            "not finite.* in the weights, in the equation of .*mine.py:Mine, or",
+        ),
+    ],
+)
+def test_what_is_measured_is_numbers_by_name(own_methods, tmp_path, capsys, body, said):
+    (tmp_path / "mine.py").write_text(
+        "import dataclasses\nfrom loong_jax import merge\n@dataclasses.dataclass(frozen=True)\n"
+        "class Mine(merge.Method):\n    def equation(self, given, known):\n"
+        f"        return given.base * known['factor']\n    {body}\n"
+    )
+    stages = ["runs/start", "--experts", "runs/expert1"]
+    assert cli.main(["merge", "mine.py:Mine", "--base", *stages, "--output", "out"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(said, line)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from loong_jax import interrupts
 from loong_jax.errors import ConfigError
-from loong_jax.orchestrator import changes
+from loong_jax.orchestrator.changes import Assign, Issue
 from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.faults import RunStalled
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
@@ -221,9 +221,9 @@ def test_silence_stops_the_run_and_names_what_blocks():
 @pytest.mark.parametrize(
     ("decided", "said"),
     [
-        ([changes.Issue(64, 0)], "is not between one and the 5000 that may be open"),
-        ([changes.Issue(0, 0)], "Issue what `groups_per_step` still lacks"),
-        ([changes.Assign(0, 0)], "10000 times without an event"),
+        ([Issue(64, 0)], "is not between one and the 5000 that may be open"),
+        ([Issue(0, 0)], "Issue what `groups_per_step` still lacks"),
+        ([Assign(0, 0)], "10000 times without an event"),
     ],
 )
 def test_a_policy_that_never_ceases_to_decide_ends_the_run(decided, said):
@@ -237,14 +237,22 @@ def test_a_policy_that_never_ceases_to_decide_ends_the_run(decided, said):
         run.run()
 
 
-def test_what_is_no_action_ends_the_run():
+@pytest.mark.parametrize(
+    ("decided", "said"),
+    [
+        (["junk"], r"decided \['junk'\], which holds what is no action"),
+        (None, r"decided None, which is no list of actions.*\[\] where nothing"),
+        (Assign(0, 0), r"decided Assign\(.*, which is no list of actions"),
+    ],
+)
+def test_what_is_no_action_ends_the_run(decided, said):
     """A policy of a user's own that decides something else is asked no second time."""
 
     class Odd(DoraPolicy):
         def decide(self, view, now_s):
-            return ["junk"]
+            return decided
 
     world = FakeWorld(seed=0, outcome_of=outcomes)
     run = make_run(world, policy=Odd(groups_per_step=2, max_staleness=0))
-    with pytest.raises(ConfigError, match="decided 'junk', which is no action"):
+    with pytest.raises(ConfigError, match=said):
         run.run()

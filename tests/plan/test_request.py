@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from loong_jax import configs, options
+from loong_jax import configs, options, recipes
 from loong_jax.errors import ConfigError
 from loong_jax.models.dense import DenseConfig
 from loong_jax.models.hf import HfCheckpoint
@@ -157,6 +157,7 @@ def test_requests_that_are_refused(changes, said):
         ("--choices-per-row 100", "exceeds num_chosen"),
         ("--num-drafts 1", "num_drafts=1 in mode train: only decoding"),
         ("--mode decode --num-microbatches 2", "num_microbatches=2 in mode decode: only training"),
+        ("--remat layr", "Name some of .*router.*; or one of off, layer, all_but_dispatched alone"),
         ("--mode prefill --remat layer", "--remat layer in mode prefill"),
         ("--mode decode --acceptance 0.5", "without --num-drafts"),
     ],
@@ -244,6 +245,15 @@ def test_models_of_an_import_and_with_parts_are_read(tmp_path):
     assert request.find_model(str(path)) == model
 
 
+def test_the_model_of_a_run_is_read(tmp_path):
+    recipe = recipes.get_recipe("quickstart")()
+    configs.open_run(recipe, tmp_path)
+    assert request.find_model(str(tmp_path)) == recipe.model
+    (tmp_path / "config.json").write_text('{"_kind": "recipe", "model": null}')
+    with pytest.raises(ConfigError, match=r"config.json holds a recipe, and .* directory"):
+        request.find_model(str(tmp_path))
+
+
 def test_directories_of_weights_are_read(tmp_path):
     """A published one, one with no more than its config.json, and what an import makes of it."""
     model = request.find_model(str(PUBLISHED))
@@ -328,7 +338,8 @@ def test_a_directory_without_a_model_is_refused(tmp_path, name):
         ('{"vocab_size": 128', "is not JSON"),
         ("[1]", "of type list"),
         ('{"config": 3}', "of type int"),
-        ('{"vocab_size": 128}', "missing.*hidden_size"),
+        ('{"vocab_size": 128}', "model.json: mo_e_config.* missing.*hidden_size"),
+        ('{"num_layers": "two"}', "model.json: mo_e_config cannot be read"),
         ('{"_kind": "rl.optimizers.AdamW"}', "holds a rl.optimizers.AdamW"),
         ('{"yarn": "long"}', "yarn='long'"),
         ('{"yarn": {"factor": 2.0}}', "original_max_position"),

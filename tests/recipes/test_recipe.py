@@ -332,7 +332,8 @@ def test_a_run_goes_on_over_another_mesh(tmp_path):
 @pytest.mark.parametrize(
     ("mesh", "wanted"),
     [
-        (MeshSettings(expert=3), r"model.num_experts=.* mesh.expert=3 .* Use one of \["),
+        (MeshSettings(expert=3), r"mesh.expert=3 .* Use one of \[1, 2, 4\] for mesh.expert"),
+        (MeshSettings(fsdp=256), r"hidden_size=.* mesh.fsdp=256 .* Use one of \[1, .*, 128\]"),
         (MeshSettings(data=3), r"rows=.* cannot be cut into mesh.data=3"),
     ],
 )

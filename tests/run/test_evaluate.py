@@ -79,7 +79,7 @@ def test_a_run_is_posed_the_held_out_problems_of_its_recipe(tmp_path):
 def test_misuse_is_refused(imported, tmp_path):
     with pytest.raises(ConfigError, match=r"k=\(1, 8\) must lie in 1..4"):
         EvalOptions(run_dir=imported, k=(1, 8))
-    with pytest.raises(ConfigError, match="num_problems=0"):
+    with pytest.raises(ConfigError, match=r"num_problems=0 must be at least 1\. Raise it"):
         EvalOptions(run_dir=imported, num_problems=0)
     assert own_problems.recipe_of(imported) is None
     options = EvalOptions(run_dir=imported)

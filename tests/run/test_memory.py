@@ -112,6 +112,9 @@ def test_replicas_of_their_own_have_a_column_and_too_much_is_refused():
     assert "replica" in text
     assert "caches of replicas" in text
     assert "of 1.00 there" in text
+    console = Console(width=60, record=True)
+    console.print(memory.table("rl_stem", found, 1e6))
+    assert "…" not in console.export_text()
     with pytest.raises(ConfigError, match="less of it by --"):
         memory.refuse_too_much("rl_stem", found, 1e6)
     memory.refuse_too_much("rl_stem", found, 1e12)

@@ -3,8 +3,10 @@
 import dataclasses
 import inspect
 import json
+import operator
 import re
 from pathlib import Path
+from typing import get_args
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 
 from loong_jax import cli, configs, options, own, recipes
 from loong_jax.errors import ConfigError
+from loong_jax.orchestrator import baselines, changes
 from loong_jax.orchestrator.changes import Assign
 from loong_jax.orchestrator.dora import decide
 from loong_jax.problems.response import FORMS
@@ -181,10 +184,16 @@ Nothing = dataclasses.dataclass(Empty)
 def test_a_scheduler_of_your_own_is_one_module(recipe, tmp_path, monkeypatch, capsys):
     """As docs/how-to/add_scheduler.md has it: its class is named, and its fields are options."""
     page = (Path(__file__).parents[2] / "docs/how-to/add_scheduler.md").read_text()
-    code, look = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    code, plain, look = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     (command,) = re.findall(r"^loong train rl (.*)$", page.replace("\\\n", ""), re.MULTILINE)
     monkeypatch.chdir(tmp_path)
     Path("gentle.py").write_text(code)
+    ahead = code.replace(
+        "max_staleness: int = 2", "max_staleness: int = 7; max_ahead: float = 1.25"
+    )
+    Path("ahead.py").write_text(ahead)
+    settings = chosen(recipe, "--rl.scheduler ahead.py:GentlePolicy")[0].stages["rl"].scheduler
+    assert (settings.max_staleness, settings.max_ahead) == (2, 1.25)  # the recipe's and its own
     got, left = chosen(recipe, command.partition("--start-from runs/start ")[2])
     shown = train_help.settings_that_matter("rl", got, "")
     assert "--rl.scheduler gentle.py:GentlePolicy " in shown
@@ -213,6 +222,36 @@ def test_a_scheduler_of_your_own_is_one_module(recipe, tmp_path, monkeypatch, ca
     exec(look, {})
     dora, gentle = capsys.readouterr().out.splitlines()
     assert (dora.split(":")[0], gentle.split(":")[0]) == ("DoraPolicy", "GentlePolicy")
+    given, found = {}, {}
+    exec(look, given)
+    exec(plain, found)
+    policies = (found["PlainPolicy"], baselines.SynchronousPolicy)
+    rest = given["layout"], given["trace"], given["CostModel"]()
+    ran = [given["simulate"](p(groups_per_step=8), *rest, num_steps=3) for p in policies]
+    assert ran[0].step_s == ran[1].step_s
+
+
+def test_the_page_of_schedulers_has_every_action_and_fields_that_there_are():
+    page = (Path(__file__).parents[2] / "docs/how-to/add_scheduler.md").read_text()
+    rows = re.findall(r"^\| `(.*?)` \|", page, re.MULTILINE)
+    shown = dict(re.findall(r"([A-Z]\w+)\(([^)]*)\)", " ".join(rows)))
+    actions = {
+        kind.__name__: ", ".join(
+            f"{field}={json.dumps(kind._field_defaults[field])}".replace("false", "False")
+            if field in kind._field_defaults
+            else field
+            for field in kind._fields
+        )
+        for kind in get_args(changes.Action)
+    }
+    assert shown == actions
+    ledger = ledger_of(replicas=(None,))
+    view = page.partition("| of the view |")[2].partition("\n\n")[0]
+    first = " ".join(re.findall(r"^\| (.*?) \|", view, re.MULTILINE)[1:])
+    names = [re.sub(r"^\.", "tickets.", name) for name in re.findall(r"`(\.?[a-z_][\w.]*)", first)]
+    assert len(names) > 12
+    for name in names:
+        operator.attrgetter(name)(ledger)
 
 
 def test_a_scheduler_of_your_own_of_an_older_run_is_read():
@@ -277,7 +316,7 @@ def test_one_without_settings_and_one_that_is_no_scheduler(recipe, tmp_path):
     words = ["--rl.scheduler.groups-per-step", "5"]
     scheduler = options.parse_train("rl", "", got, words).config.stages["rl"].scheduler
     assert (scheduler.part.groups_per_step, scheduler.max_staleness) == (5, 0)
-    with pytest.raises(ConfigError, match=r"lacks groups_per_step, .*add_scheduler\.md lists"):
+    with pytest.raises(ConfigError, match=r"lacks groups_per_step, .*add_scheduler\.md says"):
         chosen(recipe, f"--rl.scheduler {tmp_path}/own.py:Nothing")
 
 

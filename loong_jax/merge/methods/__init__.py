@@ -40,5 +40,8 @@ FusionMethod = (
     | OwnPart
 )
 OWN_METHOD = Contract(
-    FusionMethod, ("equation", "fuse", "settings"), "docs/how-to/add_merge_method.md"
+    FusionMethod,
+    ("equation", "fuse", "settings"),
+    "docs/how-to/add_merge_method.md",
+    "Derive its class from loong_jax.merge.Method",
 )

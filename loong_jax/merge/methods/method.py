@@ -73,7 +73,8 @@ class Method:
         super().__init_subclass__(**kwargs)
         if cls.weights_are not in (known := ("any", "shares", "none")):
             raise ConfigError(
-                f"weights_are={cls.weights_are!r} is unknown. Choose one of {', '.join(known)}."
+                f"{cls.__name__}.weights_are={cls.weights_are!r} is unknown. Choose one of "
+                f"{', '.join(known)}."
             )
 
     def __post_init__(self):

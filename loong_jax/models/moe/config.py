@@ -147,7 +147,8 @@ class MoEConfig:
             )
         if isinstance(self.remat, tuple) and not set(self.remat) <= set(KEPT):
             raise ConfigError(
-                f"remat={self.remat} names what no layer makes. Name some of {', '.join(KEPT)}."
+                f"remat={self.remat} names what no layer makes. Name some of {', '.join(KEPT)}; or "
+                f"one of {', '.join(words)} alone."
             )
         if self.expert_gemm not in get_args(ExpertGemm):
             raise ConfigError(

@@ -120,7 +120,9 @@ def simulate(
 ) -> Report:
     """Runs `warm_up` + `num_steps` steps on a virtual clock and reports on the latter."""
     if num_steps < 1 or warm_up < 1:
-        raise ConfigError(f"num_steps={num_steps} and warm_up={warm_up} must be at least 1.")
+        raise ConfigError(
+            f"num_steps={num_steps} and warm_up={warm_up} must be at least 1. Raise them."
+        )
     world = SimulatedWorld(layout=layout, trace=trace, cost=cost, reuses_cache=reuses_cache)
     run = orchestrator_for(world, policy, warm_up + num_steps)
     run.run()

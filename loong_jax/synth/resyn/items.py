@@ -24,7 +24,7 @@ class ResynSettings:
     calibration: CalibrationRule = CalibrationRule()
     min_graded_share: float = 0.8  # of the attempts of each level
     domain: Domain = "logic"  # of the packages
-    licence: str = "Apache-2.0"  # of the packages
+    licence: str = "Apache-2.0"  # that they name
     # keywords that name an evaluation set's task
     keeps_overlapping: Annotated[bool, tyro.conf.arg(aliases=["--keep-overlapping"])] = False
 
