@@ -67,6 +67,16 @@ def test_messages_name_pages_that_exist():
     assert {page for page in pages if not (ROOT / page).exists()} == set()
 
 
+def test_figures_to_watch_are_keys_of_metrics():
+    table = (DOCS / "how-to/debugging.md").read_text().split("| figure |")[1].split("\n\n")[0]
+    figures = re.findall(r"^\| `([^`]+)`", table, re.M)
+    made = ("report/metrics_log", "rollout/records", "rl/trainer", "rl/objectives/loss",
+            "rl/policy_model")  # fmt: skip
+    code = "".join((ROOT / f"loong_jax/{name}.py").read_text() for name in made)
+    assert len(figures) > 5
+    assert {name for name in figures if f'"{name}"' not in code} == set()
+
+
 def test_every_printed_command_is_one():
     seconds = {
         "train": recipes.RECIPES, "verify": {*VERIFIERS, "admission"}, "merge": merge.METHODS,
