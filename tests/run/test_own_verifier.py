@@ -44,6 +44,8 @@ def test_it_is_admitted_by_the_cases_of_its_class(place, capsys):
     for name, old, new, said in (
         ("bare", "cases", "others", "its class has no cases"),
         ("odd", '"question": "As JSON?"', '"asked": ""', "Give question and answer"),
+        ("typed", '"gold": "417"', '"gold": 417', "all others are strings"),
+        ("letters", '"gold": "417"', '"gold": "417", "perturbed": "418"', "is a list of strings"),
         ("lax", "if same else", "if True else", "constant"),
         ("open", "def close", "def end", "lacks close"),
     ):
