@@ -1,6 +1,8 @@
 """Errors that a caller can answer. Each message names the value, the rule and the remedy."""
 
+import re
 import traceback
+from typing import Any
 
 
 class LoongError(Exception):
@@ -39,6 +41,12 @@ def refuse_no_share(settings: object, *names: str) -> None:
     for name in names:
         if not 0 < (value := getattr(settings, name)) <= 1:
             raise ConfigError(f"{name}={value} is not in (0, 1]. Choose one there.")
+
+
+def shown(value: Any, limit: int = 80) -> str:
+    """A value in a message: one line, cut with an ellipsis, without addresses of objects."""
+    text = " ".join(re.sub(r" at 0x[0-9a-f]+", "", repr(value)).split())
+    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def raised(error: Exception, file: str) -> str:

@@ -78,6 +78,11 @@ def place_of(cls: type) -> str:
     return cls.__name__ if file is None else f"{file}:{cls.__name__}"
 
 
+def name_of(part: Any) -> str:
+    """FILE.py:CLASS of a part of your own; the name of the class of another."""
+    return part.kind if isinstance(part, OwnPart) else place_of(type(part))
+
+
 def _file_of(cls: type) -> str | None:
     """The file at whose top a class stands; None of one of a notebook."""
     module = cls.__module__
@@ -91,7 +96,10 @@ def _within(name: str, function: Callable[..., Any], *arguments: Any, **settings
         raise
     except Exception as error:
         file = str(Path(name.rpartition(":")[0] or name).resolve())
-        raise ConfigError(f"{name}{raised(error, file)}. Correct it there.") from error
+        remedy = "Correct it there."
+        if type(error).__module__ == "jax.errors":
+            remedy = "JAX traces it and knows no values yet: use jnp.where for `if`, jnp for NumPy."
+        raise ConfigError(f"{name}{raised(error, file)}. {remedy}") from error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

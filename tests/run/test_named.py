@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -145,6 +146,25 @@ def test_what_is_wrong_in_a_file_of_your_own_is_one_line(recipe, tmp_path, funct
     (tmp_path / "own.py").write_text(OWN_PARTS)
     with pytest.raises(ConfigError, match=said):
         chosen(recipe, f"--rl.objective {tmp_path}/own.py:{function}")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            "if (ratio > 3).any(): raise ValueError",
+            r"line \d+, raised Tracer.*use jnp\.where for `if`",
+        ),
+        ("return ratio", r"own\.py:NoClip: `gain` gave .* of shape \(4,\)\. Return two arrays"),
+        ("return ratio, ratio[:2]", "Return two arrays of that shape"),
+    ],
+)
+def test_a_gain_that_jax_cannot_trace_or_that_is_none_says_so(tmp_path, body, said):
+    gain = "return ratio * advantage, jnp.zeros(ratio.shape, bool)"
+    (tmp_path / "own.py").write_text(OWN_PARTS.replace(gain, body))
+    clip = own.OwnPart(kind=f"{tmp_path}/own.py:NoClip", settings={})
+    with pytest.raises(ConfigError, match=said):
+        jax.jit(lambda ratio: clipped_gain(ratio, ratio, clip)[0])(jnp.ones(4))
 
 
 def test_a_file_that_cannot_be_read_says_where(recipe, tmp_path):
