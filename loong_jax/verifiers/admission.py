@@ -242,10 +242,8 @@ class _Trial:
             self.fail("cost", case, answer, f"{cost_s:.1f} s, above {max_cost_s:.3g} s")
         if not isinstance(judged, Verdict):
             place = own.place_of(type(self.verifier))
-            text = f"verify gave {judged!r:.100}, which is no Verdict"
-            if isinstance(judged, Exception):
-                text = raised.verdict_on(judged, place).evidence
-            self.fail(check, case, answer, text)
+            read = raised.verdict_on if isinstance(judged, Exception) else raised.as_verdict
+            self.fail(check, case, answer, read(judged, place).evidence)
             return None
         return judged
 

@@ -77,6 +77,7 @@ def verify_file(verifier: Verifier, source: Path, destination: Path) -> dict[str
                 watch.seen([judged] if isinstance(judged, Verdict) else [])
                 out.write(json.dumps(_named(record) | as_record(judged)) + "\n")
         os.replace(partial, target)
+        watch.ended()
     except OSError as error:
         raise VerifierError(
             f"{error.filename}: {error.strerror}. Name files that can be read and written."
@@ -134,9 +135,9 @@ def _judge(verifier: Any, line: bytes) -> tuple[Any, Verdict | Score]:
     try:
         read = getattr(verifier, "verify_record", None)
         found = read(record) if read else _verify_problem(verifier, record)
-        if not isinstance(found, Verdict | Score):
-            raise TypeError(f"it gave {found!r:.80}, which is no Verdict")
-        return record, found
+        if isinstance(found, Score):
+            return record, found
+        return record, raised.as_verdict(found, own.place_of(type(verifier)))
     except Exception as error:
         return record, raised.verdict_on(error, own.place_of(type(verifier)))
 
