@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple, get_args
 
 import tyro
 
-from loong_jax.errors import ConfigError, LoongError, raised
+from loong_jax.errors import ConfigError, LoongError, raised, shown
 
 
 def own_function(name: str) -> Callable[..., Any]:
@@ -46,10 +46,10 @@ def own_function(name: str) -> Callable[..., Any]:
         try:
             inspect.signature(found).bind(*arguments)
         except TypeError as error:
-            takes = "one argument, the stage" if arguments else "no arguments"
-            raise ConfigError(
-                f"{name} cannot be called: {error}. Write {function} so that it takes {takes}."
-            ) from None
+            remedy = f"Write {function} so that it takes one argument, the stage."
+            if not arguments:
+                remedy = "Name a class of the file, or a function that takes no arguments."
+            raise ConfigError(f"{name} cannot be called: {error}. {remedy}") from None
         return _within(name, found, *arguments)
 
     return called
@@ -57,8 +57,8 @@ def own_function(name: str) -> Callable[..., Any]:
 
 def absolute(name: str) -> str:
     """FILE.py:CLASS with the whole path, by which a run finds it again from anywhere."""
-    file, _, kind = name.rpartition(":")
-    return f"{Path(file).resolve()}:{kind}"
+    file, colon, kind = name.rpartition(":")
+    return f"{Path(file).resolve()}:{kind}" if colon else name
 
 
 def built(name: str, **settings: Any) -> Any:
@@ -155,9 +155,10 @@ def as_own(part: Any, what: str, contract: Contract) -> Any:
         return part
     refuse_lacking(part, what, contract)
     module = cls.__module__
-    if not dataclasses.is_dataclass(part) or module.startswith("loong_jax."):
+    is_frozen = dataclasses.is_dataclass(part) and cls.__dataclass_params__.frozen
+    if not is_frozen or module.startswith("loong_jax."):
         raise ConfigError(
-            f"{what}={part!r:.80} is neither a frozen dataclass of your own nor one of "
+            f"{what}={shown(part)} is neither a frozen dataclass of your own nor one of "
             f"{', '.join(kind.__name__ for kind in ours if kind is not OwnPart)}. Write "
             f"@dataclasses.dataclass(frozen=True) above its class ({contract.page}), or choose one "
             "of these."
@@ -166,7 +167,7 @@ def as_own(part: Any, what: str, contract: Contract) -> Any:
         return part
     if "." in cls.__qualname__:
         raise ConfigError(
-            f"{what}={part!r:.80}: its class is defined inside {cls.__qualname__.split('.')[0]}, "
+            f"{what}={shown(part)}: its class is defined inside {cls.__qualname__.split('.')[0]}, "
             "where a resumed run cannot find it. Move the class to the top level of its file."
         )
     settings = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
@@ -177,8 +178,8 @@ def refuse_lacking(part: Any, what: str, contract: Contract) -> None:
     """ConfigError where it has not what the contract says."""
     if missing := [name for name in contract.needs if not hasattr(part, name)]:
         raise ConfigError(
-            f"{what}={part!r:.80} lacks {', '.join(missing)}. Add what is missing; {contract.page} "
-            "lists all that it needs."
+            f"{what}: its class {type(part).__name__} lacks {', '.join(missing)}. Write there what "
+            f"is missing; {contract.page} lists all that it needs."
         )
 
 

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     name, *rest = arguments
     if name == "admission":
         return admit(rest)
-    table = {name: name} if ".py:" in name else {}
+    table = {name: name} if verifiers.own_table([name] if ".py" in name else []) else {}
     if name not in (verifiers.VERIFIERS | table):
         raise ConfigError(
             f"{name!r} judges no files. Choose one of: {', '.join(verifiers.VERIFIERS)}; or one of "
@@ -94,7 +94,7 @@ def admit(names: Sequence[str]) -> int:
 
     One that cannot be built here, for want of an endpoint or a sandbox, is not admitted either.
     """
-    table = verifiers.own_table([name for name in names if ".py:" in name])
+    table = verifiers.own_table([name for name in names if ".py" in name])
     unknown = {name for name in names if name not in (*verifiers.VERIFIERS, *table.values())}
     if unknown:
         raise VerifierError(

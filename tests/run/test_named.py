@@ -111,6 +111,14 @@ def other_ratio(stage):
 def raising(stage):
     return stage.objectiv
 
+def thawed(stage):
+    return dataclasses.replace(stage.objective, signal=Thawed())
+
+@dataclasses.dataclass
+class Thawed(Bare):
+    def advantages(self, rewards):
+        return rewards
+
 def taking_nothing():
     return None
 """
@@ -138,6 +146,7 @@ def test_a_signal_and_a_clip_of_your_own_compute_and_are_read_again(recipe, tmp_
     [
         ("bare", "lacks advantages"),
         ("other_ratio", "Choose one of TokenRatio"),
+        ("thawed", r"is neither a frozen dataclass.*Write @dataclasses.dataclass\(frozen=True\)"),
         ("raising", r"own.py:raising, line 30, raised AttributeError: .*objectiv"),
         ("taking_nothing", "it takes one argument, the stage"),
     ],
@@ -177,8 +186,10 @@ def test_one_of_your_own(recipe, tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     got, _ = chosen(recipe, f"--rl.objective {tmp_path}/own.py:mine")
     assert got.stages["rl"].objective.reduction == TokenMean()
-    with pytest.raises(ConfigError, match="Return one of Objective"):
+    with pytest.raises(ConfigError, match=r"returned None\. Name a function .* one of Obj"):
         chosen(recipe, f"--rl.objective {tmp_path}/own.py:nothing")
+    with pytest.raises(ConfigError, match=r"own\.py:TokenMean is a class\. Name a function"):
+        chosen(recipe, f"--rl.objective {tmp_path}/own.py:TokenMean")
     with pytest.raises(ConfigError, match="has no function and no class 'other'"):
         chosen(recipe, f"--rl.objective {tmp_path}/own.py:other")
 

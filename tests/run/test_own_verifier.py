@@ -47,11 +47,20 @@ def test_it_is_admitted_by_the_cases_of_its_class(place, capsys):
         ("typed", '"gold": "417"', '"gold": 417', "all others are strings"),
         ("letters", '"gold": "417"', '"gold": "417", "perturbed": "418"', "is a list of strings"),
         ("lax", "if same else", "if True else", "constant"),
-        ("open", "def close", "def end", "lacks close"),
+        ("open", "def close", "def end", "open.py:JsonVerifier: its class JsonVerifier lacks cl"),
+        ("none", "return verdict.wrong", "verdict.wrong", "more. Mend it before it rewards;"),
     ):
         (place / f"{name}.py").write_text(text.replace(old, new))
         assert cli.main(["verify", "admission", f"{name}.py:JsonVerifier"]) == 1
         assert said in "".join(capsys.readouterr())
+    (place / "open.py").write_text("def value(text): ...")
+    for words, said in (
+        (["admission", "open.py"], "verifier='open.py' is not of the form FILE.py:CLASS."),
+        (["open.py", "--input", "open.py"], "verifier='open.py' is not of the form"),
+        (["admission", "open.py:value"], "Name a class of the file, or a function that takes no"),
+    ):
+        assert cli.main(["verify", *words]) == 1
+        assert said in capsys.readouterr().err
 
 
 def test_records_are_judged(place):
@@ -78,8 +87,10 @@ def test_lines_name_it_by_the_end_of_its_path_where_the_command_does_too(place):
         ):
             problem_files.read(file, () if name == NAME else [f"{place}/{NAME}"])
     assert problem_files.from_record({**line, "verifier": NAME}) is None
-    with pytest.raises(ConfigError, match="two verifiers are named"):
+    with pytest.raises(ConfigError, match=r"two verifiers are named \S+: \S+ and \S+other/"):
         problems(place, verifiers=(NAME, f"other/{NAME}"))
+    with pytest.raises(ConfigError, match=r"^verifier='roman\.py' is not .*Name the class too\.$"):
+        problems(place, verifiers=("roman.py",))
 
 
 def test_a_worker_builds_what_its_config_names_and_nothing_that_a_problem_does(place):
