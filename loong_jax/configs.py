@@ -27,7 +27,7 @@ import numpy as np
 
 from loong_jax import config_kinds, config_older, remote
 from loong_jax.config_kinds import KIND
-from loong_jax.errors import CheckpointError, ConfigError
+from loong_jax.errors import CheckpointError, ConfigError, shown
 from loong_jax.remote import AnyPath
 
 Json: TypeAlias = dict[str, Any] | list[Any] | str | int | float | bool | None
@@ -124,6 +124,9 @@ def to_json(config: Any, key: str = "config") -> Json:
     dtype = as_dtype(config)
     if dtype is not None:
         return {KIND: "dtype", "value": dtype.name}
+    if isinstance(config, type):
+        name = config.__name__
+        raise ConfigError(f"{key} is the class {name}, not an object of it. Write {name}().")
     raise ConfigError(
         f"{key} is {_show(config)}, a {type(config).__name__}, which config.json cannot hold. Use "
         "numbers, strings, booleans, tuples, mappings, paths, dtypes or frozen dataclasses."
@@ -381,5 +384,4 @@ def _is_boolean(value: Json) -> bool:
 
 
 def _show(value: Any) -> str:
-    text = value if value == _ABSENT else repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    return _ABSENT if value == _ABSENT else shown(value)

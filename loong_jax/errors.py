@@ -1,6 +1,8 @@
 """Errors that a caller can answer. Each message names the value, the rule and the remedy."""
 
+import re
 import traceback
+from typing import Any
 
 
 class LoongError(Exception):
@@ -46,6 +48,12 @@ def line_in(file: str, error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == file]
     return f", line {lines[-1]}" if lines else ""
+
+
+def shown(value: Any, limit: int = 80) -> str:
+    """A value in a message: one line, cut with an ellipsis, without addresses of objects."""
+    text = " ".join(re.sub(r" at 0x[0-9a-f]+", "", repr(value)).split())
+    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def raised(error: Exception, file: str) -> str:

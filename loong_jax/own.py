@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple, get_args
 
 import tyro
 
-from loong_jax.errors import ConfigError, LoongError, line_in, raised
+from loong_jax.errors import ConfigError, LoongError, line_in, raised, shown
 
 
 def own_function(name: str) -> Callable[..., Any]:
@@ -51,10 +51,10 @@ def own_function(name: str) -> Callable[..., Any]:
         try:
             inspect.signature(found).bind(*arguments)
         except TypeError as error:
-            takes = "one argument, the stage" if arguments else "no arguments"
-            raise ConfigError(
-                f"{name} cannot be called: {error}. Write {function} so that it takes {takes}."
-            ) from None
+            remedy = f"Write {function} so that it takes one argument, the stage."
+            if not arguments:
+                remedy = "Name a class of the file, or a function that takes no arguments."
+            raise ConfigError(f"{name} cannot be called: {error}. {remedy}") from None
         return _within(name, found, *arguments)
 
     return called
@@ -62,8 +62,8 @@ def own_function(name: str) -> Callable[..., Any]:
 
 def absolute(name: str) -> str:
     """FILE.py:CLASS with the whole path, by which a run finds it again from anywhere."""
-    file, _, kind = name.rpartition(":")
-    return f"{Path(file).resolve()}:{kind}"
+    file, colon, kind = name.rpartition(":")
+    return f"{Path(file).resolve()}:{kind}" if colon else name
 
 
 def built(name: str, **settings: Any) -> Any:
@@ -83,6 +83,11 @@ def place_of(cls: type) -> str:
     return cls.__name__ if file is None else f"{file}:{cls.__name__}"
 
 
+def name_of(part: Any) -> str:
+    """FILE.py:CLASS of a part of your own; the name of the class of another."""
+    return part.kind if isinstance(part, OwnPart) else place_of(type(part))
+
+
 def _file_of(cls: type) -> str | None:
     """The file at whose top a class stands; None of one of a notebook."""
     module = cls.__module__
@@ -96,11 +101,10 @@ def _within(name: str, function: Callable[..., Any], *arguments: Any, **settings
         raise
     except Exception as error:
         file = str(Path(name.rpartition(":")[0] or name).resolve())
-        is_traced = type(error).__module__ == "jax.errors" and not isinstance(error, RuntimeError)
-        remedy = "Its arrays are traced by JAX: jnp.where for `if`, jnp for np" if is_traced else ""
-        raise ConfigError(
-            f"{name}{raised(error, file)}. {remedy or 'Correct it there'}."
-        ) from error
+        remedy = "Correct it there."
+        if type(error).__module__ == "jax.errors" and not isinstance(error, RuntimeError):
+            remedy = "JAX traces it and knows no values yet: use jnp.where for `if`, jnp for np."
+        raise ConfigError(f"{name}{raised(error, file)}. {remedy}") from error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -160,7 +164,7 @@ def as_own(part: Any, what: str, contract: Contract) -> Any:
     is_frozen = dataclasses.is_dataclass(part) and getattr(part, "__dataclass_params__").frozen  # noqa: B009
     if not is_frozen or module.startswith("loong_jax."):
         raise ConfigError(
-            f"{what}={part!r:.80} is neither a frozen dataclass of your own nor one of "
+            f"{what}={shown(part)} is neither a frozen dataclass of your own nor one of "
             f"{', '.join(kind.__name__ for kind in ours if kind is not OwnPart)}. Write "
             f"@dataclasses.dataclass(frozen=True) above its class ({contract.page}), or choose one "
             "of these."
@@ -169,7 +173,7 @@ def as_own(part: Any, what: str, contract: Contract) -> Any:
         return part
     if "." in cls.__qualname__:
         raise ConfigError(
-            f"{what}={part!r:.80}: its class is defined inside {cls.__qualname__.split('.')[0]}, "
+            f"{what}={shown(part)}: its class is defined inside {cls.__qualname__.split('.')[0]}, "
             "where a resumed run cannot find it. Move the class to the top level of its file."
         )
     settings = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
@@ -180,8 +184,8 @@ def refuse_lacking(part: Any, what: str, contract: Contract) -> None:
     """ConfigError where it has not what the contract says."""
     if missing := [name for name in contract.needs if not hasattr(part, name)]:
         raise ConfigError(
-            f"{what}={part!r:.80} lacks {', '.join(missing)}. {contract.remedy}; {contract.page} "
-            "says what it needs."
+            f"{what}: its class {type(part).__name__} lacks {', '.join(missing)}. "
+            f"{contract.remedy}; {contract.page} says what it needs."
         )
 
 

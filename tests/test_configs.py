@@ -75,6 +75,8 @@ def test_plain_values_round_trip(value):
 def test_what_json_cannot_hold_is_refused_by_key(value):
     with pytest.raises(ConfigError, match=r"config\.inners\.0\.note"):
         to_json(Outer(inners=(Inner(note=value),)))
+    with pytest.raises(ConfigError, match=r"outer\.note is the class Inner, .*Write Inner\(\)\.$"):
+        to_json(Outer(note=Inner), "outer")
 
 
 @pytest.mark.parametrize(

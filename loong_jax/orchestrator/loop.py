@@ -306,8 +306,8 @@ class Orchestrator:
                 pass
             case rl_events.WorkerFailed():
                 raise WorkerLost(
-                    f"{event.where} failed: {event.error}. The last checkpoint is intact; the "
-                    "same command goes on from there."
+                    f"{event.where} failed: {event.error.rstrip('.')}. The last checkpoint is "
+                    "intact; once the cause is mended, the same command goes on from there."
                 )
             case _:
                 raise AssertionError(f"unknown event {event!r}")
@@ -406,7 +406,8 @@ class Orchestrator:
         if not isinstance(self.replicas, MendsReplicas) or losses > budget.replica_losses:
             raise WorkerLost(
                 f"replica {replica} failed {losses} times in a row, and replica_losses allows "
-                f"{budget.replica_losses}; last: {error}. The same command goes on from here."
+                f"{budget.replica_losses}; last: {error.rstrip('.')}. Once that is mended, "
+                "the same command goes on from here."
             )
         self.commit(changes.ReplicaLost(replica, losses))
         pause_s = budget.pause_s(losses)

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from loong_jax.errors import LoongError
 from loong_jax.models.parameters import Weights
 from loong_jax.problems.response import FORMS, ResponseForm
 from loong_jax.rl import batching, checkpoint, events, objectives, routing_replay, trainer
@@ -154,8 +155,9 @@ class LocalTrainer:
             try:
                 event = carry_out()
             except Exception as error:  # whatever it is, the orchestrator must hear of it
-                self._failure = f"{name} failed: {type(error).__name__}: {error}"
-                event = events.WorkerFailed(f"trainer/{name}", f"{type(error).__name__}: {error}")
+                kind = "" if isinstance(error, LoongError) else f"{type(error).__name__}: "
+                self._failure = f"{name} failed: {kind}{error}"
+                event = events.WorkerFailed(f"trainer/{name}", f"{kind}{error}")
             emit(event)
 
     def _hold(self, versions: set[int], holder: str) -> list[tuple[int, str]]:

@@ -11,12 +11,12 @@ import dataclasses
 import hashlib
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from loong_jax.errors import ConfigError
-from loong_jax.own import OwnPart
+from loong_jax.errors import ConfigError, shown
+from loong_jax.own import OwnPart, name_of
 from loong_jax.rollout.records import Group, Rollout
 
 
@@ -228,11 +228,16 @@ def group_advantages(rewards: Sequence[float | None], estimator: AdvantageEstima
         return advantage
     is_valid = np.array([reward is not None for reward in rewards])
     valid = np.array([reward for reward in rewards if reward is not None], np.float64)
-    found = np.asarray(estimator.advantages(valid))
+    given: Any = estimator.advantages(valid)
+    try:
+        found = np.asarray(given, np.float64)
+    except (TypeError, ValueError):  # no numbers
+        found = np.empty(0)
     if found.shape != valid.shape or not np.all(np.isfinite(found)):
         raise ConfigError(
-            f"{estimator} gave {found!r:.80} for the rewards {valid.tolist()!r:.80}. `advantages` "
-            "returns one finite number for each."
+            f"{name_of(estimator)}: `advantages` gave {shown(given)}, {found.size} numbers of "
+            f"shape {found.shape}, for {len(valid)} rewards. Return one finite number for each, in "
+            f"the shape {valid.shape}."
         )
     advantage[is_valid] = found
     return advantage

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
 from loong_jax import own, verifiers
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, shown
 from loong_jax.merge import METHODS, search
 from loong_jax.merge.methods import OWN_METHOD, FusionMethod
 from loong_jax.recipes import SCHEDULERS, FusionStage, Recipe, RlStage
@@ -75,12 +75,16 @@ def _part(field: str, option: str, name: str, stage: Any) -> Any:
         if field in _CLASSES and isinstance(found, type):
             known = _shared(stage.scheduler, found) if field == "scheduler" else {}
             return own.named(name, _CLASSES[field], known)
-        part = found(stage)
+        part = found if isinstance(found, type) else found(stage)
         if field in _CLASSES:
             return own.as_own(part, name, _CLASSES[field])
         if not isinstance(part, _KINDS[field]):
             kinds = ", ".join(kind.__name__ for kind in _KINDS[field])
-            raise ConfigError(f"{option}={name} returned {part!r:.80}. Return one of {kinds}.")
+            said = "is a class" if part is found else f"returned {shown(part)}"
+            raise ConfigError(
+                f"{option}={name} {said}. Name a function that takes the stage and returns one of "
+                f"{kinds}."
+            )
         return part
     _refuse_unknown(option, name, NAMES[field])
     if field == "objective":

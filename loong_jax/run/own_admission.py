@@ -101,9 +101,7 @@ def refuse_wrong_answers(settings: FileProblems, answers: Sequence[Posed], judge
             f"{first} ({count} of {len(own)} answers that are to be right)."
             for first, count in found[: own_problems.MAX_NAMED]
         ]
-        raise VerifierError(
-            "\n".join([*lines, "Correct it there; no answer makes `verify` raise."])
-        )
+        raise VerifierError("\n".join([*lines, raised.REMEDY]))
     bad = [
         (
             one,

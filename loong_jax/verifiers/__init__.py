@@ -71,9 +71,13 @@ def own_table(names: Sequence[str]) -> dict[str, str]:
     for name in names:
         file, _, kind = name.rpartition(":")
         short = f"{Path(file).name}:{kind}"
-        if not file.endswith(".py") or table.setdefault(short, name) != name:
+        if not file.endswith(".py"):
             raise ConfigError(
-                f"verifier={name!r} is not of the form FILE.py:CLASS, or two verifiers are named "
-                f"{short!r}. Write FILE.py:CLASS, and give every verifier another name."
+                f"verifier={name!r} is not of the form FILE.py:CLASS. Name the class too."
+            )
+        if table.setdefault(short, name) != name:
+            raise ConfigError(
+                f"two verifiers are named {short!r}: {table[short]} and {name}. Give every file or "
+                "class another name."
             )
     return table

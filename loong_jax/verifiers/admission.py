@@ -25,6 +25,7 @@ from loong_jax.problems.verdict import Verdict
 from loong_jax.verifiers import attacks, raised
 from loong_jax.verifiers.environment import EnvironmentVerifier
 
+REMEDY = "Mend it before it rewards; docs/reference/verifiers.md explains the checks."
 MAX_COST_S = 5.0  # of one verdict, on a machine that is not overloaded
 MAX_CONSTANT_SHARE = 0.5  # of the cases that one and the same answer may be right for
 MAX_OTHERS_SHARE = 0.25  # of perturbed answers that may be right where answers are not unique
@@ -87,7 +88,7 @@ class Report:
             first, count = self.failures[0], len(self.failures)
             raise VerifierError(
                 f"{self.name} is not admitted: {count} checks failed, the first of them {first}. "
-                "Mend it before it rewards; docs/reference/verifiers.md explains the checks."
+                f"{REMEDY}"
             )
         return self
 
@@ -242,10 +243,8 @@ class _Trial:
             self.fail("cost", case, answer, f"{cost_s:.1f} s, above {max_cost_s:.3g} s")
         if not isinstance(judged, Verdict):
             place = own.place_of(type(self.verifier))
-            text = f"verify gave {judged!r:.100}, which is no Verdict"
-            if isinstance(judged, Exception):
-                text = raised.verdict_on(judged, place).evidence
-            self.fail(check, case, answer, text)
+            read = raised.verdict_on if isinstance(judged, Exception) else raised.as_verdict
+            self.fail(check, case, answer, read(judged, place).evidence)
             return None
         return judged
 
@@ -313,3 +312,6 @@ def rows(report: Report) -> Iterator[str]:
         f"{report.seconds:.1f} s, the longest {report.max_cost_s:.2f} s"
     )
     yield from (f"  {failure}" for failure in report.failures[:10])
+    if report.failures:
+        more = f"{len(report.failures) - 10} more. " if len(report.failures) > 10 else ""
+        yield f"  {more}{REMEDY}"

@@ -47,20 +47,24 @@ def cases_of(name: str) -> Sequence[Case]:
     return [_case(name, number, row) for number, row in enumerate(_table()[name])]
 
 
-_KEYS = {"question", "gold", "answer", "perturbed", "render", "arguments"}
+_KEYS: dict[str, Any] = {
+    "question": str, "gold": str | None, "answer": str, "perturbed": list | tuple, "render": str,
+    "arguments": Mapping,
+}  # fmt: skip
 
 
 def of_own(name: str, verifier: Any) -> Sequence[Case]:
     """Cases of a verifier of your own: `cases` of its class, rows with the keys of the file here.
 
-    VerifierError where there are none, or where a row has other keys.
+    VerifierError where there are none, or where a row has other keys or values of other types.
     """
     rows = getattr(verifier, "cases", ())
     for row in rows:
-        if not {"question", "answer"} <= set(row) <= _KEYS or row.get("render", "") not in _RENDER:
+        if not _is_case(row):
             raise VerifierError(
                 f"a case of verifier {name!r} is {row!r:.200}. Give question and answer, and of "
-                f"{sorted(_KEYS)} what else it has; render is one of {sorted(_RENDER)}."
+                f"{sorted(_KEYS)} what else it has: perturbed is a list of strings, arguments a "
+                f"dict, render one of {sorted(_RENDER)}, and all others are strings."
             )
     if not rows:
         raise VerifierError(
@@ -68,6 +72,16 @@ def of_own(name: str, verifier: Any) -> Sequence[Case]:
             '`cases = [{"question": ..., "gold": ..., "answer": ...}]`.'
         )
     return [_case(name, number, row) for number, row in enumerate(rows)]
+
+
+def _is_case(row: Any) -> bool:
+    return (
+        isinstance(row, Mapping)
+        and {"question", "answer"} <= row.keys() <= _KEYS.keys()
+        and all(isinstance(value, _KEYS[key]) for key, value in row.items())
+        and all(isinstance(answer, str) for answer in row.get("perturbed", ()))
+        and row.get("render", "") in _RENDER
+    )
 
 
 def _case(name: str, number: int, row: dict[str, Any]) -> Case:

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     name, *rest = arguments
     if name == "admission":
         return admit(rest)
-    table = {name: name} if ".py:" in name else {}
+    table = {name: name} if verifiers.own_table([name] if ".py" in name else []) else {}
     if name not in (verifiers.VERIFIERS | table):
         raise ConfigError(
             f"{name!r} judges no files. Choose one of: {', '.join(verifiers.VERIFIERS)}; or one of "
@@ -77,6 +77,7 @@ def verify_file(verifier: Verifier, source: Path, destination: Path) -> dict[str
                 watch.seen([judged] if isinstance(judged, Verdict) else [])
                 out.write(json.dumps(_named(record) | as_record(judged)) + "\n")
         os.replace(partial, target)
+        watch.ended()
     except OSError as error:
         raise VerifierError(
             f"{error.filename}: {error.strerror}. Name files that can be read and written."
@@ -93,7 +94,7 @@ def admit(names: Sequence[str]) -> int:
 
     One that cannot be built here, for want of an endpoint or a sandbox, is not admitted either.
     """
-    table = verifiers.own_table([name for name in names if ".py:" in name])
+    table = verifiers.own_table([name for name in names if ".py" in name])
     unknown = {name for name in names if name not in (*verifiers.VERIFIERS, *table.values())}
     if unknown:
         raise VerifierError(
@@ -134,9 +135,9 @@ def _judge(verifier: Any, line: bytes) -> tuple[Any, Verdict | Score]:
     try:
         read = getattr(verifier, "verify_record", None)
         found = read(record) if read else _verify_problem(verifier, record)
-        if not isinstance(found, Verdict | Score):
-            raise TypeError(f"it gave {found!r:.80}, which is no Verdict")
-        return record, found
+        if isinstance(found, Score):
+            return record, found
+        return record, raised.as_verdict(found, own.place_of(type(verifier)))
     except Exception as error:
         return record, raised.verdict_on(error, own.place_of(type(verifier)))
 

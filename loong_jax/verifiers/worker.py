@@ -129,11 +129,13 @@ def judge(verifiers: dict[str, Any], config: WorkerConfig, request: Mapping[str,
             options = config.options.get(name, {})
             verifiers[name] = verifiers_room.get_verifier(name, table=config.table, **options)
         judged = verifiers[name].verify(problem, request["response_text"])
-        if not isinstance(judged, Verdict):
-            raise TypeError(f"verify gave {judged!r:.80}, which is no Verdict")
-        return judged
+        return raised.as_verdict(judged, place_of(name, config))
     except Exception as error:
-        return raised.verdict_on(error, config.table.get(name, f"verifier {name!r}"))
+        return raised.verdict_on(error, place_of(name, config))
+
+
+def place_of(name: str, config: WorkerConfig) -> str:
+    return config.table.get(name, f"verifier {name!r}")
 
 
 def main(argument: str, parent: int) -> None:

@@ -1,6 +1,7 @@
 """What the documentation names exists."""
 
 import importlib.util
+import inspect
 import itertools
 import re
 
@@ -9,6 +10,10 @@ import numpy as np
 import pytest
 
 from loong_jax import cli, merge, recipes
+from loong_jax.report import metrics_log
+from loong_jax.rl import policy_model, trainer
+from loong_jax.rl.objectives import loss
+from loong_jax.rollout import records
 from loong_jax.verifiers import VERIFIERS
 from tests.docs.reading import DOCS, ROOT
 
@@ -65,6 +70,15 @@ def test_messages_name_pages_that_exist():
     pages = set(re.findall(r"(?<![\w/])docs/[\w/-]+\.md", text))
     assert len(pages) > 5
     assert {page for page in pages if not (ROOT / page).exists()} == set()
+
+
+def test_figures_to_watch_are_keys_of_metrics():
+    table = (DOCS / "how-to/debugging.md").read_text().split("| figure |")[1].split("\n\n")[0]
+    figures = re.findall(r"^\| `([^`]+)`", table, re.M)
+    made = (metrics_log, records.completion_metrics, trainer, loss, policy_model)
+    code = "".join(map(inspect.getsource, made))
+    assert len(figures) > 5
+    assert {name for name in figures if f'"{name}"' not in code} == set()
 
 
 def test_every_printed_command_is_one():

@@ -12,6 +12,7 @@ from loong_jax.orchestrator.dora import DoraPolicy, algorithm_1
 from loong_jax.orchestrator.executor import Inbox
 from loong_jax.orchestrator.faults import BudgetSpent, FaultBudget, RunStalled, WorkerLost
 from loong_jax.orchestrator.ledger import ReplicaState
+from loong_jax.rl import events as rl_events
 from loong_jax.rollout import records
 from tests.doubles.fake_world import FakeTimes, FakeWorld
 from tests.orchestrator.ledgers import ledger_of
@@ -127,6 +128,14 @@ def test_replicas_that_cannot_be_mended_end_the_run():
     world = FakeWorld(seed=1)
     world._after(0.1, lambda: world.put(records.ReplicaFailed(1, "out of memory")))
     with pytest.raises(WorkerLost, match=r"replica 1.*out of memory"):
+        make_run(world, policy=DoraPolicy(groups_per_step=2)).run()
+
+
+def test_a_trainer_that_fails_is_told_of_once_and_what_then_goes_on():
+    world = FakeWorld(seed=1)
+    failed = rl_events.WorkerFailed("trainer/train", "own.py:Mine gave 7. Return 8.")
+    world._after(0.1, lambda: world.put(failed))
+    with pytest.raises(WorkerLost, match=r"Return 8\. The last .* once the cause is mended, .*\.$"):
         make_run(world, policy=DoraPolicy(groups_per_step=2)).run()
 
 

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from loong_jax.errors import ConfigError
 from loong_jax.rl import events, local_trainer, objectives, optimizers, trainer
 from loong_jax.rollout.versions import VersionError, VersionStore
 from tests.doubles.toy_policy import toy_group, toy_policy, toy_weights
@@ -178,6 +179,10 @@ def test_a_version_that_is_gone_is_refused_and_nothing_stays_held(tmp_path):
     worker.close(TIMEOUT_S)
 
 
+def refused():
+    raise ConfigError("own.py:Mine gave 7. Return 8.")
+
+
 @pytest.mark.parametrize(
     ("command", "error"),
     [
@@ -185,6 +190,7 @@ def test_a_version_that_is_gone_is_refused_and_nothing_stays_held(tmp_path):
         (lambda w: w.publish(3), "AssertionError"),
         (lambda w: w.save(2, {}), "AssertionError"),
         (lambda w: w.train(1, []), "ValueError"),
+        (lambda w: w._commands.put(("train", refused)), "own.py:Mine"),
     ],
 )
 def test_failures_are_events_and_nothing_runs_after_them(tmp_path, command, error):

@@ -1,4 +1,6 @@
 import dataclasses
+import re
+import types
 
 import numpy as np
 import pytest
@@ -150,6 +152,24 @@ def test_masked_rollouts_leave_the_baseline(estimator):
 @pytest.mark.parametrize("estimator", [NORMALISED, MEAN])
 def test_equal_rewards_teach_nothing(estimator):
     np.testing.assert_array_equal(rewards.group_advantages([0.1] * 7, estimator), 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (np.zeros(7), r"7 numbers of shape \(7,\), for 8 rewards"),
+        (np.full(8, np.nan), "nan"),
+        (None, "None"),
+        (["a"] * 8, "0 numbers"),
+        ([[1.0], [1.0, 2.0]], "0 numbers"),
+    ],
+)
+def test_advantages_that_are_none_are_refused(given, said):
+    estimator = types.SimpleNamespace(advantages=lambda rewards: given)
+    rule = r"Namespace: `advantages` gave [^\n]*Return one finite number for each, in the shape "
+    with pytest.raises(ConfigError, match=rule + r"\(8,\)\.$") as refused:
+        rewards.group_advantages([1.0, *[0.0] * 7], estimator)
+    assert re.search(said, str(refused.value))
 
 
 @pytest.mark.parametrize(

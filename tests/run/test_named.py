@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import get_args
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -113,6 +114,14 @@ def other_ratio(stage):
 def raising(stage):
     return stage.objectiv
 
+def thawed(stage):
+    return dataclasses.replace(stage.objective, signal=Thawed())
+
+@dataclasses.dataclass
+class Thawed(Bare):
+    def advantages(self, rewards):
+        return rewards
+
 def taking_nothing():
     return None
 """
@@ -140,6 +149,7 @@ def test_a_signal_and_a_clip_of_your_own_compute_and_are_read_again(recipe, tmp_
     [
         ("bare", "lacks advantages"),
         ("other_ratio", "Choose one of TokenRatio"),
+        ("thawed", r"is neither a frozen dataclass.*Write @dataclasses.dataclass\(frozen=True\)"),
         ("raising", r"own.py:raising, line 30, raised AttributeError: .*objectiv"),
         ("taking_nothing", "it takes one argument, the stage"),
     ],
@@ -148,6 +158,25 @@ def test_what_is_wrong_in_a_file_of_your_own_is_one_line(recipe, tmp_path, funct
     (tmp_path / "own.py").write_text(OWN_PARTS)
     with pytest.raises(ConfigError, match=said):
         chosen(recipe, f"--rl.objective {tmp_path}/own.py:{function}")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            "if (ratio > 3).any(): raise ValueError",
+            r"line \d+, raised Tracer.*use jnp\.where for `if`",
+        ),
+        ("return ratio", r"own\.py:NoClip: `gain` gave .* of shape \(4,\)\. Return two arrays"),
+        ("return ratio, ratio[:2]", "Return two arrays of that shape"),
+    ],
+)
+def test_a_gain_that_jax_cannot_trace_or_that_is_none_says_so(tmp_path, body, said):
+    gain = "return ratio * advantage, jnp.zeros(ratio.shape, bool)"
+    (tmp_path / "own.py").write_text(OWN_PARTS.replace(gain, body))
+    clip = own.OwnPart(kind=f"{tmp_path}/own.py:NoClip", settings={})
+    with pytest.raises(ConfigError, match=said):
+        jax.jit(lambda ratio: clipped_gain(ratio, ratio, clip)[0])(jnp.ones(4))
 
 
 def test_a_file_that_cannot_be_read_says_where(recipe, tmp_path):
@@ -160,8 +189,10 @@ def test_one_of_your_own(recipe, tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     got, _ = chosen(recipe, f"--rl.objective {tmp_path}/own.py:mine")
     assert got.stages["rl"].objective.reduction == TokenMean()
-    with pytest.raises(ConfigError, match="Return one of Objective"):
+    with pytest.raises(ConfigError, match=r"returned None\. Name a function .* one of Obj"):
         chosen(recipe, f"--rl.objective {tmp_path}/own.py:nothing")
+    with pytest.raises(ConfigError, match=r"own\.py:TokenMean is a class\. Name a function"):
+        chosen(recipe, f"--rl.objective {tmp_path}/own.py:TokenMean")
     with pytest.raises(ConfigError, match="has no function and no class 'other'"):
         chosen(recipe, f"--rl.objective {tmp_path}/own.py:other")
 

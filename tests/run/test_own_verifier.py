@@ -44,12 +44,23 @@ def test_it_is_admitted_by_the_cases_of_its_class(place, capsys):
     for name, old, new, said in (
         ("bare", "cases", "others", "its class has no cases"),
         ("odd", '"question": "As JSON?"', '"asked": ""', "Give question and answer"),
+        ("typed", '"gold": "417"', '"gold": 417', "all others are strings"),
+        ("letters", '"gold": "417"', '"gold": "417", "perturbed": "418"', "is a list of strings"),
         ("lax", "if same else", "if True else", "constant"),
-        ("open", "def close", "def end", "lacks close"),
+        ("open", "def close", "def end", "open.py:JsonVerifier: its class JsonVerifier lacks cl"),
+        ("none", "return verdict.wrong", "verdict.wrong", "more. Mend it before it rewards;"),
     ):
         (place / f"{name}.py").write_text(text.replace(old, new))
         assert cli.main(["verify", "admission", f"{name}.py:JsonVerifier"]) == 1
         assert said in "".join(capsys.readouterr())
+    (place / "open.py").write_text("def value(text): ...")
+    for words, said in (
+        (["admission", "open.py"], "verifier='open.py' is not of the form FILE.py:CLASS."),
+        (["open.py", "--input", "open.py"], "verifier='open.py' is not of the form"),
+        (["admission", "open.py:value"], "Name a class of the file, or a function that takes no"),
+    ):
+        assert cli.main(["verify", *words]) == 1
+        assert said in capsys.readouterr().err
 
 
 def test_records_are_judged(place):
@@ -76,8 +87,10 @@ def test_lines_name_it_by_the_end_of_its_path_where_the_command_does_too(place):
         ):
             problem_files.read(file, () if name == NAME else [f"{place}/{NAME}"])
     assert problem_files.from_record({**line, "verifier": NAME}) is None
-    with pytest.raises(ConfigError, match="two verifiers are named"):
+    with pytest.raises(ConfigError, match=r"two verifiers are named \S+: \S+ and \S+other/"):
         problems(place, verifiers=(NAME, f"other/{NAME}"))
+    with pytest.raises(ConfigError, match=r"^verifier='roman\.py' is not .*Name the class too\.$"):
+        problems(place, verifiers=("roman.py",))
 
 
 def test_a_worker_builds_what_its_config_names_and_nothing_that_a_problem_does(place):
@@ -164,15 +177,18 @@ def test_what_it_raises_is_told_of_by_line_once_per_kind(place, caplog):
     assert (
         first == f"{name}, line 9, raised KeyError: '' (160 of 400 answers that are to be right)."
     )
-    assert [re.sub(r".*raised (\w+).*\((\d+) of .*", r"\1 \2", one) for one in others] == [
-        "AttributeError 220", "TypeError 20",
+    assert [re.sub(r".*(?:raised|returned) (\w+).*\((\d+) of .*", r"\1 \2", o) for o in others] == [
+        "AttributeError 220", "True 20",
     ]  # fmt: skip
-    assert "no answer makes `verify` raise" in remedy
+    assert f"{name}: `verify` returned True, which is no Verdict (20 of 400" in others[1]
+    assert "`verify` returns verdict.correct()" in remedy
     assert len(caplog.records) == 3  # twice as many are no news
-    assert "So 160 of 400 answers could not be judged" in caplog.messages[0]
+    assert "So far 160 of 400 answers could not be judged" in caplog.messages[0]
     cases = json_files.write_jsonl(place / "cases.jsonl", [{"answer": "1", "gold": "1"}] * 20)
     assert cli.main(["verify", name, "--input", str(cases), "--output", "verdicts.jsonl"]) == 0
-    assert len(caplog.records) == 5  # of twenty the first and the tenth
+    assert [re.findall(r"(So far|In all) (\d+ of \d+)", m)[0] for m in caplog.messages[3:]] == [
+        ("So far", "1 of 1"), ("So far", "10 of 10"), ("In all", "20 of 20"),
+    ]  # fmt: skip
     with pytest.raises(VerifierError, match=r"raising.py:Raising, line 9, raised KeyError"):
         own_admission._admit(
             "raising.py:Raising", own_problems.read(given).posed, own_problems.verifiers_of(given)

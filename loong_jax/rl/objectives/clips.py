@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, shown
 from loong_jax.own import OwnPart
 
 
@@ -163,7 +163,13 @@ def clipped_gain(
     `gain(ratio, advantage, logprob)` that returns the same two.
     """
     if isinstance(clip, OwnPart):
-        return clip.gain(ratio, advantage, logprob)
+        found = clip.gain(ratio, advantage, logprob)
+        if not isinstance(found, tuple) or [*map(jnp.shape, found)] != [ratio.shape] * 2:
+            raise ConfigError(
+                f"{clip.kind}: `gain` gave {shown(found)} for ratios of shape {ratio.shape}. "
+                "Return two arrays of that shape: what a token gains, and where the clip stops it."
+            )
+        return found
     low, high = _bounds(clip, step)
     if isinstance(clip, DetachedClip):
         if logprob is None:
