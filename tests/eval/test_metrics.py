@@ -116,7 +116,9 @@ def test_pooled_ratio_is_the_ratio_of_sums_and_ignores_uncounted_problems():
     assert estimate.n == 2
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert math.isnan(metrics.pooled_ratio([0, 0], [0, 0]).low)
+        low, _ = metrics.bootstrap(lambda sum_R1: sum_R1[:, 0] * math.nan, np.zeros((2, 1)))
+    assert math.isnan(low)
+    assert math.isnan(metrics.pooled_ratio([0, 0], [0, 0]).value)
 
 
 def test_ratio_difference_pairs_problems():
