@@ -12,6 +12,7 @@ thinking alone where `gold` is the answer.
 """
 
 import dataclasses
+import difflib
 import hashlib
 import json
 import unicodedata
@@ -100,13 +101,22 @@ def read(path: Path, own: Sequence[str] = ()) -> ProblemFile:
 def _check_keys(record: Mapping[str, Any]) -> None:
     unknown = sorted(set(record) - set(_KINDS))
     if unknown:
-        raise BadLine(f"has the keys {unknown}, which no problem has. Known: {sorted(_KINDS)}")
+        meant = difflib.get_close_matches(unknown[0], _KINDS, 1)
+        hint = f" Write {meant[0]}." if meant else ""
+        raise BadLine(
+            f"has the keys {unknown}, which no problem has.{hint} Known: {sorted(_KINDS)}"
+        )
     for key, kind in _KINDS.items():
         value = record.get(key, kind())
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise BadLine(f"has {key}={value!r:.80}, which must be of type {kind.__name__}")
+            example = json.dumps(str(value)) if kind is str else _EXAMPLES[kind]
+            raise BadLine(
+                f"has {key}={value!r:.80}, which must be of type {kind.__name__}. Write "
+                f"{example:.80}"
+            )
 
 
+_EXAMPLES = {int: "a whole number", list: "a list: [...]", dict: "an object: {...}"}
 _KINDS: dict[str, type] = {  # id is another name of uid, as response and rationale of solution
     "uid": str, "id": str, "prompt": str, "messages": list, "gold": str, "solution": str,
     "response": str, "rationale": str, "verifier": str, "arguments": dict, "tests": list,

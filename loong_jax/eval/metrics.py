@@ -5,6 +5,7 @@ right. Intervals come from a bootstrap over problems, because samples of one pro
 independent; comparisons are paired by problem, because both policies met the same ones.
 """
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -84,6 +85,8 @@ def bootstrap(
     rng = np.random.Generator(np.random.PCG64(seed))
     drawn_RU = rng.multinomial(len(row_PX), count_U / len(row_PX), num_resamples)
     values = statistic(drawn_RU.astype(np.float64) @ distinct_UX)
+    if np.isnan(values).all():
+        return math.nan, math.nan
     tail = (1 - CONFIDENCE) / 2
     low, high = np.nanquantile(values, [tail, 1 - tail])
     return float(low), float(high)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import warnings
 from fractions import Fraction
 
 import numpy as np
@@ -113,6 +114,10 @@ def test_pooled_ratio_is_the_ratio_of_sums_and_ignores_uncounted_problems():
     estimate = metrics.pooled_ratio([2, 0, 1], [4, 0, 2])
     assert estimate.value == pytest.approx(0.5)
     assert estimate.n == 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        low, _ = metrics.bootstrap(lambda sum_R1: sum_R1[:, 0] * math.nan, np.zeros((2, 1)))
+    assert math.isnan(low)
     assert math.isnan(metrics.pooled_ratio([0, 0], [0, 0]).value)
 
 
