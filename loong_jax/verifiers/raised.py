@@ -33,7 +33,7 @@ def verdict_on(error: Exception, place: str) -> Verdict:
 
 
 def as_verdict(judged: Any, place: str) -> Verdict:
-    """What `verify` of `place` returned, where that is a verdict; ungradable where it is none."""
+    """The verdict that `verify` of `place` returned; ungradable where it returned none."""
     if isinstance(judged, Verdict):
         return judged
     text = f"{place}: `verify` returned {shown(judged)}, which is no Verdict"
