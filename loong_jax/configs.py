@@ -237,8 +237,9 @@ def open_run(
     if path.exists():
         before = _read(path)
         allowed = refuse_changes(before["config"], given, run_dir=run_dir, free=free)
-        for file, old in zip(own, before.get("own_files", {}).values(), strict=False):
-            if own[file] != old:
+        digests = before.get("own_files", {})
+        for file in own:
+            if digests.get(file, own[file]) != own[file]:
                 logger.warning("%s was edited since %s last started, which goes on by what it says "
                                "today; another --run-dir starts anew", file, run_dir)  # fmt: skip
     run_dir.mkdir(parents=True, exist_ok=True)

@@ -221,32 +221,16 @@ def test_silence_stops_the_run_and_names_what_blocks():
 @pytest.mark.parametrize(
     ("decided", "said"),
     [
+        (["junk"], r"decided \['junk'\], which holds what is no action"),
+        (None, r"decided None, which is no list of actions.*\[\] where nothing"),
+        (Assign(0, 0), r"decided Assign\(.*, which is no list of actions"),
         ([Issue(64, 0)], "is not between one and the 5000 that may be open"),
         ([Issue(0, 0)], "Issue what `groups_per_step` still lacks"),
         ([Assign(0, 0)], "10000 times without an event"),
     ],
 )
-def test_a_policy_that_never_ceases_to_decide_ends_the_run(decided, said):
-    class Endless(DoraPolicy):
-        def decide(self, view, now_s):
-            return decided
-
-    world = FakeWorld(seed=0, outcome_of=outcomes)
-    run = make_run(world, policy=Endless(groups_per_step=2, max_staleness=0))
-    with pytest.raises(ConfigError, match=said):
-        run.run()
-
-
-@pytest.mark.parametrize(
-    ("decided", "said"),
-    [
-        (["junk"], r"decided \['junk'\], which holds what is no action"),
-        (None, r"decided None, which is no list of actions.*\[\] where nothing"),
-        (Assign(0, 0), r"decided Assign\(.*, which is no list of actions"),
-    ],
-)
-def test_what_is_no_action_ends_the_run(decided, said):
-    """A policy of a user's own that decides something else is asked no second time."""
+def test_what_no_policy_may_decide_ends_the_run(decided, said):
+    """A policy of a user's own that decides this is named in the error that ends the run."""
 
     class Odd(DoraPolicy):
         def decide(self, view, now_s):
