@@ -1,9 +1,9 @@
-"""Parts that decoders of all families share: construction, their two ends, stacked layers."""
+"""What decoders of all families share: construction, their two ends, stacked layers, caches."""
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,27 +13,41 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from loong_jax.models.parameters import Weights
-from loong_jax.models.products import project, project_weight_first, together_going_back
+from loong_jax.models.products import (
+    project,
+    project_weight_first,
+    rms_norm,
+    together_going_back,
+)
 from loong_jax.sharding import ShardingRules, varying_alike
 
-Cache = TypeVar("Cache", bound=tuple)  # a named tuple of arrays
 LogitsOf: TypeAlias = Callable[[Float[Array, "F N D"]], Float[Array, "F N V"]]
-Make = Callable[..., nnx.Module]  # (rngs=, rules=) -> a model
+Make: TypeAlias = Callable[..., nnx.Module]  # (config, rngs=, rules=) -> a model
+Made: TypeAlias = tuple[nnx.GraphDef, Weights]
+
+# Of sequences side by side, as layers see them.
+States: TypeAlias = Float[Array, "B T D"]
+Numbers: TypeAlias = Int[Array, "B T"]  # tokens, positions, or the segments that they are of
+Mask: TypeAlias = Bool[Array, "B T"]
 
 
-def init(make: Make, key: Array, rules: ShardingRules | None) -> tuple[nnx.GraphDef, Weights]:
-    """The graph and fresh weights of what `make` makes; the values do not depend on the mesh."""
-    return _split(make(rngs=nnx.Rngs(key), rules=rules))
+def init(make: Make, config: Any, key: Array, rules: ShardingRules | None) -> Made:
+    """The graph and fresh weights, a nested dict of arrays that are sharded from birth.
+
+    Inside jit, `nnx.merge(graphdef, nnx.State(weights))(tokens)` calls the model. The values do
+    not depend on the mesh.
+    """
+    return _split(make(config, rngs=nnx.Rngs(key), rules=rules))
 
 
-def abstract(make: Make, rules: ShardingRules | None) -> tuple[nnx.GraphDef, Weights]:
-    """The graph and the abstract weights of a model: leaves are `jax.ShapeDtypeStruct`.
+def abstract(make: Make, config: Any, rules: ShardingRules | None) -> Made:
+    """The graph and the abstract weights: leaves are `jax.ShapeDtypeStruct`, no array is made.
 
     They carry the shardings that the rules give them, so a pod's model can be looked at anywhere.
     """
     rules = rules or ShardingRules()
     with rules.scope():
-        model = jax.eval_shape(lambda: make(rngs=nnx.Rngs(jax.random.key(0)), rules=rules))
+        model = jax.eval_shape(lambda: make(config, rngs=nnx.Rngs(jax.random.key(0)), rules=rules))
     graphdef, weights = _split(model)
 
     def on_devices(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
@@ -44,9 +58,98 @@ def abstract(make: Make, rules: ShardingRules | None) -> tuple[nnx.GraphDef, Wei
     return graphdef, jax.tree.map(on_devices, weights)
 
 
-def _split(model: nnx.Module) -> tuple[nnx.GraphDef, Weights]:
+def _split(model: nnx.Module) -> Made:
     graphdef, state = nnx.split(model, graph=False)
     return graphdef, nnx.to_pure_dict(state)
+
+
+Carry = TypeVar("Carry")
+Out = TypeVar("Out")  # what a step returns beside the carry
+LayerWeights: TypeAlias = nnx.State
+Step: TypeAlias = Callable[[Carry, Any, Int[Array, ""]], tuple[Carry, Out]]
+Body: TypeAlias = Callable[[Carry, tuple[LayerWeights, Int[Array, ""]]], tuple[Carry, Out]]
+
+
+class Decoder(nnx.Module):
+    """A decoder of some family, which makes `embedding`, `layers`, `final_norm` and `head`."""
+
+    embedding: nnx.Param
+    layers: Any  # a module, all of them with weights stacked on L
+    final_norm: nnx.Param
+    head: nnx.Param
+
+    def __init__(self, config: Any, rules: ShardingRules | None):
+        self.config, self.rules = config, rules or ShardingRules()
+        self.cut: tuple[LayerWeights, ...] | None = None  # the weights of each layer, if cut apart
+        self.imported_config: str | None = None  # the config.json that the weights came with
+        self.imported_dtype: str | None = None  # of the embedding in the files beside it
+        self.imported_layout: str | None = None  # of these files, see `hf.writing`
+
+    def layers_cut(self) -> "Decoder":
+        """The same function, to be called many times by one program, as decoding does.
+
+        On CPU and GPU a loop over stacked layers copies the weights of every layer out of the stack
+        whenever it comes to it. Cut apart here, they are copied once, if this is called outside the
+        loop over tokens. On TPU, or on a mesh, nothing changes.
+        """
+        if self.rules.mesh is not None or self.rules.platform == "tpu":
+            return self
+        copy = nnx.merge(*nnx.split(self, graph=False))
+        _, stacked = nnx.split(copy.layers, graph=False)
+        numbers = range(self.config.num_layers)
+        copy.cut = nnx.data(tuple(jax.tree.map(lambda a, i=i: a[i], stacked) for i in numbers))
+        return copy
+
+    def logits_of(self, hidden: States) -> Float[Array, "B T V"]:
+        """Logits from states after the final norm, the `hidden` of an output."""
+        return logits(hidden, self._head().astype(self.config.dtype), self.rules)
+
+    def logits_for(self, num_tokens: int) -> LogitsOf:
+        """As `logits_of`, for some at a time of so many states in all; see the function."""
+        return logits_for(self._head(), num_tokens, self.rules, self.config.dtype)
+
+    def _head(self) -> Float[Array, "D V"]:
+        return self.head[...]
+
+    def _word(self, tokens: Numbers) -> States:
+        return words(self.embedding[...], tokens, self.rules, self.config.dtype)
+
+    def _normed(self, x: States) -> States:
+        return rms_norm(x, self.final_norm[...], self.config.rms_norm_eps)
+
+    def _scan(
+        self,
+        step: Step[Carry, Out],
+        carry: Carry,
+        remat: Callable[[Body[Carry, Out]], Body[Carry, Out]] = lambda body: body,
+        whole: tuple[str, ...] = (),
+    ) -> tuple[Carry, Out]:
+        """`step(carry, layer, index)` over the layers: the last carry, and what steps return.
+
+        `remat` wraps the step for going back. Sub-layers that `whole` names keep the weights of all
+        layers, and are told the index: a slice for each step would be copied out of them.
+        """
+        graph, stacked = nnx.split(self.layers, graph=False)
+        kept = {name: stacked.pop(name) for name in whole}
+
+        def of_slice(
+            carry: Carry, slices: tuple[LayerWeights, Int[Array, ""]]
+        ) -> tuple[Carry, Out]:
+            weights, index = slices
+            layer = nnx.merge(graph, nnx.State({**weights, **kept}))
+            for name in whole:
+                getattr(layer, name).layer = nnx.data(index)
+            return step(carry, layer, index)
+
+        body = remat(of_slice)
+        if self.cut is None:
+            slices = stacked, jnp.arange(self.config.num_layers)
+            return jax.lax.scan(body, carry, slices, unroll=self.config.unroll_layers)
+        made = []
+        for index, weights in enumerate(self.cut):
+            carry, out = body(carry, (weights, jnp.int32(index)))
+            made.append(out)
+        return carry, jax.tree.map(lambda *a: jnp.stack(a), *made)
 
 
 def words(
@@ -147,46 +250,6 @@ class _TokensToWords(NamedTuple):
         )
 
 
-Carry = TypeVar("Carry")
-Out = TypeVar("Out")  # what a step returns beside the carry
-LayerWeights: TypeAlias = nnx.State
-Cut: TypeAlias = tuple[LayerWeights, ...]
-Step: TypeAlias = Callable[[Carry, LayerWeights, Int[Array, ""]], tuple[Carry, Out]]
-Body: TypeAlias = Callable[[Carry, tuple[LayerWeights, Int[Array, ""]]], tuple[Carry, Out]]
-
-
-def cut(layers: nnx.Module, num_layers: int) -> Cut:
-    """The weights of each layer, taken out of the stack."""
-    _, stacked = nnx.split(layers, graph=False)
-    return tuple(
-        jax.tree.map(lambda a, index=index: a[index], stacked) for index in range(num_layers)
-    )
-
-
-def scan(
-    step: Step[Carry, Out],
-    carry: Carry,
-    stacked: LayerWeights,
-    num_layers: int,
-    *,
-    cut: Cut | None = None,
-    remat: Callable[[Body[Carry, Out]], Body[Carry, Out]] = lambda body: body,
-    unroll: bool = False,
-) -> tuple[Carry, Out]:
-    """`step(carry, weights, index)` over the layers: the last carry, and what steps return.
-
-    Over the weights that are `cut` apart, if they are. `remat` wraps the step for going back.
-    """
-    body = remat(lambda carry, slices: step(carry, *slices))
-    if cut is not None:
-        made = []
-        for index, weights in enumerate(cut):
-            carry, out = body(carry, (weights, jnp.int32(index)))
-            made.append(out)
-        return carry, jax.tree.map(lambda *a: jnp.stack(a), *made)
-    return jax.lax.scan(body, carry, (stacked, jnp.arange(num_layers)), unroll=unroll)
-
-
 def restarting_positions(segment_ids: Int[Array, "B T"]) -> Int[Array, "B T"]:
     """Positions that count from the first token of each run of equal segment ids."""
     index_1T = jnp.arange(segment_ids.shape[1])[None]
@@ -211,28 +274,62 @@ def segments_of(
     return segment_ids if mask is None else jnp.where(mask, segment_ids, 0)
 
 
-def from_first(
+def over_chunk(mask: Mask, start: Int[Array, "B"], capacity: int) -> tuple[Numbers, Numbers]:
+    """Positions of the next tokens of sequences that have `start` already, and where in a cache
+    they are written: those outside `mask` nowhere.
+    """
+    positions = start[:, None] + jnp.cumsum(mask, axis=1) - 1
+    nowhere_1T = capacity + jnp.arange(mask.shape[1])[None]
+    return positions, jnp.where(mask, positions, nowhere_1T)
+
+
+Cache = TypeVar("Cache", bound=tuple)  # a named tuple of arrays
+Axes: TypeAlias = tuple[str | None, ...]  # logical ones, of each array of a cache
+
+
+def written(
     cache: Cache,
-    mask: Bool[Array, "B T"],
-    shift: Callable[[Cache, Int[Array, "B"], ShardingRules], Cache],
+    new: tuple[Shaped[Array, "B T ..."], ...],
+    position: Numbers,
+    axes: Axes,
     rules: ShardingRules,
+    *,
+    layer: tuple[Int[Array, ""], ...] = (),
+    part: tuple[int | slice, ...] = (),
+    new_axes: Axes = ("act_batch",),
 ) -> Cache:
-    """A filled cache without the padding on its left: entry 0 is the first token of a sequence."""
-    first_B = jnp.argmax(rules.place(mask, "act_batch", "act_keys"), axis=1)
-    return jax.lax.cond(
-        jnp.any(first_B > 0),
-        lambda filled: shift(filled, first_B, rules),
-        lambda filled: filled,
-        cache,
-    )
+    """The cache with T new entries of each sequence at their positions, which differ in a sequence.
+
+    `layer` and `part` index the axes before B and S. Nothing is written at a position outside.
+    Where the cache is donated, or carried by a loop, no other entry is copied.
+    """
+
+    def put(
+        entries: Shaped[Array, "..."],
+        new: Shaped[Array, "B T ..."],
+        position: Numbers,
+        *layer: Int[Array, ""],
+    ) -> Shaped[Array, "..."]:
+        row_B1 = jnp.arange(position.shape[0])[:, None]
+        at = entries.at[(*layer, *part, row_B1, position)]
+        return at.set(new, mode="drop", unique_indices=True, wrap_negative_indices=False)
+
+    batch, whole = rules.partition("act_batch"), rules.partition(*axes)
+    specs = whole, rules.partition(*new_axes), batch, *(rules.partition() for _ in layer)
+    local = rules.shard_map(put, in_specs=specs, out_specs=whole)
+    pairs = zip(cache, new, strict=True)
+    return type(cache)(*(local(entries, a, position, *layer) for entries, a in pairs))
 
 
-def shifted(
-    cache: Cache, by: Int[Array, "B"], axes: Sequence[str | None], rules: ShardingRules
-) -> Cache:
-    """Entry s of sequence b becomes what was entry by[b] + s, counted around the end.
+def placed(cache: Cache, axes: Axes, rules: ShardingRules) -> Cache:
+    """The cache where caches lie on the mesh."""
+    return type(cache)(*(rules.place(entries, *axes) for entries in cache))
 
-    Of a cache of arrays [*, *, B, S, *], whose logical axes are `axes`.
+
+def from_first(cache: Cache, mask: Mask, axes: Axes, rules: ShardingRules) -> Cache:
+    """A filled cache without the padding on its left: entry 0 is the first token of a sequence.
+
+    Of a cache of arrays [*, *, B, S, *]; what stood before comes last.
     """
 
     def move(
@@ -242,39 +339,13 @@ def shifted(
         at_BS = (by[:, None] + jnp.arange(capacity)[None]) % capacity
         return jnp.take_along_axis(entries, at_BS[None, None, :, :, None], axis=3)
 
+    cache = placed(cache, axes, rules)
+    first_B = jnp.argmax(rules.place(mask, "act_batch", "act_keys"), axis=1)
     batch, whole = rules.partition("act_batch"), rules.partition(*axes)
     local = rules.shard_map(move, in_specs=(whole, batch), out_specs=whole)
-    return type(cache)(*(local(entries, by) for entries in cache))
-
-
-@runtime_checkable
-class Layered(Protocol):
-    """A decoder with all its layers in one stack."""
-
-    cut: Cut | None  # the weights of each layer, where `layers_cut` has been called
-
-    @property
-    def config(self) -> Any: ...
-
-    @property
-    def rules(self) -> ShardingRules: ...
-
-    @property
-    def layers(self) -> nnx.Module: ...
-
-
-Model = TypeVar("Model", bound=Layered)
-
-
-def layers_cut(model: Model) -> Model:
-    """The same function, to be called many times by one program, as decoding does.
-
-    On CPU and GPU a loop over stacked layers copies the weights of every layer out of the stack
-    whenever it comes to it. Cut apart here, they are copied once, if this is called outside the
-    loop over tokens. On TPU, or on a mesh, nothing changes.
-    """
-    if model.rules.mesh is not None or model.rules.platform == "tpu":
-        return model
-    copy = nnx.merge(*nnx.split(model, graph=False))
-    copy.cut = nnx.data(cut(copy.layers, model.config.num_layers))
-    return copy
+    return jax.lax.cond(
+        jnp.any(first_B > 0),
+        lambda filled: type(cache)(*(local(entries, first_B) for entries in filled)),
+        lambda filled: filled,
+        cache,
+    )

@@ -15,9 +15,9 @@ from jax.sharding import Mesh
 from loong_jax.errors import ConfigError
 from loong_jax.models import dense, moe
 from loong_jax.models.dense import DenseConfig
-from loong_jax.models.dense import cache as key_value_cache
+from loong_jax.models.dense.attention import CACHE_AXES
 from loong_jax.models.moe import MoEConfig
-from loong_jax.models.moe import cache as latent_cache
+from loong_jax.models.moe.cache import AXES
 from loong_jax.sharding import ShardingRules
 
 ModelConfig: TypeAlias = MoEConfig | DenseConfig
@@ -93,7 +93,7 @@ FAMILIES = (
         init_weights=moe.init_weights,
         abstract_weights=moe.abstract_weights,
         make_cache=moe.LatentCache.zeros,
-        cache_axes=latent_cache.AXES,
+        cache_axes=AXES,
         training_rules=_moe_rules,
         num_before=lambda config: 0 if config.ngram is None else config.ngram.max_order - 1,
         drafts=lambda config: config.num_mtp_layers > 0,
@@ -106,7 +106,7 @@ FAMILIES = (
         init_weights=dense.init_weights,
         abstract_weights=dense.abstract_weights,
         make_cache=dense.KeyValueCache.zeros,
-        cache_axes=key_value_cache.AXES,
+        cache_axes=CACHE_AXES,
         training_rules=_dense_rules,
     ),
 )

@@ -1,6 +1,6 @@
 """Dense decoders: Llama, Qwen2 and Qwen3."""
 
-from loong_jax.models.dense.cache import KeyValueCache
+from loong_jax.models.dense.attention import KeyValueCache
 from loong_jax.models.dense.config import SHAPES, DenseConfig
 from loong_jax.models.dense.model import (
     DenseDecoder,

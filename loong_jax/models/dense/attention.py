@@ -12,13 +12,50 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from loong_jax.models import parameters
+from loong_jax.models import decoder, parameters
 from loong_jax.models.dense.config import DenseConfig
 from loong_jax.models.products import accumulate, project, rms_norm
 from loong_jax.models.rope import Turn, turned
 from loong_jax.sharding import ShardingRules
 
+CACHE_AXES = ("layers", "heads", "act_batch", "act_keys", None)
 _MOST_SCORES = 1 << 26  # in memory at once: 256 MiB of float32
+
+
+class KeyValueCache(NamedTuple):
+    """Rotated keys and values of S positions; entry s is position s, whoever wrote it."""
+
+    key: Float[Array, "L KV B S H"]
+    value: Float[Array, "L KV B S H"]
+
+    @classmethod
+    def zeros(
+        cls, config: DenseConfig, batch: int, capacity: int, rules: ShardingRules | None = None
+    ) -> "KeyValueCache":
+        """An empty cache for `batch` sequences of at most `capacity` tokens."""
+        shape = (config.num_layers, config.num_kv_heads, batch, capacity, config.head_dim)
+        spec = (rules or ShardingRules()).spec_of(shape, *CACHE_AXES)
+        return cls(*(jnp.zeros(shape, config.dtype, device=spec) for _ in range(2)))
+
+    def write(
+        self,
+        layer: Int[Array, ""],
+        key: Float[Array, "B T KV H"],
+        value: Float[Array, "B T KV H"],
+        position: Int[Array, "B T"],
+        rules: ShardingRules,
+    ) -> "KeyValueCache":
+        """Puts T new entries of one layer into each sequence; see `decoder.written`."""
+        return decoder.written(
+            self,
+            (key, value),
+            position,
+            CACHE_AXES,
+            rules,
+            layer=(layer,),
+            part=(slice(None),),
+            new_axes=("act_batch", None, "heads", None),
+        )
 
 
 class View(NamedTuple):

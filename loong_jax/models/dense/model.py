@@ -6,7 +6,6 @@ over that cache `decode`, one token per sequence, or `extend`, a few at once. Ll
 config.
 """
 
-import functools
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
@@ -16,19 +15,17 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.models import decoder, parameters
-from loong_jax.models.decoder import Body, Carry, Out
-from loong_jax.models.dense.attention import GroupedAttention, View
-from loong_jax.models.dense.cache import KeyValueCache
+from loong_jax.models.decoder import Body, Carry, Decoder, Made, Mask, Numbers, Out, States
+from loong_jax.models.dense.attention import CACHE_AXES, GroupedAttention, KeyValueCache, View
 from loong_jax.models.dense.config import DenseConfig
 from loong_jax.models.entry import entry
 from loong_jax.models.ffn import DenseFFN
-from loong_jax.models.parameters import Weights
 from loong_jax.models.products import rms_norm
 from loong_jax.models.rope import Turn, turn
 from loong_jax.sharding import ShardingRules
 
 # From a layer's attention and its normed input to its output.
-Attend: TypeAlias = Callable[[GroupedAttention, Float[Array, "B T D"]], Float[Array, "B T D"]]
+Attend: TypeAlias = Callable[[GroupedAttention, States], States]
 
 
 class DenseOutput(NamedTuple):
@@ -47,7 +44,7 @@ class DenseLayer(nnx.Module):
         self.ffn_norm = parameters.ones(*norm)
         self.ffn = DenseFFN(config, rngs=rngs, rules=rules, biases=config.ffn_bias)
 
-    def __call__(self, x: Float[Array, "B T D"], attend: Attend) -> Float[Array, "B T D"]:
+    def __call__(self, x: States, attend: Attend) -> States:
         """`attend(attention, x)` is the attention of normed inputs, over whatever it sees."""
         eps = self.config.rms_norm_eps
         with jax.named_scope("attention"):
@@ -56,31 +53,22 @@ class DenseLayer(nnx.Module):
             return x + self.ffn(rms_norm(x, self.ffn_norm[...], eps))
 
 
-class DenseDecoder(nnx.Module):
+class DenseDecoder(Decoder):
     """The model. `nnx.split(model, graph=False)` gives its graph and its weights."""
 
     def __init__(self, config: DenseConfig, *, rngs: nnx.Rngs, rules: ShardingRules | None = None):
-        self.config, self.rules = config, rules or ShardingRules()
-        self.cut: decoder.Cut | None = None
-        self.imported_config: str | None = None  # the config.json that the weights came with
-        self.imported_dtype: str | None = None  # of the embedding in the files beside it
-        self.imported_layout: str | None = None  # of these files, see `hf.writing`
-        with self.rules.scope():
-            vocab, embed, dtype = config.vocab_size, config.hidden_size, config.param_dtype
+        super().__init__(config, rules)
+        rules, dtype = self.rules, config.param_dtype
+        vocab, embed = config.vocab_size, config.hidden_size
+        names, fan_in = ("vocab", "vocab_embed"), embed if config.tied else 1
+        with rules.scope():
             self.embedding = parameters.kernel(
-                (vocab, embed),
-                ("vocab", "vocab_embed"),
-                dtype,
-                rngs,
-                self.rules,
-                fan_in=embed if config.tied else 1,
+                (vocab, embed), names, dtype, rngs, rules, fan_in=fan_in
             )
-            self.layers = DenseLayer(config, rngs=rngs, rules=self.rules)
-            self.final_norm = parameters.ones((embed,), (None,), self.rules)
+            self.layers = DenseLayer(config, rngs=rngs, rules=rules)
+            self.final_norm = parameters.ones((embed,), (None,), rules)
             if not config.tied:
-                self.head = parameters.kernel(
-                    (embed, vocab), ("vocab_embed", "vocab"), dtype, rngs, self.rules
-                )
+                self.head = parameters.kernel((embed, vocab), names[::-1], dtype, rngs, rules)
 
     @entry
     def __call__(
@@ -135,15 +123,11 @@ class DenseDecoder(nnx.Module):
         rules = self.rules
         if cache is not None and start is not None:
             start, mask = rules.place(start, "act_batch"), rules.place(mask, "act_batch", None)
-            position_BT = start[:, None] + jnp.cumsum(mask, axis=1) - 1
-            nowhere_1T = cache.key.shape[3] + jnp.arange(tokens.shape[1])[None]
-            written_at = jnp.where(mask, position_BT, nowhere_1T)
+            position_BT, written_at = decoder.over_chunk(mask, start, cache.key.shape[3])
             x, grown = self._over_cache(tokens, position_BT, written_at, cache)
             return self._output(x), grown
         x, filled = self._whole(tokens, None, mask, None, None)
-        return self._output(x), decoder.from_first(
-            filled.place(rules), mask, KeyValueCache.shift, rules
-        )
+        return self._output(x), decoder.from_first(filled, mask, CACHE_AXES, rules)
 
     @entry
     def decode(
@@ -182,29 +166,17 @@ class DenseDecoder(nnx.Module):
         output = self._output(x)
         return output.logits, output.hidden, cache
 
-    def layers_cut(self) -> "DenseDecoder":
-        """The same function, with the weights of each layer cut out of their stack."""
-        return decoder.layers_cut(self)
-
-    def logits_of(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
-        """Logits from states after the final norm; see `DenseOutput.hidden`."""
-        return decoder.logits(hidden, self._head().astype(self.config.dtype), self.rules)
-
-    def logits_for(self, num_tokens: int) -> decoder.LogitsOf:
-        """As `logits_of`, for some at a time of so many states in all; see `decoder`."""
-        return decoder.logits_for(self._head(), num_tokens, self.rules, self.config.dtype)
-
     def _head(self) -> Float[Array, "D V"]:
         return self.embedding[...].T if self.config.tied else self.head[...]
 
     def _whole(
         self,
-        tokens: Int[Array, "B T"],
-        positions: Int[Array, "B T"] | None,
-        mask: Bool[Array, "B T"] | None,
-        segment_ids: Int[Array, "B T"] | None,
-        parent_ids: Int[Array, "B T"] | None,
-    ) -> tuple[Float[Array, "B T D"], KeyValueCache]:
+        tokens: Numbers,
+        positions: Numbers | None,
+        mask: Mask | None,
+        segment_ids: Numbers | None,
+        parent_ids: Numbers | None,
+    ) -> tuple[States, KeyValueCache]:
         rules = self.rules
         segment_ids = decoder.segments_of(tokens, mask, segment_ids)
         key_segment_BS = rules.place(segment_ids, "act_batch", "act_keys")
@@ -221,13 +193,11 @@ class DenseDecoder(nnx.Module):
         turn = self._turn(positions)
 
         def step(
-            x: Float[Array, "B T D"], layer: DenseLayer, _: Int[Array, ""]
-        ) -> tuple[Float[Array, "B T D"], tuple[Array, Array]]:
+            x: States, layer: DenseLayer, _: Int[Array, ""]
+        ) -> tuple[States, tuple[Array, Array]]:
             cached: list[Float[Array, "KV B S H"]] = []
 
-            def attend(
-                attention: GroupedAttention, normed: Float[Array, "B T D"]
-            ) -> Float[Array, "B T D"]:
+            def attend(attention: GroupedAttention, normed: States) -> States:
                 key, value = (
                     jnp.moveaxis(rules.place(a, "act_batch", "act_keys", "heads", None), 2, 0)
                     for a in attention.keys_and_values(normed, turn)
@@ -239,16 +209,12 @@ class DenseDecoder(nnx.Module):
             key, value = cached
             return x, (key, value)
 
-        x, cached = self._scan(step, self._embed(tokens), self._remat)
+        x, cached = self._scan(step, self._word(tokens), self._remat)
         return x, KeyValueCache(*cached)
 
     def _over_cache(
-        self,
-        tokens: Int[Array, "B T"],
-        position_BT: Int[Array, "B T"],
-        written_at: Int[Array, "B T"],
-        cache: KeyValueCache,
-    ) -> tuple[Float[Array, "B T D"], KeyValueCache]:
+        self, tokens: Numbers, position_BT: Numbers, written_at: Numbers, cache: KeyValueCache
+    ) -> tuple[States, KeyValueCache]:
         rules = self.rules
         tokens, position_BT, written_at = (
             rules.place(a, "act_batch", None) for a in (tokens, position_BT, written_at)
@@ -257,15 +223,11 @@ class DenseDecoder(nnx.Module):
         turn = self._turn(position_BT)
 
         def step(
-            carry: tuple[Float[Array, "B T D"], KeyValueCache],
-            layer: DenseLayer,
-            index: Int[Array, ""],
-        ) -> tuple[tuple[Float[Array, "B T D"], KeyValueCache], None]:
+            carry: tuple[States, KeyValueCache], layer: DenseLayer, index: Int[Array, ""]
+        ) -> tuple[tuple[States, KeyValueCache], None]:
             x, cache = carry
 
-            def attend(
-                attention: GroupedAttention, normed: Float[Array, "B T D"]
-            ) -> Float[Array, "B T D"]:
+            def attend(attention: GroupedAttention, normed: States) -> States:
                 nonlocal cache
                 new = attention.keys_and_values(normed, turn)
                 cache = cache.write(index, *new, written_at, rules)
@@ -276,25 +238,8 @@ class DenseDecoder(nnx.Module):
             x = layer(x, attend)
             return (x, cache), None
 
-        (x, cache), _ = self._scan(step, (self._embed(tokens), cache))
+        (x, cache), _ = self._scan(step, (self._word(tokens), cache))
         return x, cache
-
-    def _scan(
-        self,
-        step: Callable[[Carry, DenseLayer, Int[Array, ""]], tuple[Carry, Out]],
-        carry: Carry,
-        remat: Callable[[Body[Carry, Out]], Body[Carry, Out]] = lambda body: body,
-    ) -> tuple[Carry, Out]:
-        graph, stacked = nnx.split(self.layers, graph=False)
-        return decoder.scan(
-            lambda carry, weights, index: step(carry, nnx.merge(graph, weights), index),
-            carry,
-            stacked,
-            self.config.num_layers,
-            cut=self.cut,
-            remat=remat,
-            unroll=self.config.unroll_layers,
-        )
 
     def _remat(self, body: Body[Carry, Out]) -> Body[Carry, Out]:
         if self.config.remat == "layer":
@@ -309,27 +254,16 @@ class DenseDecoder(nnx.Module):
         c = self.config
         return turn(positions, c.head_dim, c.rope_theta, c.rope)
 
-    def _embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        return decoder.words(self.embedding[...], tokens, self.rules, self.config.dtype)
-
-    def _output(self, x: Float[Array, "B T D"]) -> DenseOutput:
-        hidden = rms_norm(x, self.final_norm[...], self.config.rms_norm_eps)
+    def _output(self, x: States) -> DenseOutput:
+        hidden = self._normed(x)
         return DenseOutput(self.logits_of(hidden), hidden)
 
 
-def init_weights(
-    config: DenseConfig, key: Array, rules: ShardingRules | None = None
-) -> tuple[nnx.GraphDef, Weights]:
-    """The graph and fresh weights, a nested dict of arrays that are sharded from birth.
-
-    Inside jit, `nnx.merge(graphdef, nnx.State(weights))(tokens)` calls the model. The values do
-    not depend on the mesh.
-    """
-    return decoder.init(functools.partial(DenseDecoder, config), key, rules)
+def init_weights(config: DenseConfig, key: Array, rules: ShardingRules | None = None) -> Made:
+    """The graph and fresh weights; see `decoder.init`."""
+    return decoder.init(DenseDecoder, config, key, rules)
 
 
-def abstract_weights(
-    config: DenseConfig, rules: ShardingRules | None = None
-) -> tuple[nnx.GraphDef, Weights]:
-    """The graph and the abstract weights: leaves are `jax.ShapeDtypeStruct`, no array is made."""
-    return decoder.abstract(functools.partial(DenseDecoder, config), rules)
+def abstract_weights(config: DenseConfig, rules: ShardingRules | None = None) -> Made:
+    """The graph and the abstract weights; see `decoder.abstract`."""
+    return decoder.abstract(DenseDecoder, config, rules)

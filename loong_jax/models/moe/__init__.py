@@ -9,13 +9,12 @@ from loong_jax.models.moe.exchange import GatherExchange, PaddedExchange, Ragged
 from loong_jax.models.moe.model import (
     LongcatFlash,
     ModelOutput,
-    Weights,
     abstract_weights,
     init_weights,
 )
 from loong_jax.models.moe.router import update_bias
 from loong_jax.models.moe.scaling import num_active_params, num_params, stack_config, stack_layers
-from loong_jax.models.parameters import is_controller_state
+from loong_jax.models.parameters import Weights, is_controller_state
 from loong_jax.models.rope import YarnScaling
 
 __all__ = [

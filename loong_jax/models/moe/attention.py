@@ -26,6 +26,7 @@ from loong_jax.models.rope import halves, rotate, rotate_halves
 from loong_jax.sharding import ShardingRules
 
 LATENTS = "latents"  # the name under which a checkpoint policy finds what the ranks hold, unnormed
+ENTRY_AXES = "act_batch", "act_keys", "act_rank"  # logical axes of what is cached
 
 
 class Latent(NamedTuple):
@@ -33,11 +34,6 @@ class Latent(NamedTuple):
 
     latent: Float[Array, "B S C"]  # after its norm and alpha_kv
     rope_key: Float[Array, "B S R"]  # rotated; first components of all pairs, then the second
-
-    def place(self, rules: ShardingRules) -> "Latent":
-        """Moves the entries to where a cache has its own."""
-        axes = "act_batch", "act_keys", "act_rank"
-        return Latent(rules.place(self.latent, *axes), rules.place(self.rope_key, *axes))
 
 
 class LatentAttention(parameters.Gathering, nnx.Module):

@@ -6,9 +6,8 @@ Ways in: a call over whole sequences, `prefill`, which also fills a cache, and o
 plain nested dicts; see `init_weights`. Source: arXiv:2509.01322.
 """
 
-import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +16,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.errors import ConfigError
 from loong_jax.models import decoder, parameters
-from loong_jax.models.decoder import Body, Carry, LayerWeights, Out
+from loong_jax.models.decoder import Body, Carry, Decoder, Made, Mask, Numbers, Out, States
 from loong_jax.models.entry import entry
 from loong_jax.models.moe import context, core_attention, ngram
-from loong_jax.models.moe.attention import Latent, LatentAttention
-from loong_jax.models.moe.cache import LatentCache
+from loong_jax.models.moe.attention import ENTRY_AXES, Latent, LatentAttention
+from loong_jax.models.moe.cache import AXES, LatentCache
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.experts import DISPATCHED
 from loong_jax.models.moe.kernels import cudnn
@@ -29,8 +28,6 @@ from loong_jax.models.moe.layer import ShortcutLayer
 from loong_jax.models.moe.mask import AttentionMask
 from loong_jax.models.moe.mtp import MtpHead
 from loong_jax.models.moe.router import LayerStatistics
-from loong_jax.models.parameters import Weights
-from loong_jax.models.products import rms_norm
 from loong_jax.sharding import ShardingRules
 
 
@@ -58,32 +55,30 @@ class _Rows(NamedTuple):
     forced_target: Int[Array, "L B T K"] | None = None
 
 
-class LongcatFlash(nnx.Module):
+# The attention of a sub-layer over a cache: its number, normed inputs, the cache, and the layer.
+OverCache: TypeAlias = Callable[[int, LatentAttention, States, LatentCache, Int[Array, ""]], States]
+
+
+class LongcatFlash(Decoder):
     """The model. `nnx.split(model, graph=False)` gives its graph and its weights."""
 
     def __init__(self, config: MoEConfig, *, rngs: nnx.Rngs, rules: ShardingRules | None = None):
-        self.config, self.rules = config, rules or ShardingRules()
-        self.cut: decoder.Cut | None = None
-        self.imported_config: str | None = None  # the config.json that the weights came with
-        self.imported_dtype: str | None = None  # of the embedding in the files beside it
-        self.imported_layout: str | None = None  # of these files, see `hf.writing`
-        with self.rules.scope():
-            self._make_weights(config, rngs)
-
-    def _make_weights(self, config: MoEConfig, rngs: nnx.Rngs) -> None:
+        super().__init__(config, rules)
+        rules, dtype = self.rules, config.param_dtype
         vocab, embed = config.vocab_size, config.hidden_size
-        self.embedding = parameters.kernel(
-            (vocab, embed), ("vocab", "vocab_embed"), config.param_dtype, rngs, self.rules, fan_in=1
-        )
-        if config.ngram is not None:
-            self.ngram = ngram.NgramTables(config, rngs=rngs, rules=self.rules)
-        self.layers = ShortcutLayer(config, rngs=rngs, rules=self.rules)
-        self.final_norm = parameters.ones((embed,), (None,), self.rules)
-        self.head = parameters.kernel(
-            (embed, vocab), ("vocab_embed", "vocab"), config.param_dtype, rngs, self.rules
-        )
-        if config.num_mtp_layers:
-            self.mtp = MtpHead(config, rngs=rngs, rules=self.rules)
+        with rules.scope():
+            self.embedding = parameters.kernel(
+                (vocab, embed), ("vocab", "vocab_embed"), dtype, rngs, rules, fan_in=1
+            )
+            if config.ngram is not None:
+                self.ngram = ngram.NgramTables(config, rngs=rngs, rules=rules)
+            self.layers = ShortcutLayer(config, rngs=rngs, rules=rules)
+            self.final_norm = parameters.ones((embed,), (None,), rules)
+            self.head = parameters.kernel(
+                (embed, vocab), ("vocab_embed", "vocab"), dtype, rngs, rules
+            )
+            if config.num_mtp_layers:
+                self.mtp = MtpHead(config, rngs=rngs, rules=rules)
 
     @entry
     def __call__(
@@ -153,11 +148,35 @@ class LongcatFlash(nnx.Module):
             raise ValueError("cache and start belong together: pass both, or neither to begin.")
         if mask is None:
             mask = jnp.ones_like(tokens, bool)
-        if cache is not None and start is not None:
-            return self._next_chunk(tokens, mask, cache, start, history)
-        rules = self.rules
-        output, filled = self._whole(self._rows(tokens, None, mask, None), None)
-        return output, decoder.from_first(filled.place(rules), mask, LatentCache.shift, rules)
+        if cache is None or start is None:
+            output, filled = self._whole(self._rows(tokens, None, mask, None), None)
+            return output, decoder.from_first(filled, mask, AXES, self.rules)
+        rules, capacity = self.rules, cache.latent.shape[3]
+        start = rules.place(start, "act_batch")
+        tokens, mask = (rules.place(a, "act_batch", "act_keys") for a in (tokens, mask))
+        recent = None
+        if self.config.ngram is not None:
+            recent = self.ngram.recent_of_chunk(tokens, mask, start, history)
+        positions, written_at = decoder.over_chunk(mask, start, capacity)
+        key_segment_BS = jnp.ones_like(cache.latent[0, 0, :, :, 0], jnp.int32)
+        key_index_BS = jnp.arange(capacity)[None] * key_segment_BS
+        tokens, positions, mask = (
+            rules.place(a, "act_batch", "act_length") for a in (tokens, positions, mask)
+        )
+        seen = AttentionMask(mask.astype(jnp.int32), positions, key_segment_BS, key_index_BS)
+
+        def attend(
+            i: int,
+            attention: LatentAttention,
+            normed: States,
+            cache: LatentCache,
+            layer: Int[Array, ""],
+        ) -> States:
+            return attention.over_cache(normed, positions, seen, cache.read(layer, i))
+
+        x = self._embed(tokens, recent)
+        x, statistics, cache = self._over_cache(x, positions, written_at, mask, cache, attend)
+        return self._output(x, statistics), cache
 
     @entry
     def draft(
@@ -191,7 +210,7 @@ class LongcatFlash(nnx.Module):
         hidden, word = (context.enter(a, rules) for a in (hidden, self._word(rows.tokens)))
         x, cached = self._drafting_head()(hidden, word, rows.positions, rows.attention_mask)
         cached = Latent(*(context.leave(a, rules) for a in cached))
-        return context.leave(x, rules), cached.place(rules)
+        return context.leave(x, rules), decoder.placed(cached, ENTRY_AXES, rules)
 
     @entry
     def draft_extend(
@@ -208,10 +227,6 @@ class LongcatFlash(nnx.Module):
         x, cache = self._drafting_head().extend(hidden, self._word(next_tokens), positions, cache)
         return self.logits_of(x), cache
 
-    def layers_cut(self) -> "LongcatFlash":
-        """The same function, with the weights of each layer cut out of their stack."""
-        return decoder.layers_cut(self)
-
     def _drafting_head(self) -> MtpHead:
         if not self.config.num_mtp_layers:
             raise ConfigError(
@@ -222,12 +237,12 @@ class LongcatFlash(nnx.Module):
 
     def _rows(
         self,
-        tokens: Int[Array, "B T"],
-        positions: Int[Array, "B T"] | None,
-        mask: Bool[Array, "B T"] | None,
-        segment_ids: Int[Array, "B T"] | None,
+        tokens: Numbers,
+        positions: Numbers | None,
+        mask: Mask | None,
+        segment_ids: Numbers | None,
         forced_target: Int[Array, "L B T K"] | None = None,
-        parent_ids: Int[Array, "B T"] | None = None,
+        parent_ids: Numbers | None = None,
     ) -> _Rows:
         rules = self.rules
         segment_ids = decoder.segments_of(tokens, mask, segment_ids)
@@ -237,10 +252,7 @@ class LongcatFlash(nnx.Module):
             positions = decoder.restarting_positions(key_segment_BS)
         recent = None
         if self.config.ngram is not None:
-            whole = rules.place(tokens, "act_batch", "act_keys")
-            seen = ngram.seen_in_segments(key_segment_BS, self.config.ngram)
-            recent = ngram.recent_tokens(whole, seen, self.config.ngram)
-            recent = rules.place(recent, "act_batch", "act_length", None)
+            recent = self.ngram.recent_of_rows(tokens, key_segment_BS)
         tokens, *others = (
             rules.place(a, "act_batch", "act_length")
             for a in (tokens, positions, segment_ids, key_index_BS)
@@ -262,13 +274,11 @@ class LongcatFlash(nnx.Module):
         rules = self.rules
 
         def step(
-            x: Float[Array, "B T D"], layer: ShortcutLayer, index: Int[Array, ""]
-        ) -> tuple[Float[Array, "B T D"], tuple[LayerStatistics, Latent]]:
+            x: States, layer: ShortcutLayer, index: Int[Array, ""]
+        ) -> tuple[States, tuple[LayerStatistics, Latent]]:
             cached: list[Latent] = []
 
-            def attend(
-                _: int, attention: LatentAttention, normed: Float[Array, "B T D"]
-            ) -> Float[Array, "B T D"]:
+            def attend(_: int, attention: LatentAttention, normed: States) -> States:
                 out, new = attention(normed, rows.positions, rows.attention_mask)
                 cached.append(new)
                 return out
@@ -288,75 +298,17 @@ class LongcatFlash(nnx.Module):
 
     def _remat(self, body: Body[Carry, Out]) -> Body[Carry, Out]:
         """`body` of the scan, keeping for its backward pass what the config says."""
-        match self.config.remat:
-            case "off":
-                return body
-            case "layer":
-                names = ()
-            case "all_but_dispatched":
-                names = (DISPATCHED,)
-            case names:
-                pass
+        names = self.config.remat
+        if names == "off":
+            return body
+        if isinstance(names, str):
+            names = (DISPATCHED,) if names == "all_but_dispatched" else ()
         policy = jax.checkpoint_policies.save_only_these_names(*names)
         if cudnn.KEPT_AS in names:
             policy = jax.checkpoint_policies.save_from_both_policies(
                 policy, cudnn.is_forward_kernel
             )
         return jax.checkpoint(body, policy=policy, prevent_cse=False)
-
-    def _next_chunk(
-        self,
-        tokens: Int[Array, "B T"],
-        mask: Bool[Array, "B T"],
-        cache: LatentCache,
-        start: Int[Array, "B"],
-        history: Int[Array, "B before"] | None,
-    ) -> tuple[ModelOutput, LatentCache]:
-        rules, capacity = self.rules, cache.latent.shape[3]
-        start = rules.place(start, "act_batch")
-        tokens, mask = (rules.place(a, "act_batch", "act_keys") for a in (tokens, mask))
-        recent = None
-        if self.config.ngram is not None and history is not None:
-            batch, whole = rules.partition("act_batch"), rules.partition("act_batch", "act_keys")
-            local = rules.shard_map(
-                functools.partial(ngram.recent_of_chunk, ngram=self.config.ngram),
-                in_specs=(whole, whole, batch, batch),
-                out_specs=batch,
-            )
-            recent = local(tokens, mask, start, rules.place(history, "act_batch"))
-            recent = rules.place(recent, "act_batch", "act_length", None)
-        positions = start[:, None] + jnp.cumsum(mask, axis=1) - 1
-        nowhere_1T = capacity + jnp.arange(tokens.shape[1])[None]
-        written_at = jnp.where(mask, positions, nowhere_1T)
-        key_segment_BS = jnp.ones_like(cache.latent[0, 0, :, :, 0], jnp.int32)
-        key_index_BS = jnp.arange(capacity)[None] * key_segment_BS
-        tokens, positions, mask = (
-            rules.place(a, "act_batch", "act_length") for a in (tokens, positions, mask)
-        )
-        attention_mask = AttentionMask(
-            mask.astype(jnp.int32), positions, key_segment_BS, key_index_BS
-        )
-
-        def step(
-            carry: tuple[Float[Array, "B T D"], LatentCache],
-            layer: ShortcutLayer,
-            index: Int[Array, ""],
-        ) -> tuple[tuple[Float[Array, "B T D"], LatentCache], LayerStatistics]:
-            x, cache = carry
-
-            def attend(
-                i: int, attention: LatentAttention, normed: Float[Array, "B T D"]
-            ) -> Float[Array, "B T D"]:
-                nonlocal cache
-                new = attention.compress(normed, positions).place(rules)
-                cache = cache.write(index, i, new, written_at, rules)
-                return attention.over_cache(normed, positions, attention_mask, cache.read(index, i))
-
-            x, statistics = layer(x, mask, attend)
-            return (x, cache), statistics
-
-        (x, cache), statistics = self._scan(step, (self._embed(tokens, recent), cache))
-        return self._output(x, statistics), cache
 
     @entry
     def decode(
@@ -386,8 +338,8 @@ class LongcatFlash(nnx.Module):
         history: Int[Array, "B before"] | None = None,
     ) -> tuple[Float[Array, "B V"], Int[Array, "L B K"], LatentCache]:
         """`decode`, which also returns the targets that the router of every layer chose."""
-        x, target, cache = self._extend(tokens[:, None], positions, cache, mask, history)
-        return self.logits_of(self._normed(x))[:, 0], target[:, :, 0], cache
+        x, statistics, cache = self._extend(tokens[:, None], positions, cache, mask, history)
+        return self.logits_of(self._normed(x))[:, 0], statistics.target[:, :, 0], cache
 
     @entry
     def extend(
@@ -417,128 +369,81 @@ class LongcatFlash(nnx.Module):
         cache: LatentCache,
         mask: Bool[Array, "B"] | None,
         history: Int[Array, "B before"] | None,
-    ) -> tuple[Float[Array, "B T D"], Int[Array, "L B T K"], LatentCache]:
-        """States before the final norm, the targets of every layer, and the cache."""
+    ) -> tuple[States, LayerStatistics, LatentCache]:
+        """States before the final norm, the statistics of every layer, and the cache."""
         rules, num_tokens = self.rules, tokens.shape[1]
         tokens, positions = (rules.place(a, "act_batch") for a in (tokens, positions))
         position_BT = positions[:, None] + jnp.arange(num_tokens)[None]
         mask = jnp.ones_like(positions, bool) if mask is None else rules.place(mask, "act_batch")
         mask_BT = jnp.repeat(mask[:, None], num_tokens, axis=1)
         recent = None
-        if self.config.ngram is not None and history is not None:
-            distance = jnp.arange(self.config.ngram.max_order)
-            seen = position_BT[..., None] >= distance[None, None]
-            before = jnp.concatenate([rules.place(history, "act_batch"), tokens], axis=1)
-            recent = ngram.recent_tokens(before, seen, self.config.ngram)
+        if self.config.ngram is not None:
+            recent = self.ngram.recent_of_few(tokens, position_BT, history)
 
-        def step(
-            carry: tuple[Float[Array, "B T D"], LatentCache],
-            layer: ShortcutLayer,
-            index: Int[Array, ""],
-        ) -> tuple[tuple[Float[Array, "B T D"], LatentCache], Int[Array, "B T K"]]:
-            x, cache = carry
+        def attend(
+            i: int,
+            attention: LatentAttention,
+            normed: States,
+            cache: LatentCache,
+            layer: Int[Array, ""],
+        ) -> States:
+            entries = core_attention.over_cache(*cache, layer, i, position_BT, rules)
+            return attention.absorbed(normed, position_BT, entries)
 
-            def attend(
-                i: int, attention: LatentAttention, normed: Float[Array, "B T D"]
-            ) -> Float[Array, "B T D"]:
-                nonlocal cache
-                new = attention.compress(normed, position_BT)
-                cache = cache.write(index, i, new, position_BT, rules)
-                over_entries = core_attention.over_cache(
-                    cache.latent, cache.rope_key, index, i, position_BT, rules
-                )
-                return attention.absorbed(normed, position_BT, over_entries)
+        x = self._embed(tokens, recent)
+        return self._over_cache(x, position_BT, position_BT, mask_BT, cache, attend, few_rows=True)
 
-            x, statistics = layer(x, mask_BT, attend)
-            return (x, cache), statistics.target
-
-        (x, cache), target = self._scan(step, (self._embed(tokens, recent), cache), few_rows=True)
-        return x, target, cache
-
-    def _scan(
+    def _over_cache(
         self,
-        step: Callable[[Carry, ShortcutLayer, Int[Array, ""]], tuple[Carry, Out]],
-        carry: Carry,
-        remat: Callable[[Body[Carry, Out]], Body[Carry, Out]] = lambda body: body,
+        x: States,
+        positions: Numbers,
+        written_at: Numbers,
+        mask: Mask,
+        cache: LatentCache,
+        attended: OverCache,
         *,
         few_rows: bool = False,
-    ) -> tuple[Carry, Out]:
-        """`step(carry, layer, index)` over the layers: the last carry, and what steps return.
+    ) -> tuple[States, LayerStatistics, LatentCache]:
+        """The layers over tokens that see a cache and are written to it.
 
-        With `few_rows` reading the weights is most of the work, and those of the experts are left
-        in their stack: a slice for each step would be copied out of it.
+        With `few_rows`, which are not cut along the length, reading the weights is most of the
+        work, and those of the experts are left in their stack.
         """
-        graph, stacked = nnx.split(self.layers, graph=False)
-        whole = {}
-        if few_rows and self.cut is None and self.layers.experts.rest_ready:
-            whole = {"experts": stacked.pop("experts")}
+        rules, is_whole = self.rules, few_rows and self.cut is None
+        whole = ("experts",) if is_whole and self.layers.experts.rest_ready else ()
 
-        def with_layer(
-            carry: Carry, weights: LayerWeights, index: Int[Array, ""]
-        ) -> tuple[Carry, Out]:
-            layer = nnx.merge(graph, nnx.State({**weights, **whole}))
-            if whole:
-                layer.experts.layer = nnx.data(index)
-            return step(carry, layer, index)
+        def step(
+            carry: tuple[States, LatentCache], layer: ShortcutLayer, index: Int[Array, ""]
+        ) -> tuple[tuple[States, LatentCache], LayerStatistics]:
+            x, cache = carry
 
-        return decoder.scan(
-            with_layer,
-            carry,
-            stacked,
-            self.config.num_layers,
-            cut=self.cut,
-            remat=remat,
-            unroll=self.config.unroll_layers,
-        )
+            def attend(i: int, attention: LatentAttention, normed: States) -> States:
+                nonlocal cache
+                new = attention.compress(normed, positions)
+                new = new if few_rows else decoder.placed(new, ENTRY_AXES, rules)
+                cache = cache.write(index, i, new, written_at, rules)
+                return attended(i, attention, normed, cache, index)
 
-    def _embed(
-        self, tokens: Int[Array, "B T"], recent: Int[Array, "B T order"] | None = None
-    ) -> Float[Array, "B T D"]:
+            x, statistics = layer(x, mask, attend)
+            return (x, cache), statistics
+
+        (x, cache), statistics = self._scan(step, (x, cache), whole=whole)
+        return x, statistics, cache
+
+    def _embed(self, tokens: Numbers, recent: Int[Array, "B T order"] | None) -> States:
         word = self._word(tokens)
-        if self.config.ngram is None:
-            return word
-        if recent is None:
-            raise ConfigError(
-                "the n-gram embedding needs the tokens before these, and there are none. Pass "
-                "history, the last max_order - 1 tokens of every sequence."
-            )
-        return self.ngram(word, recent)
-
-    def _word(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        return decoder.words(self.embedding[...], tokens, self.rules, self.config.dtype)
+        return word if recent is None else self.ngram(word, recent)
 
     def _output(self, x: Float[Array, "B T D"], statistics: LayerStatistics) -> ModelOutput:
         hidden = self._normed(x)
         return ModelOutput(logits=self.logits_of(hidden), hidden=hidden, **statistics._asdict())
 
-    def _normed(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-        return rms_norm(x, self.final_norm[...], self.config.rms_norm_eps)
 
-    def logits_of(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
-        """Logits from states after the final norm; see `ModelOutput.hidden`."""
-        return decoder.logits(hidden, self.head[...].astype(self.config.dtype), self.rules)
-
-    def logits_for(self, num_tokens: int) -> decoder.LogitsOf:
-        """As `logits_of`, for some at a time of so many states in all; see `decoder`."""
-        return decoder.logits_for(self.head[...], num_tokens, self.rules, self.config.dtype)
+def init_weights(config: MoEConfig, key: Array, rules: ShardingRules | None = None) -> Made:
+    """The graph and fresh weights; see `decoder.init`."""
+    return decoder.init(LongcatFlash, config, key, rules)
 
 
-def init_weights(
-    config: MoEConfig, key: Array, rules: ShardingRules | None = None
-) -> tuple[nnx.GraphDef, Weights]:
-    """The graph and fresh weights, a nested dict of arrays that are sharded from birth.
-
-    Inside jit, `nnx.merge(graphdef, nnx.State(weights))(tokens)` calls the model. The values do
-    not depend on the mesh.
-    """
-    return decoder.init(functools.partial(LongcatFlash, config), key, rules)
-
-
-def abstract_weights(
-    config: MoEConfig, rules: ShardingRules | None = None
-) -> tuple[nnx.GraphDef, Weights]:
-    """The graph and the abstract weights: leaves are `jax.ShapeDtypeStruct`, no array is made.
-
-    They carry the shardings that the rules give them, so a pod's model can be looked at anywhere.
-    """
-    return decoder.abstract(functools.partial(LongcatFlash, config), rules)
+def abstract_weights(config: MoEConfig, rules: ShardingRules | None = None) -> Made:
+    """The graph and the abstract weights; see `decoder.abstract`."""
+    return decoder.abstract(LongcatFlash, config, rules)

@@ -18,19 +18,16 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from loong_jax.models import parameters
+from loong_jax.models import decoder, parameters
 from loong_jax.models.ffn import DenseFFN
 from loong_jax.models.moe import core_attention
-from loong_jax.models.moe.attention import Latent, LatentAttention
-from loong_jax.models.moe.cache import put_entries
+from loong_jax.models.moe.attention import ENTRY_AXES, Latent, LatentAttention
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.mask import AttentionMask
 from loong_jax.models.products import project, rms_norm
 from loong_jax.sharding import ShardingRules
 
 Module = TypeVar("Module", bound=nnx.Module)
-
-_CACHE_AXES = ("act_batch", "act_keys", "act_rank")
 
 
 class MtpHead(nnx.Module):
@@ -84,7 +81,8 @@ class MtpHead(nnx.Module):
         x = self._join(hidden, embedding)
         normed = rms_norm(x, self.attention_norm[...], self.config.rms_norm_eps)
         attention = _only_layer(self.attention)
-        cache = write(cache, attention.compress(normed, position_BT), position_BT, self.rules)
+        new = attention.compress(normed, position_BT)
+        cache = decoder.written(cache, new, position_BT, ENTRY_AXES, self.rules)
         latent, rope_key = (a[None, None] for a in cache)  # the first attention of one layer
         over_entries = core_attention.over_cache(
             latent, rope_key, jnp.int32(0), 0, position_BT, self.rules
@@ -117,16 +115,6 @@ def _only_layer(module: Module) -> Module:
     """A module of one stacked layer as its methods expect it: without the axis of layers."""
     graph, stacked = nnx.split(module, graph=False)
     return nnx.merge(graph, jax.tree.map(lambda a: a[0], stacked))
-
-
-def write(cache: Latent, new: Latent, position: Int[Array, "B T"], rules: ShardingRules) -> Latent:
-    """The cache with T entries per sequence at their positions; none at a position outside."""
-
-    whole, batch = rules.partition(*_CACHE_AXES), rules.partition("act_batch")
-    local = rules.shard_map(put_entries, in_specs=(whole, batch, batch), out_specs=whole)
-    return Latent(
-        local(cache.latent, new.latent, position), local(cache.rope_key, new.rope_key, position)
-    )
 
 
 def drafted_rows(

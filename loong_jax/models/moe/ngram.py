@@ -12,7 +12,9 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
+from loong_jax.errors import ConfigError
 from loong_jax.models import parameters
+from loong_jax.models.decoder import Mask, Numbers
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
 from loong_jax.models.products import project
 from loong_jax.sharding import ShardingRules
@@ -60,6 +62,70 @@ class NgramTables(nnx.Module):
         )
         return ((word.astype(jnp.float32) + added) / (1 + len(rows))).astype(word.dtype)
 
+    def recent_of_rows(self, tokens: Numbers, segment_ids: Numbers) -> Int[Array, "B T order"]:
+        """`recent_tokens` of whole rows, where segment 0 is padding."""
+        rules, num_tokens = self.rules, tokens.shape[1]
+        whole = rules.place(tokens, "act_batch", "act_keys")
+        padded = jnp.pad(segment_ids, ((0, 0), (self.ngram.max_order - 1, 0)))
+        end, orders = padded.shape[1], range(self.ngram.max_order)
+        before = [padded[:, end - num_tokens - j : end - j] for j in orders]
+        seen = jnp.stack([(b == segment_ids) & (segment_ids > 0) for b in before], axis=-1)
+        recent = recent_tokens(whole, seen, self.ngram)
+        return rules.place(recent, "act_batch", "act_length", None)
+
+    def recent_of_few(
+        self, tokens: Numbers, position: Numbers, history: Int[Array, "B before"] | None
+    ) -> Int[Array, "B T order"]:
+        """`recent_tokens` of a few at these positions, behind the last ones of `history`.
+
+        Raises ConfigError where there is none.
+        """
+        distance = jnp.arange(self.ngram.max_order)
+        seen = position[..., None] >= distance[None, None]
+        before = self.rules.place(_given(history), "act_batch")
+        return recent_tokens(jnp.concatenate([before, tokens], axis=1), seen, self.ngram)
+
+    def recent_of_chunk(
+        self,
+        tokens: Numbers,
+        mask: Mask,
+        start: Int[Array, "B"],
+        history: Int[Array, "B before"] | None,
+    ) -> Int[Array, "B T order"]:
+        """The same of sequences that have `start` tokens already, for the next ones.
+
+        Those in `mask` stand together, with padding on either side, whose rows mean nothing.
+        """
+        rules = self.rules
+        batch, whole = rules.partition("act_batch"), rules.partition("act_batch", "act_keys")
+
+        def on_one_device(
+            tokens: Numbers, mask: Mask, start: Int[Array, "B"], history: Int[Array, "B before"]
+        ) -> Int[Array, "B T order"]:
+            num_tokens = tokens.shape[1]
+            first_B1 = jnp.argmax(mask, axis=1)[:, None]
+            index_1T = jnp.arange(num_tokens)[None]
+            tokens = jnp.take_along_axis(tokens, (index_1T + first_B1) % num_tokens, axis=1)
+            position_BT = start[:, None] + index_1T
+            seen = position_BT[..., None] >= jnp.arange(self.ngram.max_order)[None, None]
+            recent = recent_tokens(jnp.concatenate([history, tokens], axis=1), seen, self.ngram)
+            back_BT = (index_1T - first_B1) % num_tokens
+            return jnp.take_along_axis(recent, back_BT[..., None], axis=1)
+
+        specs = whole, whole, batch, batch
+        local = rules.shard_map(on_one_device, in_specs=specs, out_specs=batch)
+        recent = local(tokens, mask, start, rules.place(_given(history), "act_batch"))
+        return rules.place(recent, "act_batch", "act_length", None)
+
+
+def _given(history: Int[Array, "B before"] | None) -> Int[Array, "B before"]:
+    if history is None:
+        raise ConfigError(
+            "the n-gram embedding needs the tokens before these, and there are none. Pass "
+            "history, the last max_order - 1 tokens of every sequence."
+        )
+    return history
+
 
 def hashed(
     recent: Int[Array, "*batch order"], vocab_size: int, modulus: int
@@ -100,36 +166,3 @@ def recent_tokens(
         reached &= seen[..., j] & (token != ngram.eos_token if j else True)
         columns.append(jnp.where(reached, token, 0))
     return jnp.stack(columns, axis=-1)
-
-
-def recent_of_chunk(
-    tokens: Int[Array, "B T"],
-    mask: Bool[Array, "B T"],
-    start: Int[Array, "B"],
-    history: Int[Array, "B before"],
-    ngram: NgramEmbedding,
-) -> Int[Array, "B T order"]:
-    """`recent_tokens` of the next tokens of sequences that have `start` of them already.
-
-    Those in `mask` stand together, with padding on either side; `history` holds the tokens before
-    them, the last on the right. Rows of padding mean nothing. For whole rows, on one device.
-    """
-    num_tokens = tokens.shape[1]
-    first_B1 = jnp.argmax(mask, axis=1)[:, None]
-    index_1T = jnp.arange(num_tokens)[None]
-    tokens = jnp.take_along_axis(tokens, (index_1T + first_B1) % num_tokens, axis=1)
-    position_BT = start[:, None] + index_1T
-    seen = position_BT[..., None] >= jnp.arange(ngram.max_order)[None, None]
-    recent = recent_tokens(jnp.concatenate([history, tokens], axis=1), seen, ngram)
-    back_BT = (index_1T - first_B1) % num_tokens
-    return jnp.take_along_axis(recent, back_BT[..., None], axis=1)
-
-
-def seen_in_segments(
-    segment_ids: Int[Array, "B T"], ngram: NgramEmbedding
-) -> Bool[Array, "B T order"]:
-    """True for tokens of the same segment, no padding; for `recent_tokens` over whole rows."""
-    padded = jnp.pad(segment_ids, ((0, 0), (ngram.max_order - 1, 0)))
-    end, num_tokens = padded.shape[1], segment_ids.shape[1]
-    before = [padded[:, end - num_tokens - j : end - j] for j in range(ngram.max_order)]
-    return jnp.stack([(b == segment_ids) & (segment_ids > 0) for b in before], axis=-1)

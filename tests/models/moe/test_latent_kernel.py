@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from loong_jax.models import moe
+from loong_jax.models import decoder, moe
+from loong_jax.models.moe.cache import AXES
 from loong_jax.models.moe.kernels import latent_kernel, latent_split
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.sweeps import thinned
@@ -156,7 +157,7 @@ def test_a_decode_goes_through_the_kernel_of_its_platform(monkeypatch, sizes, pl
         model = moe.LongcatFlash(config, rngs=nnx.Rngs(0), rules=rules)
         cache = moe.LatentCache.zeros(config, batch, 128)
         earlier = jnp.sin(jnp.arange(cache.latent.size)).reshape(cache.latent.shape)
-        cache = cache._replace(latent=earlier).place(rules)
+        cache = decoder.placed(cache._replace(latent=earlier), AXES, rules)
         return model.extend(tokens, positions, cache)
 
     ran, attend = [], functools.partial(kernel.attend, interpret=True)

@@ -98,11 +98,9 @@ def test_hashes_of_the_published_size_are_exact():
     random = np.random.default_rng(1)
     sequence = random.integers(131_000, 131_072, 40)
     sequence[[7, 20, 22]] = config.ngram.eos_token
-    segments = np.ones((1, 40), np.int32)
+    seen = np.arange(40)[:, None] >= np.arange(config.ngram.max_order)
     recent = ngram.recent_tokens(
-        jnp.asarray(sequence[None], jnp.int32),
-        ngram.seen_in_segments(jnp.asarray(segments), config.ngram),
-        config.ngram,
+        jnp.asarray(sequence[None], jnp.int32), jnp.asarray(seen[None]), config.ngram
     )
     expected = hashes(sequence, config)
     for i, (order, modulus) in enumerate(zip(config.ngram.orders, config.ngram.rows, strict=True)):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from loong_jax.models import moe, products, rope
-from loong_jax.models.moe import attention, mtp, router
+from loong_jax.models import decoder, moe, products, rope
+from loong_jax.models.moe import attention, router
 from loong_jax.models.moe.config import NgramEmbedding
 from loong_jax.models.moe.experts import Experts
 from loong_jax.models.moe.router import Routing
@@ -132,6 +132,7 @@ def test_a_position_before_the_first_writes_nothing():
     position = jnp.array([[-2, -1], [-1, 0]])
     layer, rules = jnp.int32(0), ShardingRules()
     written = cache.write(layer, 0, new, position, rules)
-    for entries in (written.read(layer, 0), mtp.write(of_head, new, position, rules)):
+    own = decoder.written(of_head, new, position, attention.ENTRY_AXES, rules)
+    for entries in (written.read(layer, 0), own):
         for found in entries:
             np.testing.assert_array_equal(found[..., 0], [[0, 0, 0, 0], [1, 0, 0, 0]])
