@@ -8,8 +8,10 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Shaped, UInt8
 
+from loong_jax.models.moe.exchange.dispatch import Rows
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+
+@dataclasses.dataclass(frozen=True)
 class BufferLayout:
     """The layout of a buffer: rows, their gates and their experts.
 
@@ -42,14 +44,7 @@ class BufferLayout:
         tile = 8 if dispatch_dtype is None else 16
         stride = round_up(rows + -(-rows * numbers // width), tile)
         number_rows = -(-stride * numbers // (width + numbers))
-        return cls(
-            num_blocks=num_blocks,
-            stride=stride,
-            number_rows=number_rows,
-            width=width,
-            choices_per_row=choices_per_row,
-            dispatch_dtype=dispatch_dtype,
-        )
+        return cls(num_blocks, stride, number_rows, width, choices_per_row, dispatch_dtype)
 
     @staticmethod
     def _numbers_per_row(choices_per_row: int, dispatch_dtype: str | None) -> int:
@@ -93,12 +88,26 @@ class BufferLayout:
         if halves:
             high, low = jnp.split(digits, 2, axis=1)
             digits = (high << 4) | low
-        numbers, start = [], 0
-        for size, (dtype, width) in zip(sizes, dtypes_and_widths, strict=True):
-            these = digits[:, start : start + size]
-            numbers.append(_numbers_of(these, dtype, width))
-            start += size
+        ends, numbers = np.cumsum(sizes), []
+        for end, size, (dtype, width) in zip(ends, sizes, dtypes_and_widths, strict=True):
+            numbers.append(_numbers_of(digits[:, end - size : end], dtype, width))
         return lines, *numbers
+
+    def pack_rows(
+        self, rows: Rows, *scales: Float[Array, "R 1"]
+    ) -> Float[Array, "blocks stride D"]:
+        """Rows with their gates and experts; with `scales` those of rows of eight bits."""
+        return self.pack(rows.x, rows.gate, (rows.expert + 1).astype(jnp.int16), *scales)
+
+    def unpack_rows(self, packed: Float[Array, "blocks stride D"], dtype: DTypeLike) -> Rows:
+        """What `pack_rows` packed, in `dtype` if it has eight bits."""
+        kinds = [(jnp.float32, self.choices_per_row), (jnp.int16, self.choices_per_row)]
+        if self.dispatch_dtype is None:
+            x, gate, expert = self.unpack(packed, *kinds)
+        else:
+            x, gate, expert, scale = self.unpack(packed, *kinds, (jnp.float32, 1))
+            x = (x.astype(jnp.float32) * scale).astype(dtype)
+        return Rows(x, gate, expert.astype(jnp.int32) - 1)
 
 
 def _bytes_of(a: Shaped[Array, "R width"]) -> UInt8[Array, "R bytes"]:

@@ -16,6 +16,11 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
+Tokens: TypeAlias = Float[Array, "T D"]  # those of one device
+Gates: TypeAlias = Float[Array, "T K"]
+Targets: TypeAlias = Int[Array, "T K"]
+Number: TypeAlias = Int[Array, ""] | int
+
 
 class Rows(NamedTuple):
     """Rows where they are: on the device that sends or on the one that received them."""
@@ -50,7 +55,7 @@ class Round(NamedTuple):
 
 
 def plan_dispatch(
-    target: Int[Array, "T K"],
+    target: Targets,
     kept: Bool[Array, "T K"],
     num_local: int,
     num_devices: int,
@@ -81,10 +86,7 @@ def plan_dispatch(
 
 
 def make_round(
-    plan: DispatchPlan,
-    row: Int[Array, "sent"],
-    place: Int[Array, "T K"],
-    choices_per_row: int,
+    plan: DispatchPlan, row: Int[Array, "sent"], place: Targets, choices_per_row: int
 ) -> Round:
     """Fills rows with the choices of those numbered `row`, below 0 for none; see `Round.place`."""
     num_choices, num_rows = plan.choice.size, row.size
@@ -99,9 +101,7 @@ def make_round(
     return Round(choice_RJ, place, jnp.where(plan.lane == 0, place, num_rows))
 
 
-def load(
-    x: Float[Array, "T D"], gate: Float[Array, "T K"], plan: DispatchPlan, round: Round
-) -> Rows:
+def load(x: Tokens, gate: Gates, plan: DispatchPlan, round: Round) -> Rows:
     """The rows of a round; those without a choice hold anything and say so."""
     num_rows, per_row = round.choice.shape
     choice_s = round.choice.reshape(-1)  # of all R J lanes, row by row
@@ -115,7 +115,7 @@ def load(
     )
 
 
-def unload(back: Float[Array, "sent D"], round: Round) -> Float[Array, "T D"]:
+def unload(back: Float[Array, "sent D"], round: Round) -> Tokens:
     """The float32 sum of the rows that carried each token."""
     return sum_rows(back, round.first_place, token_of(round))
 
@@ -128,10 +128,14 @@ def token_of(round: Round) -> Int[Array, "sent"]:
 # --- rows by their index ---------------------------------------------------------------------
 
 
+_One: TypeAlias = Float[Array, "n D"]
+_Many: TypeAlias = Float[Array, "rows D"]
+_Source: TypeAlias = Int[Array, "rows"]
+_Place: TypeAlias = Int[Array, "n k"]
+
+
 @jax.custom_vjp
-def take_rows(
-    x: Float[Array, "n D"], source: Int[Array, "rows"], place: Int[Array, "n k"]
-) -> Float[Array, "rows D"]:
+def take_rows(x: _One, source: _Source, place: _Place) -> _Many:
     """x[source]; a source past the end reads some row of x, which nobody may look at.
 
     `place` says the same the other way round: the rows that hold x[i], past the end where there
@@ -141,9 +145,7 @@ def take_rows(
 
 
 @jax.custom_vjp
-def sum_rows(
-    rows: Float[Array, "rows D"], place: Int[Array, "n k"], source: Int[Array, "rows"]
-) -> Float[Array, "n D"]:
+def sum_rows(rows: _Many, place: _Place, source: _Source) -> _One:
     """The float32 sum of rows[place] over k; a place past the end adds nothing.
 
     `source` is the inverse of `place`, as in `take_rows`.
@@ -155,32 +157,24 @@ def sum_rows(
     return sum(others, start=first)
 
 
-# What a backward pass needs: `source`, `place`, and no rows of the dtype that gradients have.
-_Saved: TypeAlias = tuple[Int[Array, "rows"], Int[Array, "n k"], Float[Array, "0"]]
+# What a backward pass needs: where rows are, and no rows of the dtype that gradients have.
+_Saved: TypeAlias = tuple[_Source, _Place, Float[Array, "0"]]
 
 
-def _take_forward(
-    x: Float[Array, "n D"], source: Int[Array, "rows"], place: Int[Array, "n k"]
-) -> tuple[Float[Array, "rows D"], _Saved]:
+def _take_forward(x: _One, source: _Source, place: _Place) -> tuple[_Many, _Saved]:
     return take_rows(x, source, place), (source, place, jnp.zeros((0,), x.dtype))
 
 
-def _take_backward(
-    saved: _Saved, grad: Float[Array, "rows D"]
-) -> tuple[Float[Array, "n D"], None, None]:
+def _take_backward(saved: _Saved, grad: _Many) -> tuple[_One, None, None]:
     source, place, like = saved
     return sum_rows(grad, place, source).astype(like.dtype), None, None
 
 
-def _sum_forward(
-    rows: Float[Array, "rows D"], place: Int[Array, "n k"], source: Int[Array, "rows"]
-) -> tuple[Float[Array, "n D"], _Saved]:
+def _sum_forward(rows: _Many, place: _Place, source: _Source) -> tuple[_One, _Saved]:
     return sum_rows(rows, place, source), (source, place, jnp.zeros((0,), rows.dtype))
 
 
-def _sum_backward(
-    saved: _Saved, grad: Float[Array, "n D"]
-) -> tuple[Float[Array, "rows D"], None, None]:
+def _sum_backward(saved: _Saved, grad: _One) -> tuple[_Many, None, None]:
     source, place, like = saved
     return take_rows(grad.astype(like.dtype), source, place), None, None
 
@@ -192,9 +186,7 @@ sum_rows.defvjp(_sum_forward, _sum_backward)
 RowTree = TypeVar("RowTree")  # of arrays of rows
 WeightTree = TypeVar("WeightTree")
 IndexTree = TypeVar("IndexTree")  # of whole numbers, which have no gradient
-OneRound: TypeAlias = Callable[
-    [Int[Array, ""] | int, RowTree, WeightTree, IndexTree], Float[Array, "rows D"]
-]
+OneRound: TypeAlias = Callable[[Number, RowTree, WeightTree, IndexTree], _Many]
 
 
 def later_rounds(
@@ -203,7 +195,7 @@ def later_rounds(
     inputs: RowTree,
     weights: WeightTree,
     indices: IndexTree,
-) -> tuple[Float[Array, "rows D"], WeightTree]:
+) -> tuple[_Many, WeightTree]:
     """The float32 sum of one_round(i, inputs, weights, indices) over 1 <= i < num_rounds.
 
     For what does not fit into the buffers of round 0, so usually for nothing: a loop that is not
@@ -214,25 +206,23 @@ def later_rounds(
 
     def forward(
         inputs: RowTree, weights: WeightTree, indices: IndexTree, num_rounds: Int[Array, ""]
-    ) -> tuple[Float[Array, "rows D"], WeightTree]:
+    ) -> tuple[_Many, WeightTree]:
         shape = jax.eval_shape(one_round, jnp.int32(1), inputs, weights, indices)
         zeros = zeros_alike(jax.tree.leaves(inputs)[0], shape.shape, jnp.float32)
 
-        def add(i: Int[Array, ""], total: Float[Array, "rows D"]) -> Float[Array, "rows D"]:
+        def add(i: Number, total: _Many) -> _Many:
             return total + one_round(i, inputs, weights, indices).astype(jnp.float32)
 
         return jax.lax.fori_loop(1, num_rounds, add, zeros), weights
 
     def backward(
         saved: tuple[RowTree, WeightTree, IndexTree, Int[Array, ""]],
-        grads: tuple[Float[Array, "rows D"], WeightTree],
+        grads: tuple[_Many, WeightTree],
     ) -> tuple[RowTree, WeightTree, None, None]:
         inputs, weights, indices, num_rounds = saved
         grad_sum, grad_weights = grads
 
-        def add(
-            i: Int[Array, ""], totals: tuple[RowTree, WeightTree]
-        ) -> tuple[RowTree, WeightTree]:
+        def add(i: Number, totals: tuple[RowTree, WeightTree]) -> tuple[RowTree, WeightTree]:
             made, pull = jax.vjp(lambda x, w: one_round(i, x, w, indices), inputs, weights)
             return jax.tree.map(jnp.add, totals, pull(grad_sum.astype(made.dtype)))
 

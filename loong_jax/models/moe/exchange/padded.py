@@ -16,8 +16,12 @@ from loong_jax.models.moe.exchange import PaddedExchange, Sizes
 from loong_jax.models.moe.exchange.buffers import BufferLayout, to_eight_bits
 from loong_jax.models.moe.exchange.dispatch import (
     DispatchPlan,
+    Gates,
+    Number,
     Round,
     Rows,
+    Targets,
+    Tokens,
     load,
     make_round,
     plan_dispatch,
@@ -59,7 +63,7 @@ class Padded:
             exchange.dispatch_dtype,
         )
 
-    def plan(self, target: Int[Array, "T K"], kept: Bool[Array, "T K"]) -> DispatchPlan:
+    def plan(self, target: Targets, kept: Bool[Array, "T K"]) -> DispatchPlan:
         sizes, per_row = self.sizes, self.exchange.choices_per_row
         return plan_dispatch(target, kept, sizes.num_local, sizes.num_devices, per_row)
 
@@ -72,7 +76,7 @@ class Padded:
         waits = (plan.expert >= 0) & (plan.rank >= self.layout.rows)
         return jnp.sum(waits, dtype=jnp.int32)
 
-    def take_round(self, plan: DispatchPlan, i: Int[Array, ""] | int) -> Round:
+    def take_round(self, plan: DispatchPlan, i: Number) -> Round:
         """Round i: of each destination the rows of ranks from i * rows to (i + 1) * rows - 1."""
         layout = self.layout
         at_1r = jnp.arange(layout.stride)[None]
@@ -85,42 +89,21 @@ class Padded:
         place_TK = jnp.where(rides_TK, place_TK, row_R.size)
         return make_round(plan, row_R, place_TK, layout.choices_per_row)
 
-    def load(
-        self,
-        x: Float[Array, "T D"],
-        gate: Float[Array, "T K"],
-        plan: DispatchPlan,
-        round: Round,
-    ) -> Rows:
-        return load(x, gate, plan, round)
-
-    def unload(self, back: Float[Array, "R D"], round: Round) -> Float[Array, "T D"]:
-        return unload(back, round)
+    load = staticmethod(load)
+    unload = staticmethod(unload)
 
     def pack(
-        self,
-        x: Float[Array, "T D"],
-        gate: Float[Array, "T K"],
-        plan: DispatchPlan,
-        round: Round,
+        self, x: Tokens, gate: Gates, plan: DispatchPlan, round: Round
     ) -> Shaped[Array, "P stride D"]:
         """The rows that `load` makes, packed; eight bits are found once for a token."""
         scales: tuple[Array, ...] = ()
         if self.layout.dispatch_dtype is not None:
             x, scale_T1 = to_eight_bits(x, jnp.dtype(self.layout.dispatch_dtype))
             scales = (scale_T1.at[token_of(round)].get(mode="clip"),)
-        rows = self.load(x, gate, plan, round)
-        return self.layout.pack(rows.x, rows.gate, (rows.expert + 1).astype(jnp.int16), *scales)
+        return self.layout.pack_rows(load(x, gate, plan, round), *scales)
 
     def unpack(self, packed: Shaped[Array, "P stride D"], dtype: DTypeLike) -> Rows:
-        per_row = self.exchange.choices_per_row
-        dtypes = [(jnp.float32, per_row), (jnp.int16, per_row)]
-        if self.layout.dispatch_dtype is None:
-            x, gate, expert = self.layout.unpack(packed, *dtypes)
-        else:
-            x, gate, expert, scale = self.layout.unpack(packed, *dtypes, (jnp.float32, 1))
-            x = (x.astype(jnp.float32) * scale).astype(dtype)
-        return Rows(x, gate, expert.astype(jnp.int32) - 1)
+        return self.layout.unpack_rows(packed, dtype)
 
     def pack_gradient(
         self, x: Float[Array, "R D"], gate: Float[Array, "R J"]
@@ -136,19 +119,13 @@ class Padded:
     def send(
         self, packed: Shaped[Array, "P stride D"], round: Round
     ) -> Shaped[Array, "P stride D"]:
-        return self._swap(packed)
+        """Block p goes to device p, and block p comes from it."""
+        axes = self.sizes.axes
+        return jax.lax.all_to_all(packed, axes, split_axis=0, concat_axis=0, tiled=True)
 
-    def send_gradient(
-        self, packed: Shaped[Array, "P stride D"], round: Round
-    ) -> Shaped[Array, "P stride D"]:
-        return self._swap(packed)
+    send_gradient = send
 
     def send_back(self, made: Float[Array, "R D"], round: Round) -> Float[Array, "R D"]:
         layout = self.layout
         blocks = made.reshape(layout.num_blocks, layout.stride, layout.width)
-        return self._swap(blocks).reshape(made.shape)
-
-    def _swap(self, blocks: Shaped[Array, "P stride D"]) -> Shaped[Array, "P stride D"]:
-        """Block p goes to device p, and block p comes from it."""
-        axes = self.sizes.axes
-        return jax.lax.all_to_all(blocks, axes, split_axis=0, concat_axis=0, tiled=True)
+        return self.send(blocks, round).reshape(made.shape)

@@ -6,8 +6,7 @@ A device sends from a buffer of N = T K rows, one for each choice, and receives 
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +17,12 @@ from loong_jax.models.moe.exchange import RaggedExchange, Sizes
 from loong_jax.models.moe.exchange.buffers import round_up, to_eight_bits
 from loong_jax.models.moe.exchange.dispatch import (
     DispatchPlan,
+    Gates,
+    Number,
     Round,
     Rows,
+    Targets,
+    Tokens,
     load,
     make_round,
     plan_dispatch,
@@ -27,6 +30,10 @@ from loong_jax.models.moe.exchange.dispatch import (
     unload,
     zeros_alike,
 )
+
+_Plan: TypeAlias = tuple[DispatchPlan, Int[Array, "P P"]]
+_Sent: TypeAlias = tuple[Shaped[Array, "N *form"], Shaped[Array, "N numbers"]]
+_Arrived: TypeAlias = tuple[Shaped[Array, "R *form"], Shaped[Array, "R numbers"]]
 
 
 class RaggedRound(NamedTuple):
@@ -57,25 +64,21 @@ class Ragged:
         sizes = self.sizes
         return self.num_rows < sizes.num_devices * sizes.num_tokens * sizes.most_per_device
 
-    def plan(
-        self, target: Int[Array, "T K"], kept: Bool[Array, "T K"]
-    ) -> tuple[DispatchPlan, Int[Array, "P P"]]:
+    def plan(self, target: Targets, kept: Bool[Array, "T K"]) -> _Plan:
         """The plan of this device and how many rows each device has for each."""
         plan = plan_dispatch(target, kept, self.sizes.num_local, self.sizes.num_devices, 1)
         return plan, jax.lax.all_gather(plan.count, self.sizes.axes)
 
-    def num_rounds(self, plan: tuple[DispatchPlan, Int[Array, "P P"]]) -> Int[Array, ""]:
+    def num_rounds(self, plan: _Plan) -> Int[Array, ""]:
         """The rounds needed by the device that receives the most rows."""
         return -(-jnp.max(jnp.sum(plan[1], axis=0)) // self.num_rows)
 
-    def num_waiting(self, plan: tuple[DispatchPlan, Int[Array, "P P"]]) -> Int[Array, ""]:
+    def num_waiting(self, plan: _Plan) -> Int[Array, ""]:
         """Choices of this device that are not sent in round 0."""
         now = self.take_round(plan, 0).count[jax.lax.axis_index(self.sizes.axes)]
         return jnp.sum(plan[0].count) - jnp.sum(now)
 
-    def take_round(
-        self, plan: tuple[DispatchPlan, Int[Array, "P P"]], i: Int[Array, ""] | int
-    ) -> RaggedRound:
+    def take_round(self, plan: _Plan, i: Number) -> RaggedRound:
         """Round i: what falls into rows i * num_rows and following of all that a device gets."""
         own, count_PP = plan
         before_PP = jnp.cumsum(count_PP, axis=0) - count_PP  # of senders with lower numbers
@@ -91,25 +94,13 @@ class Ragged:
             make_round(own, row_N, place_TK, 1), end_PP - first_PP, departure_PP, arrival_PP
         )
 
-    def load(
-        self,
-        x: Float[Array, "T D"],
-        gate: Float[Array, "T K"],
-        plan: tuple[DispatchPlan, Int[Array, "P P"]],
-        round: RaggedRound,
-    ) -> Rows:
+    def load(self, x: Tokens, gate: Gates, plan: _Plan, round: RaggedRound) -> Rows:
         return load(x, gate, plan[0], round.sending)
 
-    def unload(self, back: Float[Array, "N *form"], round: RaggedRound) -> Float[Array, "T D"]:
+    def unload(self, back: Shaped[Array, "N *form"], round: RaggedRound) -> Tokens:
         return unload(_flat(back), round.sending)
 
-    def pack(
-        self,
-        x: Float[Array, "T D"],
-        gate: Float[Array, "T K"],
-        plan: tuple[DispatchPlan, Int[Array, "P P"]],
-        round: RaggedRound,
-    ) -> tuple[Shaped[Array, "N *form"], Int[Array, "N numbers"]]:
+    def pack(self, x: Tokens, gate: Gates, plan: _Plan, round: RaggedRound) -> _Sent:
         """The rows that `load` makes and their numbers; eight bits are found once for a token."""
         scale: tuple[Array, ...] = ()
         if self.exchange.dispatch_dtype is not None:
@@ -120,78 +111,58 @@ class Ragged:
         bits = jax.lax.bitcast_convert_type(rows.gate, jnp.int32)
         return _folded(rows.x), jnp.concatenate([bits, rows.expert + 1, *scale], axis=1)
 
-    def unpack(
-        self, packed: tuple[Shaped[Array, "R *form"], Int[Array, "R numbers"]], dtype: DTypeLike
-    ) -> Rows:
+    def unpack(self, packed: _Arrived, dtype: DTypeLike) -> Rows:
         x, (gate, expert, *scale) = _flat(packed[0]), jnp.split(packed[1], packed[1].shape[1], 1)
         for bits in scale:
             x = x.astype(jnp.float32) * jax.lax.bitcast_convert_type(bits, jnp.float32)
         gate = jax.lax.bitcast_convert_type(gate, jnp.float32)
         return Rows(x.astype(dtype), gate, expert - 1)
 
-    def pack_gradient(
-        self, x: Float[Array, "R D"], gate: Float[Array, "R 1"]
-    ) -> tuple[Float[Array, "R *form"], Float[Array, "R 1"]]:
+    def pack_gradient(self, x: Float[Array, "R D"], gate: Float[Array, "R 1"]) -> _Arrived:
         return _folded(x), gate
 
-    def unpack_gradient(
-        self, packed: tuple[Float[Array, "N *form"], Float[Array, "N 1"]]
-    ) -> tuple[Float[Array, "N D"], Float[Array, "N 1"]]:
+    def unpack_gradient(self, packed: _Sent) -> tuple[Float[Array, "N D"], Float[Array, "N 1"]]:
         return _flat(packed[0]), packed[1]
 
-    def send(
-        self, packed: tuple[Shaped[Array, "N *form"], Int[Array, "N numbers"]], round: RaggedRound
-    ) -> tuple[Shaped[Array, "R *form"], Int[Array, "R numbers"]]:
-        return self._rows_last(self._forth, packed, round)
+    def send(self, packed: _Sent, round: RaggedRound) -> _Arrived:
+        return self._rows_last(packed, round, back=False)
 
-    def send_gradient(
-        self, packed: tuple[Float[Array, "R *form"], Float[Array, "R 1"]], round: RaggedRound
-    ) -> tuple[Float[Array, "N *form"], Float[Array, "N 1"]]:
-        return self._rows_last(self._back, packed, round)
+    def send_gradient(self, packed: _Arrived, round: RaggedRound) -> _Sent:
+        return self._rows_last(packed, round, back=True)
 
     def _rows_last(
-        self,
-        move: Callable[[Shaped[Array, "..."], RaggedRound], Shaped[Array, "..."]],
-        packed: tuple[Shaped[Array, "rows *form"], Shaped[Array, "rows numbers"]],
-        round: RaggedRound,
-    ) -> tuple[Shaped[Array, "moved *form"], Shaped[Array, "moved numbers"]]:
+        self, packed: _Sent | _Arrived, round: RaggedRound, *, back: bool
+    ) -> _Sent | _Arrived:
         """Rows set off when their numbers have arrived: one exchange is under way at a time, and
         the long one is to be beside other work.
         """
         rows, numbers = packed
-        rows, numbers = jax.lax.optimization_barrier((rows, move(numbers, round)))
-        return move(rows, round), numbers
+        moved = self.moved(numbers, round, back=back)
+        rows, numbers = jax.lax.optimization_barrier((rows, moved))
+        return self.moved(rows, round, back=back), numbers
 
-    def send_back(self, made: Float[Array, "R D"], round: RaggedRound) -> Float[Array, "N *form"]:
+    def send_back(self, made: Float[Array, "R D"], round: RaggedRound) -> Shaped[Array, "N *form"]:
         return _return(self, _folded(made), round)
 
-    def _forth(
-        self, rows: Shaped[Array, "N *form"], round: RaggedRound
-    ) -> Shaped[Array, "R *form"]:
-        me = jax.lax.axis_index(self.sizes.axes)
-        return ragged_all_to_all(
-            rows,
-            zeros_alike(rows, (self.num_rows, *rows.shape[1:]), rows.dtype),
-            round.departure[me],
-            round.count[me],
-            round.arrival[me],
-            round.count[:, me],
-            axes=self.sizes.axes,
-            emulated=self.sizes.platform == "cpu",
-        )
-
-    def _back(self, rows: Shaped[Array, "R *form"], round: RaggedRound) -> Shaped[Array, "N *form"]:
-        me = jax.lax.axis_index(self.sizes.axes)
-        num_rows = self.sizes.num_tokens * self.sizes.num_chosen
+    def moved(
+        self, rows: Shaped[Array, "before *form"], round: RaggedRound, *, back: bool
+    ) -> Shaped[Array, "after *form"]:
+        """Rows of a round, carried to where they are received, or back to where they came from."""
+        me, sizes = jax.lax.axis_index(self.sizes.axes), self.sizes
+        sent, received = ((slice(None), me), me) if back else (me, (slice(None), me))
+        first, at = round.departure, round.arrival
+        num_rows = self.num_rows
+        if back:
+            first, at, num_rows = at, first, sizes.num_tokens * sizes.num_chosen
         return ragged_all_to_all(
             rows,
             zeros_alike(rows, (num_rows, *rows.shape[1:]), rows.dtype),
-            round.arrival[:, me],
-            round.count[:, me],
-            round.departure[:, me],
-            round.count[me],
-            axes=self.sizes.axes,
-            emulated=self.sizes.platform == "cpu",
+            first[sent],
+            round.count[sent],
+            at[sent],
+            round.count[received],
+            axes=sizes.axes,
+            emulated=sizes.platform == "cpu",
         )
 
 
@@ -199,12 +170,12 @@ class Ragged:
 def _return(
     work: Ragged, made: Shaped[Array, "R *form"], round: RaggedRound
 ) -> Shaped[Array, "N *form"]:
-    return work._back(made, round)
+    return work.moved(made, round, back=True)
 
 
 _return.defvjp(
-    lambda work, made, round: (work._back(made, round), round),
-    lambda work, round, grad: (work._forth(grad, round), None),
+    lambda work, made, round: (work.moved(made, round, back=True), round),
+    lambda work, round, grad: (work.moved(grad, round, back=False), None),
 )
 
 

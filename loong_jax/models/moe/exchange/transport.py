@@ -13,7 +13,14 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxtyping import PyTree as Tree  # of arrays
 
 from loong_jax.models.moe.exchange import Exchange, PaddedExchange, RaggedExchange, Sizes
-from loong_jax.models.moe.exchange.dispatch import Rows, zeros_alike
+from loong_jax.models.moe.exchange.dispatch import (
+    Gates,
+    Number,
+    Rows,
+    Targets,
+    Tokens,
+    zeros_alike,
+)
 from loong_jax.models.moe.exchange.gathered import Gathered
 from loong_jax.models.moe.exchange.padded import Padded
 from loong_jax.models.moe.exchange.ragged import Ragged
@@ -47,17 +54,15 @@ class RowPlacement(Protocol[Plan, Round]):
         """Choices that wait for a later round."""
         ...
 
-    def plan(self, target: Int[Array, "T K"], kept: Bool[Array, "T K"]) -> Plan: ...
+    def plan(self, target: Targets, kept: Bool[Array, "T K"]) -> Plan: ...
 
-    def take_round(self, plan: Plan, i: Int[Array, ""] | int) -> Round: ...
+    def take_round(self, plan: Plan, i: Number) -> Round: ...
 
-    def load(
-        self, x: Float[Array, "T D"], gate: Float[Array, "T K"], plan: Plan, round: Round
-    ) -> Rows:
+    def load(self, x: Tokens, gate: Gates, plan: Plan, round: Round) -> Rows:
         """The rows of a round on the sending device."""
         ...
 
-    def unload(self, back: Float[Array, "..."], round: Round) -> Float[Array, "T D"]:
+    def unload(self, back: Float[Array, "..."], round: Round) -> Tokens:
         """The sum of each token's rows, of what the experts made of them."""
         ...
 
@@ -66,9 +71,7 @@ class RowPlacement(Protocol[Plan, Round]):
 class DeviceExchange(RowPlacement[Plan, Round], Protocol[Plan, Round, Buffer, GradientBuffer]):
     """An exchange fitted to one device: rows packed into buffers, there and back."""
 
-    def pack(
-        self, x: Float[Array, "T D"], gate: Float[Array, "T K"], plan: Plan, round: Round
-    ) -> Buffer:
+    def pack(self, x: Tokens, gate: Gates, plan: Plan, round: Round) -> Buffer:
         """The rows that `load` makes."""
         ...
 
@@ -118,15 +121,15 @@ class InTransit(Generic[Buffer, GradientBuffer]):
 
 def pack(
     device: DeviceExchange[Plan, Round, Buffer, GradientBuffer],
-    x: Float[Array, "T D"],
-    gate: Float[Array, "T K"],
+    x: Tokens,
+    gate: Gates,
     plan: Plan,
     round: Round,
 ) -> InTransit[Buffer, GradientBuffer]:
     """The rows of a round, ready to be sent."""
 
     def forward(
-        x: Float[Array, "T D"], gate: Float[Array, "T K"], plan: Plan, round: Round
+        x: Tokens, gate: Gates, plan: Plan, round: Round
     ) -> tuple[InTransit[Buffer, GradientBuffer], tuple[Plan, Round]]:
         packed = device.pack(x, gate, plan, round)
         rows = jax.eval_shape(device.load, x, gate, plan, round)
@@ -135,7 +138,7 @@ def pack(
 
     def backward(
         saved: tuple[Plan, Round], grad: InTransit[Buffer, GradientBuffer]
-    ) -> tuple[Float[Array, "T D"], Float[Array, "T K"], None, None]:
+    ) -> tuple[Tokens, Gates, None, None]:
         like = _zeros_of((x, gate), jax.tree.leaves(grad.shadow)[0])
         _, pull = jax.vjp(lambda x, gate: device.load(x, gate, *saved)[:2], *like)  # both linear
         return *pull(device.unpack_gradient(grad.shadow)), None, None
