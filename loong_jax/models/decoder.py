@@ -13,12 +13,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from loong_jax.models.parameters import Weights
-from loong_jax.models.products import (
-    project,
-    project_weight_first,
-    rms_norm,
-    together_going_back,
-)
+from loong_jax.models.products import project, project_weight_first, rms_norm, together_going_back
 from loong_jax.sharding import ShardingRules, varying_alike
 
 LogitsOf: TypeAlias = Callable[[Float[Array, "F N D"]], Float[Array, "F N V"]]

@@ -8,6 +8,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from loong_jax.models import parameters
+from loong_jax.models.decoder import States
 from loong_jax.models.products import in_chunks, project
 from loong_jax.sharding import ShardingRules
 
@@ -43,7 +44,7 @@ class DenseFFN(parameters.Gathering, nnx.Module):
         graph, state = nnx.split(self, graph=False)
         return nnx.merge(graph, nnx.State(nnx.to_pure_dict(state) | weights))
 
-    def __call__(self, x: Float[Array, "B T D"], kept_as: str = "ffn") -> Float[Array, "B T D"]:
+    def __call__(self, x: States, kept_as: str = "ffn") -> States:
         """A checkpoint policy finds the products of gate and up under the name `kept_as`."""
         gate_DF, up_DF, down_FD = (self._gather(n, getattr(self, n)[...], x) for n in self.AXES)
         is_alone = self.rules.mesh is None
@@ -51,7 +52,7 @@ class DenseFFN(parameters.Gathering, nnx.Module):
         # for a CPU it is less work to make the hidden layer again than to keep its parts
         gated = jax.checkpoint(_gated) if is_alone and self.rules.platform == "cpu" else _gated
 
-        def at_once(x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        def at_once(x: States) -> States:
             gathered = self.rules.gather_tokens(x, "ffn")
             gate_BTF = checkpoint_name(project(gathered, gate_DF), kept_as)
             up_BTF = checkpoint_name(project(gathered, up_DF), kept_as)

@@ -13,6 +13,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from loong_jax.models import decoder, parameters
+from loong_jax.models.decoder import States
 from loong_jax.models.dense.config import DenseConfig
 from loong_jax.models.products import accumulate, project, rms_norm
 from loong_jax.models.rope import Turn, turned
@@ -113,11 +114,7 @@ class GroupedAttention(parameters.Gathering, nnx.Module):
         self.key = matrix("key", c.hidden_size, *keys, fan_in=c.hidden_size)
         self.value = matrix("value", c.hidden_size, *keys, fan_in=c.hidden_size)
         self.out = matrix(
-            "out",
-            *queries,
-            c.hidden_size,
-            fan_in=c.num_heads * c.head_dim,
-            gain=c.residual_gain,
+            "out", *queries, c.hidden_size, fan_in=c.num_heads * c.head_dim, gain=c.residual_gain
         )
         if c.qkv_bias:
             self.query_bias = bias("query", *queries)
@@ -129,17 +126,17 @@ class GroupedAttention(parameters.Gathering, nnx.Module):
             norm = (c.num_layers, c.head_dim), ("layers", None), rules
             self.query_norm, self.key_norm = parameters.ones(*norm), parameters.ones(*norm)
 
-    def queries(self, x: Float[Array, "B T D"], turn: Turn) -> Float[Array, "B T KV G H"]:
+    def queries(self, x: States, turn: Turn) -> Float[Array, "B T KV G H"]:
         """Rotated queries."""
         return turned(self._normed("query", self._made("query", x)), turn)
 
     def keys_and_values(
-        self, x: Float[Array, "B T D"], turn: Turn
+        self, x: States, turn: Turn
     ) -> tuple[Float[Array, "B T KV H"], Float[Array, "B T KV H"]]:
         """Rotated keys, and values, as they are cached."""
         return turned(self._normed("key", self._made("key", x)), turn), self._made("value", x)
 
-    def _made(self, name: str, x: Float[Array, "B T D"]) -> Float[Array, "B T *heads H"]:
+    def _made(self, name: str, x: States) -> Float[Array, "B T *heads H"]:
         made = project(x, self._gather(name, getattr(self, name)[...], x))
         bias = getattr(self, f"{name}_bias", None)
         return made if bias is None else made + bias[...].astype(made.dtype)[None, None]
@@ -150,13 +147,13 @@ class GroupedAttention(parameters.Gathering, nnx.Module):
 
     def mixed(
         self,
-        x: Float[Array, "B T D"],
+        x: States,
         query: Float[Array, "B T KV G H"],
         key: Float[Array, "KV B S H"],
         value: Float[Array, "KV B S H"],
         view: View,
         length: str | None = "act_length",
-    ) -> Float[Array, "B T D"]:
+    ) -> States:
         """The attention's contribution to the residual stream, sharded as its input `x`.
 
         `length` names the logical axis of T.

@@ -129,10 +129,7 @@ def read_weights(
 
 
 def load_hf(
-    directory: AnyPath | str,
-    *,
-    dtype: DTypeLike | None = None,
-    rules: ShardingRules | None = None,
+    directory: AnyPath | str, *, dtype: DTypeLike | None = None, rules: ShardingRules | None = None
 ) -> Any:
     """The model of a directory in the published layout: config.json and safetensors files.
 

@@ -6,12 +6,7 @@ from loong_jax.models.moe.balance import BiasController, ControllerMemory
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
 from loong_jax.models.moe.exchange import GatherExchange, PaddedExchange, RaggedExchange
-from loong_jax.models.moe.model import (
-    LongcatFlash,
-    ModelOutput,
-    abstract_weights,
-    init_weights,
-)
+from loong_jax.models.moe.model import LongcatFlash, ModelOutput, abstract_weights, init_weights
 from loong_jax.models.moe.router import update_bias
 from loong_jax.models.moe.scaling import num_active_params, num_params, stack_config, stack_layers
 from loong_jax.models.parameters import Weights, is_controller_state

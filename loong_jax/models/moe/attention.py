@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from loong_jax.models import parameters
+from loong_jax.models.decoder import Numbers, States
 from loong_jax.models.moe import core_attention
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.core_attention import AttendLatents
@@ -90,17 +91,17 @@ class LatentAttention(parameters.Gathering, nnx.Module):
         copy.ahead = nnx.data(weights)
         return copy
 
-    def _gather(self, name: str, weight: Array, x: Float[Array, "B T D"] | None) -> Array:
+    def _gather(self, name: str, weight: Array, x: States | None) -> Array:
         """A matrix as it is multiplied with; `out` meets nothing but tokens."""
         return super()._gather(name, weight, x if name == "out" else None)
 
-    def _matrix(self, name: str, x: Float[Array, "B T D"] | None = None) -> Array:
+    def _matrix(self, name: str, x: States | None = None) -> Array:
         """One of its matrices, gathered; `out` for the tokens `x`."""
         own = self._gather(name, getattr(self, name)[...], x)
         return own if self.ahead is None else parameters.ahead_of(own, self.ahead[name])
 
     def queries(
-        self, x: Float[Array, "B T D"], position: Int[Array, "B T"], *, cut_weights: bool
+        self, x: States, position: Numbers, *, cut_weights: bool
     ) -> tuple[Float[Array, "B T N H"], Float[Array, "B T N R"]]:
         """Unrotated and rotated parts of the query of every head, times the scale of scores.
 
@@ -124,7 +125,7 @@ class LatentAttention(parameters.Gathering, nnx.Module):
             rope = halves(rope)
         return nope, rotate_halves(rope, position, config.rope_theta, config.yarn)
 
-    def compress(self, x: Float[Array, "B T D"], position: Int[Array, "B T"]) -> Latent:
+    def compress(self, x: States, position: Numbers) -> Latent:
         """The latent and the rotary key of every token, as they are cached."""
         config = self.config
         down_Dc = self._matrix("latent_down")
@@ -140,27 +141,22 @@ class LatentAttention(parameters.Gathering, nnx.Module):
         keys, values = jnp.split(up, [self.config.qk_nope_head_dim], axis=-1)
         return keys, values
 
-    def _project_out(
-        self, mixed: Float[Array, "B T N U"], x: Float[Array, "B T D"]
-    ) -> Float[Array, "B T D"]:
+    def _project_out(self, mixed: Float[Array, "B T N U"], x: States) -> States:
         product = project_weight_first if self.rules.gathers(*self.AXES["out"]) else project
         out_NUD = self._matrix("out", x)
         return product(mixed, out_NUD, num_contracted=2, out_sharding=self.rules.like(x))
 
     def __call__(
-        self, x: Float[Array, "B T D"], position: Int[Array, "B T"], attention_mask: AttentionMask
-    ) -> tuple[Float[Array, "B T D"], Latent]:
+        self, x: States, position: Numbers, attention_mask: AttentionMask
+    ) -> tuple[States, Latent]:
         """Expanded form over the tokens of `x` itself; returns what a cache would keep as well."""
         rows = self.config.chunk_rows(x.shape[1]) if self.rules.mesh is None else None
         given = (array for array in attention_mask if array is not None)
         return in_chunks(self._expanded, (x, position, *given), rows)
 
     def _expanded(
-        self,
-        x: Float[Array, "B T D"],
-        position: Int[Array, "B T"],
-        *attention_mask: Int[Array, "B T"],
-    ) -> tuple[Float[Array, "B T D"], Latent]:
+        self, x: States, position: Numbers, *attention_mask: Numbers
+    ) -> tuple[States, Latent]:
         new = self.compress(x, position)
         operands = self._operands(x, position, new)
         mixed_BTNU = core_attention.whole(
@@ -169,12 +165,8 @@ class LatentAttention(parameters.Gathering, nnx.Module):
         return self._project_out(mixed_BTNU, x), new
 
     def over_cache(
-        self,
-        x: Float[Array, "B T D"],
-        position: Int[Array, "B T"],
-        attention_mask: AttentionMask,
-        cached: Latent,
-    ) -> Float[Array, "B T D"]:
+        self, x: States, position: Numbers, attention_mask: AttentionMask, cached: Latent
+    ) -> States:
         """The same for tokens that see cached latents, in the form that takes fewer operations."""
         config, num_queries = self.config, x.shape[1]
         head = config.qk_nope_head_dim + config.v_head_dim
@@ -188,16 +180,12 @@ class LatentAttention(parameters.Gathering, nnx.Module):
         mixed_BTNU = core_attention.cached(operands, attention_mask, self.rules, config.attention)
         return self._project_out(mixed_BTNU, x)
 
-    def _operands(
-        self, x: Float[Array, "B T D"], position: Int[Array, "B T"], keys: Latent
-    ) -> Operands:
+    def _operands(self, x: States, position: Numbers, keys: Latent) -> Operands:
         parts = self.queries(x, position, cut_weights=self.rules.platform == "tpu")
         query_BTNh = jnp.concatenate(parts, axis=-1)
         return Operands(query_BTNh, keys.latent, keys.rope_key, *self._up())
 
-    def absorbed(
-        self, x: Float[Array, "B T D"], position: Int[Array, "B T"], attend_latents: AttendLatents
-    ) -> Float[Array, "B T D"]:
+    def absorbed(self, x: States, position: Numbers, attend_latents: AttendLatents) -> States:
         """The same function over cached latents, which are never expanded, for few tokens.
 
         Heads stand before queries: a product over the cache then has all queries of a sequence as

@@ -72,10 +72,7 @@ def _cpu_block(num_tokens: int) -> int:
 
 
 def whole(
-    operands: Operands,
-    mask: AttentionMask,
-    rules: ShardingRules,
-    kind: AttentionKind | None = None,
+    operands: Operands, mask: AttentionMask, rules: ShardingRules, kind: AttentionKind | None = None
 ) -> Float[Array, "B T N U"]:
     """softmax(query key) value among the tokens of whole sequences; `kind` None chooses.
 
@@ -125,10 +122,7 @@ def whole(
 
 
 def cached(
-    operands: Operands,
-    mask: AttentionMask,
-    rules: ShardingRules,
-    kind: AttentionKind | None = None,
+    operands: Operands, mask: AttentionMask, rules: ShardingRules, kind: AttentionKind | None = None
 ) -> Float[Array, "B T N U"]:
     """The same for queries anywhere over the latents of a cache.
 

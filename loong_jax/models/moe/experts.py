@@ -10,7 +10,7 @@ dispatch its tokens in chunks. Source: arXiv:2509.01322, section 2.1.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -18,11 +18,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import NamedSharding, PartitionSpec
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Float, Int, Shaped
 from jaxtyping import PyTree as Tree  # of arrays
 
 from loong_jax.errors import ConfigError
 from loong_jax.models import parameters
+from loong_jax.models.decoder import Mask, States
 from loong_jax.models.moe import exchange
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.exchange import transport
@@ -79,9 +80,7 @@ class Experts(nnx.Module):
             (*lead, ffn, embed), back, dtype, rngs, rules, gain=config.residual_gain
         )
 
-    def __call__(
-        self, x: Float[Array, "B T D"], routing: Routing, mask: Bool[Array, "B T"]
-    ) -> Float[Array, "B T D"]:
+    def __call__(self, x: States, routing: Routing, mask: Mask) -> States:
         """sum over FFN choices of gate * FFN(x) + (sum of the gates of zero choices) * x."""
         chunks = [self.pack(x, routing, mask, i) for i in range(self.num_chunks(x))]
         chunks = [self.send(x, chunk) for chunk in chunks]
@@ -99,15 +98,13 @@ class Experts(nnx.Module):
         """False where no row leaves its device."""
         return self.rules.parts("expert") > 1
 
-    def num_chunks(self, x: Float[Array, "B T D"]) -> int:
+    def num_chunks(self, x: States) -> int:
         """The largest number that divides both the config's and the tokens of a device."""
         if not self.sends_rows:
             return 1
         return math.gcd(self.config.token_chunks, self._tokens_per_device(x))
 
-    def pack(
-        self, x: Float[Array, "B T D"], routing: Routing, mask: Bool[Array, "B T"], i: int
-    ) -> Chunk:
+    def pack(self, x: States, routing: Routing, mask: Mask, i: int) -> Chunk:
         """Puts the tokens of chunk i into rows, sorted by where they go."""
         rules, places = self.rules, _Places.of(self.rules, x)
         device = self._placement(x)
@@ -116,13 +113,10 @@ class Experts(nnx.Module):
             load = functools.partial(transport.pack, self._exchange(x))
         if rules.mesh is not None:  # a mask may arrive whole on every device
             mask = jax.sharding.reshard(mask, NamedSharding(rules.mesh, places.tokens))
-        own = self._own_tokens(x, i)
+        own = functools.partial(_of_chunk, num_chunks=self.num_chunks(x), i=i)
 
         def on_one_device(
-            x: Float[Array, "B T D"],
-            target: Int[Array, "B T K"],
-            gate: Float[Array, "B T K"],
-            mask: Bool[Array, "B T"],
+            x: States, target: Int[Array, "B T K"], gate: Float[Array, "B T K"], mask: Mask
         ) -> tuple[Rows | InTransit, Tree, Tree, Int[Array, ""], Int[Array, ""]]:
             x, target, gate, mask = own(x), own(target), own(gate), own(mask[..., None])
             kept = (target < self.config.num_experts) & mask
@@ -139,7 +133,7 @@ class Experts(nnx.Module):
         on_mesh = rules.shard_map(on_one_device, in_specs=places.tokens, out_specs=split)
         return Chunk(*on_mesh(x, routing.target, routing.gate, mask))
 
-    def send(self, x: Float[Array, "B T D"], chunk: Chunk) -> Chunk:
+    def send(self, x: States, chunk: Chunk) -> Chunk:
         """The exchange that brings rows to their experts."""
         if not self.sends_rows:
             return chunk
@@ -153,7 +147,7 @@ class Experts(nnx.Module):
         packed = jax.tree.map(_kept_as_bits, arrived.packed)
         return chunk._replace(rows=dataclasses.replace(arrived, packed=packed))
 
-    def gathered_weights(self, x: Float[Array, "B T D"]) -> tuple[Array, Array]:
+    def gathered_weights(self, x: States) -> tuple[Array, Array]:
         """The weights of this device's experts; rows lie on the mesh as the tokens `x` do."""
         gate_up, down = (
             parameters.rounded(a[...], self.config.dtype) for a in (self.gate_up, self.down)
@@ -164,17 +158,12 @@ class Experts(nnx.Module):
         return gather(gate_up, *self.AXES["gate_up"]), gather(down, *self.AXES["down"])
 
     def run(
-        self,
-        x: Float[Array, "B T D"],
-        routing: Routing,
-        chunk: Chunk,
-        i: int,
-        weights: tuple[Array, Array],
+        self, x: States, routing: Routing, chunk: Chunk, i: int, weights: tuple[Array, Array]
     ) -> Chunk:
         """The outputs of this device's experts for chunk i, and those of later rounds."""
         rules, places = self.rules, _Places.of(self.rules, x)
         placement, dtype = self._placement(x), x.dtype
-        own = self._own_tokens(x, i)
+        own = functools.partial(_of_chunk, num_chunks=self.num_chunks(x), i=i)
         layer = () if self.layer is None else (self.layer,)
         num_tokens = self._tokens_per_device(x) // self.num_chunks(x)
         tokens = x
@@ -196,7 +185,7 @@ class Experts(nnx.Module):
 
         def on_one_device(
             sent: Rows | InTransit,
-            x: Float[Array, "B T D"],
+            x: States,
             gate: Float[Array, "B T K"],
             plan: Tree,
             num_rounds: Int[Array, ""],
@@ -233,7 +222,7 @@ class Experts(nnx.Module):
         made, rest = on_mesh(*operands)
         return chunk._replace(rows=made, rest=rest)
 
-    def send_back(self, x: Float[Array, "B T D"], chunk: Chunk) -> Chunk:
+    def send_back(self, x: States, chunk: Chunk) -> Chunk:
         """The exchange that brings back what the experts made."""
         if not self.sends_rows:
             return chunk
@@ -245,9 +234,7 @@ class Experts(nnx.Module):
         )
         return chunk._replace(rows=on_mesh(chunk.rows, chunk.round))
 
-    def mix(
-        self, x: Float[Array, "B T D"], routing: Routing, chunks: Sequence[Chunk]
-    ) -> Float[Array, "B T D"]:
+    def mix(self, x: States, routing: Routing, chunks: Sequence[Chunk]) -> States:
         """The sum of each token's rows and its share of the identity."""
         placement, places = self._placement(x), _Places.of(self.rules, x)
 
@@ -255,8 +242,8 @@ class Experts(nnx.Module):
             back: tuple[Float[Array, "..."], ...],
             rest: tuple[Float[Array, "tokens D"] | None, ...],
             round: tuple[Tree, ...],
-            x: Float[Array, "B T D"],
-        ) -> Float[Array, "B T D"]:
+            x: States,
+        ) -> States:
             mixed = [placement.unload(*one) for one in zip(back, round, strict=True)]
             mixed = [a if b is None else a + b for a, b in zip(mixed, rest, strict=True)]
             mixed = mixed[0] if len(mixed) == 1 else jnp.concatenate(mixed)
@@ -274,18 +261,6 @@ class Experts(nnx.Module):
         is_zero = routing.target >= self.config.num_experts
         zero_BT = jnp.sum(routing.gate * is_zero, axis=-1)
         return (mixed + zero_BT[..., None] * x.astype(jnp.float32)).astype(x.dtype)
-
-    def _own_tokens(
-        self, x: Float[Array, "B T D"], i: int
-    ) -> Callable[[Shaped[Array, "B T last"]], Shaped[Array, "tokens last"]]:
-        """On one device: the tokens of chunk i, of an array with two axes of them."""
-        num_chunks = self.num_chunks(x)
-
-        def own(a: Shaped[Array, "B T last"]) -> Shaped[Array, "tokens last"]:
-            a = a.reshape(-1, a.shape[-1])
-            return a if num_chunks == 1 else jnp.split(a, num_chunks)[i]
-
-        return own
 
     def _sum_of_ffns(
         self, room: int | None, num_tokens: int, rows: Rows, weights: tuple[Array, ...]
@@ -318,10 +293,10 @@ class Experts(nnx.Module):
             *rows, gate_up, down, gemm=gemm, room=room, mean_rows=mean_choices / num_local
         )
 
-    def _placement(self, x: Float[Array, "B T D"]) -> transport.RowPlacement:
+    def _placement(self, x: States) -> transport.RowPlacement:
         return self._exchange(x) if self.sends_rows else Local()
 
-    def _exchange(self, x: Float[Array, "B T D"]) -> transport.DeviceExchange:
+    def _exchange(self, x: States) -> transport.DeviceExchange:
         """The exchange, fitted to one device's share of a chunk of `x`."""
         config, rules = self.config, self.rules
         devices = rules.parts("expert")
@@ -337,10 +312,16 @@ class Experts(nnx.Module):
         )
         return transport.on_device(config.exchange, sizes)
 
-    def _tokens_per_device(self, x: Float[Array, "B T D"]) -> int:
+    def _tokens_per_device(self, x: States) -> int:
         axes = _Places.of(self.rules, x).token_axes
         num_shards = math.prod(self.rules.size(axis) for axis in axes)
         return x.shape[0] * x.shape[1] // num_shards
+
+
+def _of_chunk(a: Shaped[Array, "B T w"], num_chunks: int, i: int) -> Shaped[Array, "tokens w"]:
+    """On one device: the tokens of chunk i, of an array with two axes of them."""
+    a = a.reshape(-1, a.shape[-1])
+    return a if num_chunks == 1 else jnp.split(a, num_chunks)[i]
 
 
 def _of_layer(
@@ -369,7 +350,7 @@ class _Places(NamedTuple):
     partial_axes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, rules: ShardingRules, x: Float[Array, "B T D"]) -> "_Places":
+    def of(cls, rules: ShardingRules, x: States) -> "_Places":
         sharding = rules.like(x)
         if sharding is None:
             return cls()

@@ -338,10 +338,7 @@ _DENSE: Table = {
     "up_proj.weight": ("up", 1),
     "down_proj.weight": ("down", 1),
 }
-_ROUTER: Table = {
-    "classifier.weight": ("kernel", 1),
-    "e_score_correction_bias": ("bias", 0),
-}
+_ROUTER: Table = {"classifier.weight": ("kernel", 1), "e_score_correction_bias": ("bias", 0)}
 _MTP: Table = {
     "norm.weight": ("final_norm", 0),
     "layers.0.enorm.m.weight": ("embedding_norm", 0),

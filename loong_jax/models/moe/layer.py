@@ -17,9 +17,10 @@ from collections.abc import Callable
 import jax
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from loong_jax.models import parameters
+from loong_jax.models.decoder import Mask, States
 from loong_jax.models.ffn import DenseFFN
 from loong_jax.models.moe import router
 from loong_jax.models.moe.attention import LatentAttention
@@ -30,7 +31,7 @@ from loong_jax.models.products import rms_norm
 from loong_jax.sharding import ShardingRules
 
 # The attention of sub-layer 0 or 1: from normed input to output.
-Attend = Callable[[int, LatentAttention, Float[Array, "B T D"]], Float[Array, "B T D"]]
+Attend = Callable[[int, LatentAttention, States], States]
 
 
 class ShortcutLayer(nnx.Module):
@@ -52,12 +53,12 @@ class ShortcutLayer(nnx.Module):
 
     def __call__(
         self,
-        x: Float[Array, "B T D"],
-        mask: Bool[Array, "B T"],
+        x: States,
+        mask: Mask,
         attend: Attend,
         score_shift: Float[Array, "A"] | None = None,
         forced_target: Int[Array, "B T K"] | None = None,
-    ) -> tuple[Float[Array, "B T D"], router.LayerStatistics]:
+    ) -> tuple[States, router.LayerStatistics]:
         """The residual stream after the layer and the statistics of its routing and exchange.
 
         `attend(i, attention, x)` applies attention i; it decides between the expanded form and

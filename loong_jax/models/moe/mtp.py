@@ -16,9 +16,10 @@ from typing import TypeVar
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Int, Shaped
 
 from loong_jax.models import decoder, parameters
+from loong_jax.models.decoder import Mask, Numbers, States
 from loong_jax.models.ffn import DenseFFN
 from loong_jax.models.moe import core_attention
 from loong_jax.models.moe.attention import ENTRY_AXES, Latent, LatentAttention
@@ -50,12 +51,8 @@ class MtpHead(nnx.Module):
         self.final_norm = parameters.ones(*norm)
 
     def __call__(
-        self,
-        hidden: Float[Array, "B T D"],
-        embedding: Float[Array, "B T D"],
-        position: Int[Array, "B T"],
-        attention_mask: AttentionMask,
-    ) -> tuple[Float[Array, "B T D"], Latent]:
+        self, hidden: States, embedding: States, position: Numbers, attention_mask: AttentionMask
+    ) -> tuple[States, Latent]:
         """The normed state of every row, and what a cache would keep.
 
         Row i joins `hidden` of token i with the embedding of token i + 1 and stands at position i.
@@ -66,12 +63,8 @@ class MtpHead(nnx.Module):
         return self._finish(x + attended), cached
 
     def extend(
-        self,
-        hidden: Float[Array, "B T D"],
-        embedding: Float[Array, "B T D"],
-        positions: Int[Array, "B"],
-        cache: Latent,
-    ) -> tuple[Float[Array, "B T D"], Latent]:
+        self, hidden: States, embedding: States, positions: Int[Array, "B"], cache: Latent
+    ) -> tuple[States, Latent]:
         """T more rows of each sequence from `positions` on, and the cache with them in it.
 
         A row that was wrong is written again by the next call that starts at its position, and
@@ -90,9 +83,7 @@ class MtpHead(nnx.Module):
         attended = attention.absorbed(normed, position_BT, over_entries)
         return self._finish(x + attended), cache
 
-    def _join(
-        self, hidden: Float[Array, "B T D"], embedding: Float[Array, "B T D"]
-    ) -> Float[Array, "B T D"]:
+    def _join(self, hidden: States, embedding: States) -> States:
         eps = self.config.rms_norm_eps
         both_BTd = jnp.concatenate(
             [
@@ -105,7 +96,7 @@ class MtpHead(nnx.Module):
         weight_dD = self.rules.gather(weight_dD, "embed", None)
         return project(both_BTd, weight_dD, out_sharding=self.rules.like(embedding))
 
-    def _finish(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+    def _finish(self, x: States) -> States:
         eps = self.config.rms_norm_eps
         x += _only_layer(self.ffn)(rms_norm(x, self.ffn_norm[...], eps))
         return rms_norm(x, self.final_norm[...], eps)
@@ -117,9 +108,7 @@ def _only_layer(module: Module) -> Module:
     return nnx.merge(graph, jax.tree.map(lambda a: a[0], stacked))
 
 
-def drafted_rows(
-    segment_ids: Int[Array, "B T"], loss_mask: Bool[Array, "B T"] | None = None
-) -> Bool[Array, "B T"]:
+def drafted_rows(segment_ids: Numbers, loss_mask: Mask | None = None) -> Mask:
     """Rows whose next two tokens are of their own segment, the second under `loss_mask`.
 
     Segment 0 is padding.

@@ -22,10 +22,11 @@ import operator
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Int
 from jaxtyping import PyTree as Tree  # of arrays
 
 from loong_jax.models import parameters
+from loong_jax.models.decoder import Mask, States
 from loong_jax.models.ffn import DenseFFN
 from loong_jax.models.moe.attention import LatentAttention
 from loong_jax.models.moe.exchange.transport import InTransit, with_gradient
@@ -42,11 +43,11 @@ class Overlap:
     def __init__(self, experts: Experts):
         self.experts = experts
         self.routing: Routing  # of the tokens, once dispatched
-        self.x: Float[Array, "B T D"]
+        self.x: States
         self.chunks: list[Chunk] = []
         self._ffn_0: parameters.Matrices = None  # its matrices, gathered
 
-    def before_router(self, h1: Float[Array, "B T D"], ffn_0: DenseFFN) -> Float[Array, "B T D"]:
+    def before_router(self, h1: States, ffn_0: DenseFFN) -> States:
         """`h1` once the weights of FFN_0 are there, which are gathered meanwhile.
 
         Its gradient passes on once theirs is there, scattered meanwhile.
@@ -58,8 +59,8 @@ class Overlap:
         return h1
 
     def dispatch(
-        self, u: Float[Array, "B T D"], routing: Routing, mask: Bool[Array, "B T"], ffn_0: DenseFFN
-    ) -> tuple[Float[Array, "B T D"], DenseFFN]:
+        self, u: States, routing: Routing, mask: Mask, ffn_0: DenseFFN
+    ) -> tuple[States, DenseFFN]:
         """Sends the tokens in `mask` to their experts, those of the first chunk.
 
         Work on the results runs during the exchange, not before it.
@@ -71,8 +72,8 @@ class Overlap:
         return u, ffn_0.with_matrices(self._ffn_0)
 
     def compute(
-        self, h2: Float[Array, "B T D"], attention_1: LatentAttention, ffn_1: DenseFFN
-    ) -> tuple[Float[Array, "B T D"], LatentAttention, DenseFFN]:
+        self, h2: States, attention_1: LatentAttention, ffn_1: DenseFFN
+    ) -> tuple[States, LatentAttention, DenseFFN]:
         """Runs the experts once the first rows have arrived and the work is done that hid them.
 
         The next work starts from the results, with weights that are gathered while experts run;
@@ -91,9 +92,7 @@ class Overlap:
         chunks[-1] = experts.send_back(self.x, chunks[-1])
         return h2, attention_1.with_matrices(ahead), ffn_1.with_matrices(weights)
 
-    def combine(
-        self, y: Float[Array, "B T D"]
-    ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"]]:
+    def combine(self, y: States) -> tuple[States, States]:
         """The mixture, and `y`, the work that the combine was to hide behind."""
         self.chunks[-1], y = self._in_order(self.chunks[-1], y)
         return self.experts.mix(self.x, self.routing, self.chunks), y

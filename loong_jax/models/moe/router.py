@@ -12,9 +12,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from loong_jax.models import parameters
+from loong_jax.models.decoder import Mask, States
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.sharding import ShardingRules
 
@@ -53,7 +54,7 @@ class Router(nnx.Module):
 
     def __call__(
         self,
-        x: Float[Array, "B T D"],
+        x: States,
         score_shift: Float[Array, "A"] | None = None,
         forced_target: Int[Array, "B T K"] | None = None,
     ) -> tuple[Routing, Float[Array, "B T A"], Int[Array, "B T K"] | None]:
@@ -75,7 +76,7 @@ class Router(nnx.Module):
         return forced, score_BTA, routing.target
 
 
-def router_logits(x: Float[Array, "B T D"], kernel: Float[Array, "D A"]) -> Float[Array, "B T A"]:
+def router_logits(x: States, kernel: Float[Array, "D A"]) -> Float[Array, "B T A"]:
     """Scores every target in float32 at full precision: a bf16 product would flip near-ties."""
     x, kernel = x.astype(jnp.float32), kernel.astype(jnp.float32)
     return jnp.einsum("BTD,DA->BTA", x, kernel, precision=jax.lax.Precision.HIGHEST)
@@ -107,10 +108,7 @@ def choose(
 
 
 def force(
-    free: Routing,
-    score: Float[Array, "B T A"],
-    target: Int[Array, "B T K"],
-    config: MoEConfig,
+    free: Routing, score: Float[Array, "B T A"], target: Int[Array, "B T K"], config: MoEConfig
 ) -> Routing:
     """`free`, but tokens go to `target` where it has K choices.
 
@@ -131,7 +129,7 @@ def force(
 def layer_statistics(
     routing: Routing,
     score: Float[Array, "B T A"],
-    mask: Bool[Array, "B T"],
+    mask: Mask,
     num_overflowed: Int[Array, ""],
     own_target: Int[Array, "B T K"] | None = None,
 ) -> LayerStatistics:
@@ -141,9 +139,7 @@ def layer_statistics(
     return LayerStatistics(load_A, score_sum_A, routing.target, num_overflowed, own_target)
 
 
-def count_load(
-    target: Int[Array, "B T K"], mask: Bool[Array, "B T"], num_targets: int
-) -> Int[Array, "A"]:
+def count_load(target: Int[Array, "B T K"], mask: Mask, num_targets: int) -> Int[Array, "A"]:
     """The load: unmasked tokens that each target received, over all devices."""
     chosen_BTKA = target[..., None] == jnp.arange(num_targets)[None, None, None]
     return jnp.sum(chosen_BTKA & mask[..., None, None], axis=(0, 1, 2), dtype=jnp.int32)

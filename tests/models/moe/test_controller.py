@@ -68,9 +68,7 @@ def one_device():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "sizes",
-    thinned([dict(data=8), dict(slice=2, data=2, fsdp=2)], 1),
-    ids=str,
+    "sizes", thinned([dict(data=8), dict(slice=2, data=2, fsdp=2)], 1), ids=str
 )
 def test_data_parallel_batches_give_the_update_of_one_device(sizes):
     controller = BiasController(rate=0.02, proportional=0.03)

@@ -135,9 +135,7 @@ def test_refuses_dtypes_that_destroy_weights(dtype):
 
 
 @pytest.mark.parametrize(
-    "sizes",
-    thinned([dict(fsdp=2, tensor=2), dict(expert=4, data=2)], 0),
-    ids=str,
+    "sizes", thinned([dict(fsdp=2, tensor=2), dict(expert=4, data=2)], 0), ids=str
 )
 def test_sharded_leaves_are_put_together_in_blocks(sizes, tmp_path, monkeypatch):
     """No block on the host is larger than allowed, and none is a whole stack of experts."""

@@ -322,8 +322,7 @@ def test_the_kernel_can_be_traced_and_its_results_are_kept(width):
 
 
 @pytest.mark.parametrize(
-    ("at_once", "limit"),
-    thinned([(1, 16), (2, 3), (3, 16), (4, 16), (9, 16), (16, 16)], 1, 4),
+    ("at_once", "limit"), thinned([(1, 16), (2, 3), (3, 16), (4, 16), (9, 16), (16, 16)], 1, 4)
 )
 def test_so_many_rows_and_heads_at_once_change_nothing(monkeypatch, at_once, limit):
     segments = np.concatenate([rows(5, 7), rows(3, 4, left=2), rows(LENGTH), rows()])

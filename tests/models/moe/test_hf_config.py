@@ -138,12 +138,7 @@ def test_keys_have_several_names():
             },
         ),
         dict(
-            rope_scaling={
-                "rope_type": "yarn",
-                "factor": math.e,
-                "mscale": 1,
-                "mscale_all_dim": -10,
-            }
+            rope_scaling={"rope_type": "yarn", "factor": math.e, "mscale": 1, "mscale_all_dim": -10}
         ),
     ],
     ids=str,

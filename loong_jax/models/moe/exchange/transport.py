@@ -13,14 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxtyping import PyTree as Tree  # of arrays
 
 from loong_jax.models.moe.exchange import Exchange, PaddedExchange, RaggedExchange, Sizes
-from loong_jax.models.moe.exchange.dispatch import (
-    Gates,
-    Number,
-    Rows,
-    Targets,
-    Tokens,
-    zeros_alike,
-)
+from loong_jax.models.moe.exchange.dispatch import Gates, Number, Rows, Targets, Tokens, zeros_alike
 from loong_jax.models.moe.exchange.gathered import Gathered
 from loong_jax.models.moe.exchange.padded import Padded
 from loong_jax.models.moe.exchange.ragged import Ragged

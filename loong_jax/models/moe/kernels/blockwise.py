@@ -105,9 +105,7 @@ def _forward(
             running, queries = block
             here = _mask_of(queries, keys)
             met = jax.lax.cond(
-                here.any_pair(),
-                lambda: meet(running, queries.query, here.pairs()),
-                lambda: running,
+                here.any_pair(), lambda: meet(running, queries.query, here.pairs()), lambda: running
             )
             return None, met
 

@@ -61,9 +61,7 @@ class Cudnn:
             return dataclasses.replace(self, packed=(), narrow=False)
         version = cudnn_kernels.version()
         return dataclasses.replace(
-            self,
-            packed=self.packed if version else (),
-            narrow=self.narrow and version >= 91000,
+            self, packed=self.packed if version else (), narrow=self.narrow and version >= 91000
         )
 
 

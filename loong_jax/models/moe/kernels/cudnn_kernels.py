@@ -208,10 +208,7 @@ def _jax_kernel(mask: str) -> Any:
     """JAX's private function for one of cuDNN's masks."""
     fused: Any = _jax_module()
     return functools.partial(
-        fused.dot_product_attention,
-        scale=1.0,
-        mask_type=fused.MaskType[mask],
-        qkv_layout="BTNH",
+        fused.dot_product_attention, scale=1.0, mask_type=fused.MaskType[mask], qkv_layout="BTNH"
     )
 
 
