@@ -353,11 +353,14 @@ class ShardingRules:
         rows = summed_wide(lambda t, i: t.at[i].get(out_sharding=home), table, index)
         return jax.sharding.reshard(rows.astype(dtype), place)
 
-    def shard_map(self, function: Callable[..., Any], *, in_specs: Any, out_specs: Any):
+    def shard_map(
+        self, function: Callable[..., Any], *, in_specs: Any, out_specs: Any, check_vma: bool = True
+    ):
         """`function`, written for one device, run on every device; itself without a mesh."""
         if self.mesh is None:
             return function
-        return jax.shard_map(function, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs)
+        specs: Any = dict(in_specs=in_specs, out_specs=out_specs, check_vma=check_vma)
+        return jax.shard_map(function, mesh=self.mesh, **specs)
 
     @property
     def platform(self) -> str:

@@ -39,11 +39,6 @@ AttendLatents: TypeAlias = Callable[
     [Float[Array, "B N T C"], Float[Array, "B N T R"]], Float[Array, "B N T C"]
 ]
 
-# Attention as one device computes it; the kernel is there for `Splash` alone.
-OnOneDevice: TypeAlias = Callable[
-    [Operands, AttentionMask, splash.Kernel | None], Float[Array, "B T N U"]
-]
-
 _MOST_PAIRS = 256 * 256  # of a query and a key, for which whole scores are chosen
 _CAUSAL_QUERIES = 72  # at most so many at a time: fewer leave out more keys and take more programs
 
@@ -110,15 +105,7 @@ def whole(
             parts,
             interpret=platform != "tpu",
         )
-
-    def on_one_device(
-        operands: Operands, mask: AttentionMask, kernel: splash.Kernel | None
-    ) -> Float[Array, "B T N U"]:
-        latent, rope_key = context.gather(operands.latent, operands.rope_key, rules)
-        operands = operands._replace(latent=latent, rope_key=rope_key)
-        return _attend(operands, mask, kind, kernel)
-
-    return _on_mesh(on_one_device, "act_length", rules)(operands, mask, kernel)
+    return _on_mesh(operands, mask, kind, kernel, "act_length", rules)
 
 
 def cached(
@@ -131,13 +118,7 @@ def cached(
     num_queries, num_keys = operands.query.shape[1], operands.latent.shape[1]
     num_queries = num_queries // rules.parts("act_length")
     kind = _without_kernel(kind or choose(num_queries, num_keys, rules.platform))
-
-    def on_one_device(
-        operands: Operands, mask: AttentionMask, _: splash.Kernel | None
-    ) -> Float[Array, "B T N U"]:
-        return _attend(operands, mask, kind, None)
-
-    return _on_mesh(on_one_device, "act_keys", rules)(operands, mask, None)
+    return _on_mesh(operands, mask, kind, None, "act_keys", rules)
 
 
 def _without_kernel(kind: AttentionKind) -> WholeScores | Blockwise:
@@ -186,79 +167,72 @@ def over_cache(
         allowed_BTS = jnp.arange(capacity)[None, None] <= position[..., None]
         return over_latents(allowed_BTS, latent[layer, sub_layer], rope_key[layer, sub_layer])
 
-    def on_one_device(
-        query: Float[Array, "B N T C"],
-        rope_query: Float[Array, "B N T R"],
-        latent: Float[Array, "L attentions B S C"],
-        rope_key: Float[Array, "L attentions B S R"],
-        layer: Int[Array, ""],
-        position: Int[Array, "B T"],
-    ) -> Float[Array, "B N T C"]:
-        return attend(query, rope_query, latent, rope_key, layer, sub_layer, position)
-
     queries = rules.partition("act_batch", "heads", None, None)
     caches = rules.partition(None, None, "act_batch", "act_keys", None)
     specs = queries, queries, caches, caches, rules.partition(), rules.partition("act_batch", None)
-
-    def attend_latents(
-        query_BNTC: Float[Array, "B N T C"], rope_query_BNTR: Float[Array, "B N T R"]
-    ) -> Float[Array, "B N T C"]:
-        arguments = query_BNTC, rope_query_BNTR, latent, rope_key, layer, position
-        if rules.mesh is None:
-            return on_one_device(*arguments)
-        # The kernel does not say along which axes its results vary, so it is not checked.
-        on_mesh = jax.shard_map(
-            on_one_device, mesh=rules.mesh, in_specs=specs, out_specs=queries, check_vma=False
-        )
-        return on_mesh(*arguments)
-
-    return attend_latents
+    # The kernel does not say along which axes its results vary, so it is not checked.
+    on_mesh = rules.shard_map(
+        lambda query, rope_query, latent, rope_key, layer, at: attend(
+            query, rope_query, latent, rope_key, layer, sub_layer, at
+        ),
+        in_specs=specs,
+        out_specs=queries,
+        check_vma=False,
+    )
+    return lambda query, rope_query: on_mesh(query, rope_query, latent, rope_key, layer, position)
 
 
-def _attend(
-    operands: Operands, mask: AttentionMask, kind: AttentionKind, kernel: splash.Kernel | None
+def _on_mesh(
+    operands: Operands,
+    mask: AttentionMask,
+    kind: AttentionKind,
+    kernel: splash.Kernel | None,
+    keys: str,
+    rules: ShardingRules,
 ) -> Float[Array, "B T N U"]:
-    match kind:
-        case WholeScores():
-            return whole_scores(operands, mask)
-        case Blockwise():
-            return blockwise.attend(operands, mask, kind)
-        case Splash():
-            assert kernel is not None
-            return splash.attend(operands, mask, kernel)
-        case Cudnn():
-            return cudnn.attend(operands, mask, kind)
+    """Attention of this kind on every device of the mesh; `kernel` is that of `Splash`.
 
+    `keys` names the logical axis of the keys; those along the length are gathered.
+    """
 
-def _on_mesh(on_one_device: OnOneDevice, keys: str, rules: ShardingRules) -> OnOneDevice:
-    """`on_one_device` on every device of the mesh; `keys` names the logical axis of the keys."""
+    def attend(
+        operands: Operands, mask: AttentionMask, kernel: splash.Kernel | None
+    ) -> Float[Array, "B T N U"]:
+        if keys == "act_length":
+            latent, rope_key = context.gather(operands.latent, operands.rope_key, rules)
+            operands = operands._replace(latent=latent, rope_key=rope_key)
+        match kind:
+            case WholeScores():
+                return whole_scores(operands, mask)
+            case Blockwise():
+                return blockwise.attend(operands, mask, kind)
+            case Splash():
+                assert kernel is not None
+                return splash.attend(operands, mask, kernel)
+            case Cudnn():
+                return cudnn.attend(operands, mask, kind)
+
     mesh = rules.mesh
     if mesh is None:
-        return on_one_device
+        return attend(operands, mask, kernel)
     queries = rules.partition("act_batch", "act_length", "heads", None)
     latents = rules.partition("act_batch", keys, None)
     up = rules.partition(None, "heads", None)
     per_query, per_key = rules.partition("act_batch", "act_length"), rules.partition("act_batch")
-    operand_specs = Operands._make((queries, latents, latents, up, up))
-
-    def run(
-        operands: Operands, mask: AttentionMask, kernel: splash.Kernel | None
-    ) -> Float[Array, "B T N U"]:
-        parents = None if mask.query_parent is None else per_query
-        mask_specs = AttentionMask._make((per_query, per_query, per_key, per_key, parents))
-        specs = operand_specs, mask_specs, splash.specs(kernel, rules)
-        arguments = jax.tree.map(
-            lambda a, spec: jax.sharding.reshard(a, NamedSharding(mesh, spec)),
-            (operands, mask, kernel),
-            specs,
-        )
-        # The splash kernel does not say along which axes its results vary, so it is not checked.
-        on_mesh = jax.shard_map(
-            on_one_device, mesh=mesh, in_specs=specs, out_specs=queries, check_vma=False
-        )
-        return on_mesh(*arguments)
-
-    return run
+    parents = None if mask.query_parent is None else per_query
+    specs = (
+        Operands._make((queries, latents, latents, up, up)),
+        AttentionMask._make((per_query, per_query, per_key, per_key, parents)),
+        splash.specs(kernel, rules),
+    )
+    arguments = jax.tree.map(
+        lambda a, spec: jax.sharding.reshard(a, NamedSharding(mesh, spec)),
+        (operands, mask, kernel),
+        specs,
+    )
+    # The splash kernel does not say along which axes its results vary, so it is not checked.
+    on_mesh = rules.shard_map(attend, in_specs=specs, out_specs=queries, check_vma=False)
+    return on_mesh(*arguments)
 
 
 def whole_scores(operands: Operands, mask: AttentionMask) -> Float[Array, "B T N U"]:
