@@ -6,6 +6,7 @@ grad and the like, a method is compiled once for each shape; plain nnx would tra
 layers, and so compile it, again at each call.
 """
 
+import contextlib
 import functools
 import inspect
 import typing
@@ -89,7 +90,7 @@ def _array(name: str, value: Any) -> jax.Array:
 def _shaped(name: str, array: jax.Array, letters: list[str], sizes: dict[str, int]) -> jax.Array:
     if name in _REPEATED:
         known = tuple(sizes[letter] for letter in letters)  # of the tokens, which come first
-        if array.shape != known and _repeats_to(array.shape, known):
+        with contextlib.suppress(ValueError):  # it is refused below
             array = jnp.broadcast_to(array, known)
     fits = array.ndim == len(letters) and all(
         sizes.setdefault(letter, size) == size if letter.isidentifier() else size == int(letter)
@@ -102,10 +103,3 @@ def _shaped(name: str, array: jax.Array, letters: list[str], sizes: dict[str, in
         hint = " A single sequence is one row, tokens[None]." if name == "tokens" else ""
         raise ValueError(f"{name} of shape {array.shape} should be [{wanted}]. Reshape it.{hint}")
     return array
-
-
-def _repeats_to(shape: tuple[int, ...], known: tuple[int, ...]) -> bool:
-    try:
-        return np.broadcast_shapes(shape, known) == known
-    except ValueError:
-        return False

@@ -60,19 +60,22 @@ class _Running(NamedTuple):
 _Latents: TypeAlias = tuple[Float[Array, "B S C"], Float[Array, "B S R"]]
 _Expanded: TypeAlias = tuple[Float[Array, "B N S h"], Float[Array, "B N S U"]]
 _Up: TypeAlias = tuple[Float[Array, "C N H"], Float[Array, "C N U"]]
+_Mixed: TypeAlias = Float[Array, "B T N U"]
+_Sums: TypeAlias = Float[Array, "I B N size"]
+_Query: TypeAlias = Float[Array, "B N T h"]
+_Pairs: TypeAlias = Bool[Array, "B T S"]
+_AllQueries: TypeAlias = Float[Array, "I B N T h"]
 
 _HIDDEN = float(jnp.finfo(jnp.float32).min)  # the score of a pair that may not meet
 _NONE = _HIDDEN / 2  # exp(_HIDDEN - _NONE) is 0
 
 
-def attend(operands: Operands, mask: AttentionMask, sizes: Blockwise) -> Float[Array, "B T N U"]:
+def attend(operands: Operands, mask: AttentionMask, sizes: Blockwise) -> _Mixed:
     """softmax(query key) value for every query and head, accumulated in float32."""
     return _whole_softmax(operands, mask, sizes)[0]
 
 
-def _forward(
-    operands: Operands, mask: AttentionMask, sizes: Blockwise
-) -> tuple[Float[Array, "B T N U"], Float[Array, "I B N size"]]:
+def _forward(operands: Operands, mask: AttentionMask, sizes: Blockwise) -> tuple[_Mixed, _Sums]:
     """The result and the logarithm of what each softmax divided by, which has no gradient."""
     queries_I, keys_J = _cut(operands, mask, sizes)
     shape = queries_I.query.shape[:-1]
@@ -87,9 +90,7 @@ def _forward(
             keys.latent, keys.rope_key, operands.key_up, operands.value_up
         )
 
-        def meet(
-            running: _Running, query_BNTh: Float[Array, "B N T h"], pair_BTS: Bool[Array, "B T S"]
-        ) -> _Running:
+        def meet(running: _Running, query_BNTh: _Query, pair_BTS: _Pairs) -> _Running:
             score_BNTS = _scores(query_BNTh, key_BNSh, pair_BTS)
             largest = jnp.maximum(running.largest, jnp.max(score_BNTS, axis=-1))
             weight_BNTS = jnp.exp(score_BNTS - largest[..., None])
@@ -124,14 +125,12 @@ def _forward(
 
 
 # The operands and the mask, and the two results of `_forward`.
-_Residuals: TypeAlias = tuple[
-    Operands, AttentionMask, Float[Array, "B T N U"], Float[Array, "I B N size"]
-]
+_Residuals: TypeAlias = tuple[Operands, AttentionMask, _Mixed, _Sums]
 
 
 def _forward_and_residuals(
     operands: Operands, mask: AttentionMask, sizes: Blockwise
-) -> tuple[tuple[Float[Array, "B T N U"], Float[Array, "I B N size"]], _Residuals]:
+) -> tuple[tuple[_Mixed, _Sums], _Residuals]:
     # Called with its rule and all, it stays one equation. Written out here, a scan over layers
     # would make all masks before it, which are the same in each layer: T * S of them.
     mixed, log_total_IBNT = _whole_softmax(operands, mask, sizes)
@@ -139,9 +138,7 @@ def _forward_and_residuals(
 
 
 def _backward(
-    sizes: Blockwise,
-    residuals: _Residuals,
-    grads: tuple[Float[Array, "B T N U"], Float[Array, "I B N size"]],
+    sizes: Blockwise, residuals: _Residuals, grads: tuple[_Mixed, _Sums]
 ) -> tuple[Operands, None]:
     """With weight = softmax(score), d_score = weight (d_weight - sum of weight d_weight).
 
@@ -157,8 +154,8 @@ def _backward(
     d_mixed_IBNTU = jnp.swapaxes(_split(d_mixed, sizes.query_block), 2, 3)
 
     def meet_all(
-        keys: _Keys, d_query_I: Float[Array, "I B N T h"], d_up: _Up
-    ) -> tuple[tuple[Float[Array, "I B N T h"], _Up], _Latents]:
+        keys: _Keys, d_query_I: _AllQueries, d_up: _Up
+    ) -> tuple[tuple[_AllQueries, _Up], _Latents]:
         expanded, pull_back = jax.vjp(
             expand, keys.latent, keys.rope_key, operands.key_up, operands.value_up
         )
@@ -170,9 +167,9 @@ def _backward(
             d_mixed_BNTU: Float[Array, "B N T U"],
             log_total_BNT: Float[Array, "B N T"],
             drift_BNT: Float[Array, "B N T"],
-            d_query: Float[Array, "B N T h"],
-            pair_BTS: Bool[Array, "B T S"],
-        ) -> tuple[_Expanded, Float[Array, "B N T h"]]:
+            d_query: _Query,
+            pair_BTS: _Pairs,
+        ) -> tuple[_Expanded, _Query]:
             d_key, d_value = sums
             score_BNST = _scores(key_BNSh, queries.query, jnp.swapaxes(pair_BTS, 1, 2))
             weight_BNST = jnp.exp(score_BNST - log_total_BNT[:, :, None])
@@ -188,7 +185,7 @@ def _backward(
 
         def step(
             sums: _Expanded, block: tuple[_Queries, Array, Array, Array, Array]
-        ) -> tuple[_Expanded, Float[Array, "B N T h"]]:
+        ) -> tuple[_Expanded, _Query]:
             queries, d_mixed, log_total, drift, d_query = block
             here = _mask_of(queries, keys)
             return jax.lax.cond(
@@ -206,8 +203,8 @@ def _backward(
         return (d_query_I, d_up), (d_latent, d_rope_key)
 
     def step(
-        carry: tuple[Float[Array, "I B N T h"], _Up], keys: _Keys
-    ) -> tuple[tuple[Float[Array, "I B N T h"], _Up], _Latents]:
+        carry: tuple[_AllQueries, _Up], keys: _Keys
+    ) -> tuple[tuple[_AllQueries, _Up], _Latents]:
         seen = mask._replace(key_segment=keys.segment, key_index=keys.index).any_pair()
         nothing = jnp.zeros_like(keys.latent), jnp.zeros_like(keys.rope_key)
         return jax.lax.cond(seen, lambda: meet_all(keys, *carry), lambda: (carry, nothing))
@@ -230,9 +227,7 @@ _whole_softmax.defvjp(_forward_and_residuals, _backward)
 
 
 def _scores(
-    row_BNTh: Float[Array, "B N T h"],
-    column_BNSh: Float[Array, "B N S h"],
-    pair_BTS: Bool[Array, "B T S"],
+    row_BNTh: _Query, column_BNSh: Float[Array, "B N S h"], pair_BTS: _Pairs
 ) -> Float[Array, "B N T S"]:
     """Scores of queries by keys, or of keys by queries; pairs that may not meet are hidden."""
     score_BNTS = accumulate("BNTh,BNSh->BNTS", row_BNTh, column_BNSh)

@@ -20,6 +20,8 @@ PackedKernel: TypeAlias = Callable[[Array, Array, Array, "Sequences"], Array]
 # 4096 tokens, 16 heads and 8 sequences take 1.2 times as long as 16 at once, and one 1.3 times.
 _SCRATCH = 2**31
 _MOST_NUMBERS = 2**31 - 1  # of queries or keys at once: offsets of sequences are 32 bits
+_Heads: TypeAlias = Float[Array, "B T N h"]
+_Values: TypeAlias = Float[Array, "B T N U"]
 
 
 class Sequences(NamedTuple):
@@ -43,12 +45,12 @@ def sequences_of(segment_BT: Int[Array, "B T"], most: int) -> Sequences:
 
 
 def causal_attention(
-    query_BTNh: Float[Array, "B T N h"],
+    query_BTNh: _Heads,
     key_BSNh: Float[Array, "B S N h"],
     value_BSNU: Float[Array, "B S N U"],
     *,
     narrow: bool = True,
-) -> Float[Array, "B T N U"]:
+) -> _Values:
     """The kernel for rows of one sequence; `narrow` says that it takes values narrower than keys.
 
     JAX's public function wants values as wide as keys. Filled up with zeros from 128 to 192 they
@@ -70,11 +72,8 @@ def causal_attention(
 
 
 def packed_attention(
-    query_BTNh: Float[Array, "B T N h"],
-    key_BTNh: Float[Array, "B T N h"],
-    value_BTNU: Float[Array, "B T N U"],
-    sequences: Sequences,
-) -> Float[Array, "B T N U"]:
+    query_BTNh: _Heads, key_BTNh: _Heads, value_BTNU: _Values, sequences: Sequences
+) -> _Values:
     """The kernel for rows of several sequences; what it makes of padding is not defined.
 
     It looks for values where it finds keys, so they are filled up to the same width: XLA hands it
@@ -104,17 +103,12 @@ def recomputed(packed: PackedKernel, sequences: Sequences) -> Kernel:
     they there or not. To run forward again takes a sixth of its time there and back.
     """
 
-    def there(part: _Part) -> Float[Array, "B T N U"]:
+    def there(part: _Part) -> _Values:
         sequences, (query, key, value) = part
         return packed(query, key, value, sequences)
 
     @jax.custom_vjp
-    def run(
-        query: Float[Array, "B T N h"],
-        key: Float[Array, "B T N h"],
-        value: Float[Array, "B T N U"],
-        sequences: Sequences,
-    ) -> Float[Array, "B T N U"]:
+    def run(query: _Heads, key: _Heads, value: _Values, sequences: Sequences) -> _Values:
         num_rows, num_tokens, num_heads, width = query.shape
         sizes = _rows_and_heads(num_rows, num_heads, _MOST_NUMBERS // (num_tokens * width))
         arrays = query, key, value
@@ -122,13 +116,11 @@ def recomputed(packed: PackedKernel, sequences: Sequences) -> Kernel:
         return _at_tokens(mixed, sequences)
 
     def backward(
-        arguments: tuple[Array, Array, Array, Sequences], grad: Float[Array, "B T N U"]
-    ) -> tuple[Float[Array, "B T N h"], Float[Array, "B T N h"], Float[Array, "B T N U"], None]:
+        arguments: tuple[Array, Array, Array, Sequences], grad: _Values
+    ) -> tuple[_Heads, _Heads, _Values, None]:
         query, key, value, sequences = arguments
 
-        def pull_back(
-            part: _Part,
-        ) -> tuple[Float[Array, "B T N h"], Float[Array, "B T N h"], Float[Array, "B T N U"]]:
+        def pull_back(part: _Part) -> tuple[_Heads, _Heads, _Values]:
             sequences, (grad, query, key, value) = part
             _, pull = jax.vjp(lambda q, k, v: packed(q, k, v, sequences), query, key, value)
             return pull(grad)

@@ -32,6 +32,10 @@ GateUp: TypeAlias = (
     Float[Array, "E D twice_M"] | tuple[Float[Array, "E D M"], Float[Array, "E D M"]]
 )
 ExpertGemm: TypeAlias = Literal["auto", "blocked", "ragged_dot", "hopper", "every", "each"]
+_Rows: TypeAlias = Float[Array, "R D"]
+_Gates: TypeAlias = Float[Array, "R K"]
+_Chosen: TypeAlias = Int[Array, "R K"]
+_Down: TypeAlias = Float[Array, "E M D"]
 
 
 # Products of a row with experts that it did not choose, up to which `every` is chosen: they take
@@ -70,16 +74,16 @@ def choose(
 
 
 def expert_ffn(
-    x: Float[Array, "R D"],
-    gate: Float[Array, "R K"],
-    expert: Int[Array, "R K"],
+    x: _Rows,
+    gate: _Gates,
+    expert: _Chosen,
     gate_up: GateUp,
-    down: Float[Array, "E M D"],
+    down: _Down,
     *,
     gemm: ExpertGemm,
     room: int | None = None,
     mean_rows: float | None = None,
-) -> Float[Array, "R D"]:
+) -> _Rows:
     """sum over the choices k of gate_k * FFN_{expert_k}(x), float32.
 
     An `expert` below 0 is no choice. `room` is how many choices the grouped products take at a
@@ -114,10 +118,10 @@ def expert_ffn(
 
     def one_round(
         i: Int[Array, ""] | int,
-        inputs: tuple[Float[Array, "R D"], Float[Array, "R K"]],
-        weights: tuple[GateUp, Float[Array, "E M D"]],
-        indices: tuple[Int[Array, "N"], Int[Array, "R K"], Int[Array, "E"]],
-    ) -> Float[Array, "R D"]:
+        inputs: tuple[_Rows, _Gates],
+        weights: tuple[GateUp, _Down],
+        indices: tuple[Int[Array, "N"], _Chosen, Int[Array, "E"]],
+    ) -> _Rows:
         (x, gate), (gate_up, down) = inputs, weights
         order_N, rank_RK, count_E = indices
         choice_r = order_N.at[i * room + jnp.arange(room)].get(mode="clip")
@@ -155,12 +159,12 @@ def _halves(product: Callable[[Array], Array], gate_up: GateUp) -> tuple[Array, 
 
 
 def _one_expert(
-    x: Float[Array, "R D"],
+    x: _Rows,
     gate: Float[Array, "R 1"],
     expert: Int[Array, "R 1"],
     gate_up: GateUp,
     down: Float[Array, "1 M D"],
-) -> Float[Array, "R D"]:
+) -> _Rows:
     """`_every_expert` where there is one: what is left is a plain FFN."""
     is_none = expert < 0
     first, second = _halves(lambda weight: jnp.where(is_none, 0, x @ weight[0]), gate_up)
@@ -168,13 +172,7 @@ def _one_expert(
     return (hidden.astype(x.dtype) @ down[0]).astype(jnp.float32)
 
 
-def _every_expert(
-    x: Float[Array, "R D"],
-    gate: Float[Array, "R K"],
-    expert: Int[Array, "R K"],
-    gate_up: GateUp,
-    down: Float[Array, "E M D"],
-) -> Float[Array, "R D"]:
+def _every_expert(x: _Rows, gate: _Gates, expert: _Chosen, gate_up: GateUp, down: _Down) -> _Rows:
     """`expert_ffn` as one dense FFN of all experts, whose gates are zero where a row chose others.
 
     A row that is for none may hold any finite numbers, as exchanges fill it, and its gate may be
@@ -190,13 +188,7 @@ def _every_expert(
     return made.astype(jnp.float32)
 
 
-def _each_expert(
-    x: Float[Array, "R D"],
-    gate: Float[Array, "R K"],
-    expert: Int[Array, "R K"],
-    gate_up: GateUp,
-    down: Float[Array, "E M D"],
-) -> Float[Array, "R D"]:
+def _each_expert(x: _Rows, gate: _Gates, expert: _Chosen, gate_up: GateUp, down: _Down) -> _Rows:
     """`_every_expert` with experts in front, where their weights have them."""
     is_of_ERK = expert[None] == jnp.arange(len(down))[:, None, None]
     gate_ER1 = jnp.sum(jnp.where(is_of_ERK, gate[None], 0), axis=2)[..., None]

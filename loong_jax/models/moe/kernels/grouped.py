@@ -25,6 +25,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.models.moe.exchange.dispatch import zeros_alike
 
+# The operands of the experts.
+_Rows: TypeAlias = Float[Array, "T D"]
+_Gates: TypeAlias = Float[Array, "T K"]
+_GateUp: TypeAlias = Float[Array, "E D 2 M"]
+_Down: TypeAlias = Float[Array, "E M D"]
+
 
 class Plan(NamedTuple):
     """The places of choices. Choice n = t * K + k of N = T * K; N stands for none.
@@ -122,13 +128,7 @@ def _sorted(key_N: Int[Array, "N"], largest: int) -> tuple[Int[Array, "N"], Int[
 
 
 @jax.custom_vjp
-def expert_ffn(
-    x: Float[Array, "T D"],
-    gate: Float[Array, "T K"],
-    plan: Plan,
-    gate_up: Float[Array, "E D 2 M"],
-    down: Float[Array, "E M D"],
-) -> Float[Array, "T D"]:
+def expert_ffn(x: _Rows, gate: _Gates, plan: Plan, gate_up: _GateUp, down: _Down) -> _Rows:
     """sum over the kept choices k of gate_k * FFN_k(x), summed in float32.
 
     The gate enters before the product with `down`, so padding, whose gate is 0, adds nothing.
@@ -137,28 +137,15 @@ def expert_ffn(
 
 
 # Those of x, of the gates of all choices, of `gate_up` and of `down`, float32.
-_Gradients: TypeAlias = tuple[
-    Float[Array, "T D"], Float[Array, "N 1"], Float[Array, "E D m"], Float[Array, "E M D"]
-]
+_Gradients: TypeAlias = tuple[_Rows, Float[Array, "N 1"], Float[Array, "E D m"], _Down]
 
 # The operands of `expert_ffn`, and its products with `gate_up` where there is a table.
-_Saved: TypeAlias = tuple[
-    Float[Array, "T D"],
-    Float[Array, "T K"],
-    Plan,
-    Float[Array, "E D 2 M"],
-    Float[Array, "E M D"],
-    Float[Array, "E C twice_M"] | None,
-]
+_Saved: TypeAlias = tuple[_Rows, _Gates, Plan, _GateUp, _Down, Float[Array, "E C twice_M"] | None]
 
 
 def _forward(
-    x: Float[Array, "T D"],
-    gate: Float[Array, "T K"],
-    plan: Plan,
-    gate_up: Float[Array, "E D 2 M"],
-    down: Float[Array, "E M D"],
-) -> tuple[Float[Array, "T D"], _Saved]:
+    x: _Rows, gate: _Gates, plan: Plan, gate_up: _GateUp, down: _Down
+) -> tuple[_Rows, _Saved]:
     gate_up_EDm = gate_up.reshape(*gate_up.shape[:2], -1)
     out_TD, both_ECm = zeros_alike(x, x.shape, jnp.float32), None
     if plan.num_cells:
@@ -166,7 +153,7 @@ def _forward(
         gated_ECM = _swiglu(both_ECm) * _take(gate.reshape(-1, 1), plan.cell)
         out_TD = _combine(_batched("ECM,EMD->ECD", gated_ECM.astype(x.dtype), down), plan)
 
-    def one_block(i: Int[Array, ""], out_TD: Float[Array, "T D"]) -> Float[Array, "T D"]:
+    def one_block(i: Int[Array, ""], out_TD: _Rows) -> _Rows:
         expert, choice_r = plan.block(i)
         token_r = plan.token_of(choice_r)
         gated_rM = _swiglu(_take(x, token_r) @ gate_up_EDm[expert])
@@ -177,11 +164,7 @@ def _forward(
     return out_TD, (x, gate, plan, gate_up, down, both_ECm)
 
 
-def _backward(
-    saved: _Saved, grad_out: Float[Array, "T D"]
-) -> tuple[
-    Float[Array, "T D"], Float[Array, "T K"], None, Float[Array, "E D 2 M"], Float[Array, "E M D"]
-]:
+def _backward(saved: _Saved, grad_out: _Rows) -> tuple[_Rows, _Gates, None, _GateUp, _Down]:
     x, gate, plan, gate_up, down, both_ECm = saved
     gate_up_EDm = gate_up.reshape(*gate_up.shape[:2], -1)
     gate_N1, grad_out = gate.reshape(-1, 1), grad_out.astype(x.dtype)
@@ -252,7 +235,7 @@ def _take(rows: Float[Array, "n W"], index: Int[Array, "..."]) -> Float[Array, "
     return rows.at[index].get(mode="fill", fill_value=0)
 
 
-def _combine(rows_ECD: Float[Array, "E C D"], plan: Plan) -> Float[Array, "T D"]:
+def _combine(rows_ECD: Float[Array, "E C D"], plan: Plan) -> _Rows:
     """The sum of each token's cells, float32: a gather, so no order of additions is left open."""
     rows = rows_ECD.reshape(-1, rows_ECD.shape[-1])
     first, *others = (
@@ -261,9 +244,7 @@ def _combine(rows_ECD: Float[Array, "E C D"], plan: Plan) -> Float[Array, "T D"]
     return sum(others, start=first)
 
 
-def _add(
-    sum_TD: Float[Array, "T D"], token_r: Int[Array, "r"], rows_rD: Float[Array, "r D"]
-) -> Float[Array, "T D"]:
+def _add(sum_TD: _Rows, token_r: Int[Array, "r"], rows_rD: Float[Array, "r D"]) -> _Rows:
     """Adds rows to their tokens, each rounded to its own type first, as those of the table are."""
     rows_rD = jax.lax.optimization_barrier(rows_rD).astype(sum_TD.dtype)
     return sum_TD.at[token_r].add(rows_rD, mode="drop")

@@ -15,6 +15,10 @@ from jaxtyping import Array, Float, Int
 
 _WIDTH = 64  # of the narrowest block
 _ROWS = 128  # of every block
+_In: TypeAlias = Float[Array, "R width"]
+_Out: TypeAlias = Float[Array, "R out"]
+_Weight: TypeAlias = Float[Array, "E width out"]
+_Size: TypeAlias = Int[Array, "E"]
 
 
 def fits(capability: tuple[int, int] | None, dtype: DTypeLike, *widths: int) -> bool:
@@ -28,9 +32,7 @@ def fits(capability: tuple[int, int] | None, dtype: DTypeLike, *widths: int) -> 
 
 
 @jax.custom_vjp
-def ragged_dot(
-    x: Float[Array, "R width"], weight: Float[Array, "E width out"], size: Int[Array, "E"]
-) -> Float[Array, "R out"]:
+def ragged_dot(x: _In, weight: _Weight, size: _Size) -> _Out:
     """`jax.lax.ragged_dot`; rows past the last group are zero, in the backward pass as well.
 
     On a mesh, inside `shard_map`, all three must vary along the same axes.
@@ -38,18 +40,14 @@ def ragged_dot(
     return _within(_product(x, weight, size, transposed=False), size)
 
 
-_Operands: TypeAlias = tuple[Float[Array, "R width"], Float[Array, "E width out"], Int[Array, "E"]]
+_Operands: TypeAlias = tuple[_In, _Weight, _Size]
 
 
-def _forward(
-    x: Float[Array, "R width"], weight: Float[Array, "E width out"], size: Int[Array, "E"]
-) -> tuple[Float[Array, "R out"], _Operands]:
+def _forward(x: _In, weight: _Weight, size: _Size) -> tuple[_Out, _Operands]:
     return ragged_dot(x, weight, size), (x, weight, size)
 
 
-def _backward(
-    saved: _Operands, grad: Float[Array, "R out"]
-) -> tuple[Float[Array, "R width"], Float[Array, "E width out"], None]:
+def _backward(saved: _Operands, grad: _Out) -> tuple[_In, _Weight, None]:
     x, weight, size = saved
     grad = _within(grad.astype(x.dtype), size)
     grad_x = _within(_product(grad, weight, size, transposed=True), size)
@@ -59,18 +57,14 @@ def _backward(
 ragged_dot.defvjp(_forward, _backward)
 
 
-def _within(rows: Float[Array, "R width"], size: Int[Array, "E"]) -> Float[Array, "R width"]:
+def _within(rows: _In, size: _Size) -> _In:
     """Zeros where there is no group, instead of what memory held."""
     is_used_R = jnp.arange(len(rows)) < jnp.sum(size)
     return jnp.where(is_used_R[:, None], rows, 0)
 
 
 def _product(
-    x: Float[Array, "R _"],
-    weight: Float[Array, "E width out"],
-    size: Int[Array, "E"],
-    *,
-    transposed: bool,
+    x: Float[Array, "R _"], weight: _Weight, size: _Size, *, transposed: bool
 ) -> Float[Array, "R _"]:
     from jax.experimental.pallas.ops.gpu import ragged_dot_mgpu
 
@@ -90,9 +84,7 @@ def _product(
     return _varying_like(x, made[: len(x)])
 
 
-def _weight_gradient(
-    x: Float[Array, "R width"], grad: Float[Array, "R out"], size: Int[Array, "E"]
-) -> Float[Array, "E width out"]:
+def _weight_gradient(x: _In, grad: _Out, size: _Size) -> _Weight:
     from jax.experimental.pallas.ops.gpu import transposed_ragged_dot_mgpu
 
     made = transposed_ragged_dot_mgpu.transposed_ragged_dot(
@@ -108,7 +100,7 @@ def _weight_gradient(
     return _varying_like(x, made)
 
 
-def _filled(rows: Float[Array, "R width"]) -> Float[Array, "r width"]:
+def _filled(rows: _In) -> Float[Array, "r width"]:
     """At least a block of rows, and whole tiles of 8."""
     wanted = max(_ROWS, -(-len(rows) // 8) * 8)
     return jnp.pad(rows, [(0, wanted - len(rows)), (0, 0)])

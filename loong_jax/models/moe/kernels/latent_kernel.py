@@ -114,17 +114,17 @@ def _block(capacity: int, rows: int) -> int:
 
 
 def _kernel(
-    layer_ref,  # in the index maps alone
-    last_ref,  # [B], scalar memory
-    position_ref,  # [1, N T, 1]
-    query_ref,  # [1, N T, C]
-    rope_query_ref,  # [1, N T, R]
-    latent_ref,  # [1, 1, 1, block, C]
-    rope_key_ref,  # [1, 1, 1, R, block]
-    mixed_ref,  # [1, N T, C]
-    largest_ref,  # [N T, 128], every lane alike
-    total_ref,  # likewise
-    sum_ref,  # [N T, C]
+    layer_ref: jax.Ref,  # in the index maps alone
+    last_ref: jax.Ref,  # [B], scalar memory
+    position_ref: jax.Ref,  # [1, N T, 1]
+    query_ref: jax.Ref,  # [1, N T, C]
+    rope_query_ref: jax.Ref,  # [1, N T, R]
+    latent_ref: jax.Ref,  # [1, 1, 1, block, C]
+    rope_key_ref: jax.Ref,  # [1, 1, 1, R, block]
+    mixed_ref: jax.Ref,  # [1, N T, C]
+    largest_ref: jax.Ref,  # [N T, 128], every lane alike
+    total_ref: jax.Ref,  # likewise
+    sum_ref: jax.Ref,  # [N T, C]
     *,
     block: int,
 ):
@@ -132,9 +132,9 @@ def _kernel(
 
     @pl.when(s == 0)
     def start():
-        largest_ref[...] = jnp.full_like(largest_ref, _HIDDEN)
-        total_ref[...] = jnp.zeros_like(total_ref)
-        sum_ref[...] = jnp.zeros_like(sum_ref)
+        largest_ref[...] = jnp.full(largest_ref.shape, _HIDDEN, largest_ref.dtype)
+        total_ref[...] = jnp.zeros(total_ref.shape, total_ref.dtype)
+        sum_ref[...] = jnp.zeros(sum_ref.shape, sum_ref.dtype)
 
     @pl.when(s * block <= last_ref[b])
     def add_block():

@@ -143,16 +143,16 @@ _Running: TypeAlias = tuple[Float[Array, "rows"], Float[Array, "rows"], Float[Ar
 
 
 def _kernel(
-    layer_ref,  # [1]
-    last_ref,  # [B]
-    position_ref,  # [1, rows]
-    query_ref,  # [1, rows, C]
-    rope_query_ref,  # [1, rows, R]
-    latent_ref,  # [L, attentions, B, S, C]
-    rope_key_ref,  # [L, attentions, B, S, R]
-    mixed_ref,  # [1, 1, rows, C], float32 as the next two
-    largest_ref,  # [1, 1, rows]
-    total_ref,  # [1, 1, rows]
+    layer_ref: jax.Ref,  # [1]
+    last_ref: jax.Ref,  # [B]
+    position_ref: jax.Ref,  # [1, rows]
+    query_ref: jax.Ref,  # [1, rows, C]
+    rope_query_ref: jax.Ref,  # [1, rows, R]
+    latent_ref: jax.Ref,  # [L, attentions, B, S, C]
+    rope_key_ref: jax.Ref,  # [L, attentions, B, S, R]
+    mixed_ref: jax.Ref,  # [1, 1, rows, C], float32 as the next two
+    largest_ref: jax.Ref,  # [1, 1, rows]
+    total_ref: jax.Ref,  # [1, 1, rows]
     *,
     split: int,
     block: int,
