@@ -237,11 +237,6 @@ _ATTENTION_VECTORS = {
     "q_norm.weight": "query_norm",
     "k_norm.weight": "key_norm",
 }
-_FFN: Table = {
-    "gate_proj.weight": ("gate", 1),
-    "up_proj.weight": ("up", 1),
-    "down_proj.weight": ("down", 1),
-}
 _FFN_VECTORS = {f"{name}_proj.bias": f"{name}_bias" for name in ("gate", "up", "down")}
 _NORMS = {"input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm"}
 
@@ -255,7 +250,7 @@ def places(config: DenseConfig, leaves: Mapping[str, Any]) -> Iterator[Place]:
         prefix = f"model.layers.{layer}"
         for room, leaf, matrices, vectors in (
             ("self_attn", "layers/attention", _ATTENTION, _ATTENTION_VECTORS),
-            ("mlp", "layers/ffn", _FFN, _FFN_VECTORS),
+            ("mlp", "layers/ffn", publication.FFN, _FFN_VECTORS),
         ):
             yield from publication.table(leaves, f"{prefix}.{room}", leaf, matrices, layer)
             for name, ours in vectors.items():

@@ -245,8 +245,6 @@ def lay_out(
     """The header of a `file` of these tensors, in this order, and the place of each tensor.
 
     Equal to the byte to safetensors' own.
-
-    To the byte what safetensors writes.
     """
     entries: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
     end = 0

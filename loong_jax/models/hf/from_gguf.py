@@ -18,7 +18,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from tokenizers import pre_tokenizers as cutting
 
 from loong_jax.errors import CheckpointError, ConfigError
-from loong_jax.models.hf import files, from_gguf, reading, unfinished, writing
+from loong_jax.models.hf import files, reading, unfinished, writing
 from loong_jax.models.hf.checkpoint import weight_dtype
 
 _ARCHITECTURES = {
@@ -54,8 +54,8 @@ def import_gguf(source: Path, destination: Path, *, dtype: DTypeLike = "float32"
     chosen = weight_dtype(dtype)
     fields, tensors = _opened(source)
     config = _config(fields, tensors) | {"torch_dtype": chosen.name}
-    beside = from_gguf.written(fields)
-    config |= {name: value for name, value in beside["generation_config.json"].items()}
+    beside = _tokenizer_files(fields)
+    config |= beside["generation_config.json"]
     text = (json.dumps(config, indent=2) + "\n").encode()
     named = dict(_named(tensors, config))
     entries = {
@@ -233,7 +233,7 @@ _WORDS = (
 _KEY = "tokenizer.ggml."
 
 
-def written(fields: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _tokenizer_files(fields: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """tokenizer.json, tokenizer_config.json and generation_config.json, by name.
 
     Raises CheckpointError for a tokenizer that is no byte-level BPE of a known kind.

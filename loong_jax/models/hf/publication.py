@@ -21,6 +21,7 @@ Region = tuple[tuple[int, int], ...]  # start and stop along every axis of a lea
 Bounds = Sequence[tuple[int, int]]
 # Published name -> (ours, leading axes that are inputs; 0 where a tensor is stored as we hold it).
 Table = Mapping[str, tuple[str, int]]
+FFN: Table = {f"{name}_proj.weight": (name, 1) for name in ("gate", "up", "down")}
 
 
 class Place(NamedTuple):

@@ -62,11 +62,8 @@ class Reader:
             first, last = place.rows(region)
         stored = tensor.rows(self._opened, first, last)
         if stored.shape != tensor.shape:
-            stored, rows = (
-                np.empty(tensor.shape, tensor.dtype),
-                stored,
-            )  # touched in these rows only
-            stored[first:last] = rows
+            rows, stored = stored, np.empty(tensor.shape, tensor.dtype)
+            stored[first:last] = rows  # touched in these only
         return place.turn(stored)[publication.within(region, place.region)]
 
     def load(self, leaf: str, spec: Any) -> jax.Array:

@@ -146,7 +146,11 @@ def save_weights_hf(
     before.
     """
     directory = Path(directory)
-    _check_shard_bytes(max_shard_bytes)
+    if max_shard_bytes is not None and not max_shard_bytes >= 1:
+        raise ConfigError(
+            f"max_shard_bytes={max_shard_bytes} is no number of bytes >= 1. Give one, such as "
+            f"{MAX_SHARD_BYTES}, or leave it out."
+        )
     leaves = parameters.by_path(weights)
     _check_leaves(leaves)
     published = published_as(config)
@@ -165,18 +169,6 @@ def save_weights_hf(
         (directory / files.INDEX).unlink(missing_ok=True)
         unfinished.finish(export, [*written, "config.json"])
     return num_kept
-
-
-def _check_shard_bytes(max_shard_bytes: Any) -> None:
-    try:
-        fits = max_shard_bytes is None or max_shard_bytes >= 1
-    except TypeError:
-        fits = False
-    if not fits:
-        raise ConfigError(
-            f"max_shard_bytes={max_shard_bytes!r} is no number of bytes >= 1. Give one, such as "
-            f"{MAX_SHARD_BYTES}, or leave it out."
-        )
 
 
 def _check_leaves(leaves: Mapping[str, Any]) -> None:

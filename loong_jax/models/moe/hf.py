@@ -25,6 +25,8 @@ from loong_jax.models.hf.publication import Place, Publication, Table, Tensors
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
 from loong_jax.models.moe.model import abstract_weights
 
+_log = logging.getLogger(__name__)
+
 # Field of MoEConfig -> (published key, default where it is missing).
 _KEYS: dict[str, tuple[str, Any]] = {
     "vocab_size": ("vocab_size", 131_072),
@@ -59,34 +61,24 @@ _REQUIRED: dict[str, tuple[Any, ...]] = {
     "model_type": MODEL_TYPES,
     "attention_method": ("MLA",),
     "hidden_act": ("silu",),
-    "attention_bias": (False,),
-    "router_bias": (False,),
-    "norm_topk_prob": (False,),
-    "tie_word_embeddings": (False,),
-    "mla_scale_q_lora": (True,),
-    "mla_scale_kv_lora": (True,),
-    "sliding_window": (None,),
     "n_shared_experts": (0,),
-    "quantization_config": (None, {}),
-    "compression_config": (None, {}),
-    "rope_interleave": (True,),
     "scoring_func": ("softmax",),
-    "n_group": (1, 0),
-    "topk_group": (1, 0),
-    "moe_group_size": (1, 0),
-    "grouped_moe_norm_scale": (1,),
     "first_k_dense_replace": (0,),
-    "moe_layer_freq": (1,),
-    "mla_use_output_gate": (False,),
-    "attention_output_gate": (False,),
-    "attn_output_gate": (False,),
-    "qk_norm": (False,),
-    "use_qk_norm": (False,),
-    "logit_scale": (1,),
-    "final_logit_softcapping": (None,),
-    "attn_logit_softcapping": (None,),
-    "is_encoder_decoder": (False,),
+    **dict.fromkeys(("mla_scale_q_lora", "mla_scale_kv_lora", "rope_interleave"), (True,)),
+    **dict.fromkeys(("attention_bias", "router_bias", "norm_topk_prob"), (False,)),
+    **dict.fromkeys(("tie_word_embeddings", "is_encoder_decoder"), (False,)),
+    **dict.fromkeys(("mla_use_output_gate", "attention_output_gate"), (False,)),
+    **dict.fromkeys(("attn_output_gate", "qk_norm", "use_qk_norm"), (False,)),
+    **dict.fromkeys(("grouped_moe_norm_scale", "moe_layer_freq", "logit_scale"), (1,)),
+    **dict.fromkeys(("n_group", "topk_group", "moe_group_size"), (1, 0)),
+    **dict.fromkeys(("sliding_window", "final_logit_softcapping"), (None,)),
+    **dict.fromkeys(("attn_logit_softcapping",), (None,)),
+    **dict.fromkeys(("quantization_config", "compression_config"), (None, {})),
 }
+_WRITTEN = (
+    "hidden_act", "mla_scale_q_lora", "mla_scale_kv_lora", "norm_topk_prob", "router_bias",
+    "tie_word_embeddings",
+)  # fmt: skip
 # Beginnings of keys that belong to other members of the family.
 _FOREIGN = ("index_", "ngram_", "emb_", "oe_", "linear_", "kda_")
 _NGRAM_KEYS = ("ngram_vocab_size_ratio", "emb_neighbor_num", "emb_split_num")
@@ -116,7 +108,8 @@ def read_config(record: Mapping[str, Any], **changes: Any) -> MoEConfig:
     fields["ngram"] = _read_ngram(record, fields["vocab_size"])
     own = config_json.json_object(record, OWN)
     _check_own(own)
-    fields |= {"target_ffn_experts": _published_ratio(fields)}
+    targets = max(fields["num_experts"] + fields["num_zero_experts"], 1)
+    fields["target_ffn_experts"] = fields["num_chosen"] * fields["num_experts"] / targets
     fields |= {name: own[name] for name in _OWN_FIELDS if name in own}
     return config_json.built(MoEConfig, fields | changes, _KEYS)
 
@@ -175,15 +168,9 @@ def _new_record(config: MoEConfig) -> Json:
     return {
         "architectures": [name],
         "model_type": "longcat_flash_ngram" if lite else "longcat_flash",
-        "attention_method": "MLA",
-        "attention_bias": False,
+        **{key: _REQUIRED[key][0] for key in ("attention_method", "attention_bias")},
         "head_dim": config.qk_rope_head_dim,  # transformers builds its rotary table from it
-        "hidden_act": "silu",
-        "mla_scale_q_lora": True,
-        "mla_scale_kv_lora": True,
-        "norm_topk_prob": False,
-        "router_bias": False,
-        "tie_word_embeddings": False,
+        **{key: _REQUIRED[key][0] for key in _WRITTEN},
         "zero_expert_type": "identity",
         "torch_dtype": np.dtype(config.param_dtype).name,
         **_write_ngram(config),
@@ -246,38 +233,26 @@ def _check_own(own: Json) -> None:
 
 
 def _refuse_other_models(record: Json) -> None:
-    named = record.get("architectures")
-    if named and not (isinstance(named, list) and all(name in ARCHITECTURES for name in named)):
-        raise ConfigError(
-            f"config.json has architectures={named!r}, and LongCat-Flash is {ARCHITECTURES[0]} or "
-            f"{ARCHITECTURES[1]}. Choose a checkpoint of one of them."
-        )
     zero_experts = record.get("zero_expert_num", _KEYS["num_zero_experts"][1])
     kinds = {"zero_expert_type": ("identity",) if zero_experts else ("identity", "")}
     config_json.refuse_values(record, _REQUIRED | kinds)
-    foreign = [k for k in record if k.startswith(_FOREIGN) and k not in _NGRAM_KEYS]
-    foreign = [key for key in foreign if record[key] not in (None, False)]
-    if foreign:
-        raise ConfigError(
-            f"config.json has {foreign[0]}={record[foreign[0]]!r}, a part of another member of the "
-            "family that is not built here. Choose a checkpoint without it."
-        )
+    for key, value in record.items():
+        is_foreign = key.startswith(_FOREIGN) and key not in _NGRAM_KEYS
+        if is_foreign and value not in (None, False):
+            raise ConfigError(
+                f"config.json has {key}={value!r}, a part of another member of the family that is "
+                "not built here. Choose a checkpoint without it."
+            )
     heads = record.get("num_attention_heads", _KEYS["num_heads"][1])
-    if record.get("num_key_value_heads") not in (None, heads):
-        raise ConfigError(
-            f"config.json has num_key_value_heads={record['num_key_value_heads']} and "
-            f"num_attention_heads={heads}. Latent attention gives each head its own keys: remove "
-            "num_key_value_heads."
-        )
     parts = [record.get(k, _KEYS[k][1]) for k in ("qk_nope_head_dim", "qk_rope_head_dim")]
-    if record.get("qk_head_dim") not in (None, sum(parts)):
-        raise ConfigError(
-            f"config.json has qk_head_dim={record['qk_head_dim']}, and its parts are {parts}, for "
-            f"the unrotated and the rotary part. Make it {sum(parts)} or remove it."
-        )
-
-
-# --- n-grams -----------------------------------------------------------------------------------
+    for key, wanted, rule in (
+        ("num_key_value_heads", heads, "latent attention gives each head its own keys"),
+        ("qk_head_dim", sum(parts), f"its unrotated and its rotary part are {parts}"),
+    ):
+        if record.get(key) not in (None, wanted):
+            raise ConfigError(
+                f"config.json has {key}={record[key]}, and {rule}. Make it {wanted} or remove it."
+            )
 
 
 def _read_ngram(record: Json, vocab_size: int) -> NgramEmbedding | None:
@@ -286,9 +261,9 @@ def _read_ngram(record: Json, vocab_size: int) -> NgramEmbedding | None:
     if not given and not is_ngram:
         return None
     if len(given) < len(_NGRAM_KEYS):
-        missing = [key for key in _NGRAM_KEYS if key not in given]
+        missing = next(key for key in _NGRAM_KEYS if key not in given)
         raise ConfigError(
-            f"config.json lacks {missing[0]}, and an n-gram embedding needs {_NGRAM_KEYS}. Add it."
+            f"config.json lacks {missing}, and an n-gram embedding needs {_NGRAM_KEYS}. Add it."
         )
     eos: Any = record.get("eos_token_id", 2)
     eos = eos[0] if isinstance(eos, list) and eos else eos
@@ -319,11 +294,6 @@ def _write_ngram(config: MoEConfig) -> Json:
     }
 
 
-def _published_ratio(fields: Json) -> float:
-    targets = fields["num_experts"] + fields["num_zero_experts"]
-    return fields["num_chosen"] * fields["num_experts"] / max(targets, 1)
-
-
 _ATTENTION: Table = {
     "q_a_proj.weight": ("query_down", 1),
     "q_a_layernorm.weight": ("query_norm", 0),
@@ -332,11 +302,6 @@ _ATTENTION: Table = {
     "kv_a_layernorm.weight": ("latent_norm", 0),
     "kv_b_proj.weight": ("latent_up", 1),
     "o_proj.weight": ("out", 2),
-}
-_DENSE: Table = {
-    "gate_proj.weight": ("gate", 1),
-    "up_proj.weight": ("up", 1),
-    "down_proj.weight": ("down", 1),
 }
 _ROUTER: Table = {"classifier.weight": ("kernel", 1), "e_score_correction_bias": ("bias", 0)}
 _MTP: Table = {
@@ -375,7 +340,7 @@ def places(config: MoEConfig, leaves: Mapping[str, Any]) -> Iterator[Place]:
                 name = f"{prefix}.{norm}_layernorm.{i}.weight"
                 yield place(name, f"layers/{leaf}_norm_{i}", 0, layer)
             yield from table(f"{prefix}.self_attn.{i}", f"layers/attention_{i}", _ATTENTION, layer)
-            yield from table(f"{prefix}.mlps.{i}", f"layers/ffn_{i}", _DENSE, layer)
+            yield from table(f"{prefix}.mlps.{i}", f"layers/ffn_{i}", publication.FFN, layer)
         yield from table(f"{prefix}.mlp.router", "layers/router", _ROUTER, layer)
         for expert in range(config.num_experts):
             own, among = f"{prefix}.mlp.experts.{expert}", slice(None)
@@ -389,10 +354,7 @@ def places(config: MoEConfig, leaves: Mapping[str, Any]) -> Iterator[Place]:
         yield place(EMBEDDING_COPY, "embedding", 0)
         yield from table(MTP[:-1], "mtp", _MTP)
         yield from table(f"{MTP}layers.0.self_attn", "mtp/attention", _ATTENTION, 0)
-        yield from table(f"{MTP}layers.0.transformer_layer.mlp", "mtp/ffn", _DENSE, 0)
-
-
-_log = logging.getLogger(__name__)
+        yield from table(f"{MTP}layers.0.transformer_layer.mlp", "mtp/ffn", publication.FFN, 0)
 
 
 def _select(found: Tensors, opened: Opened, _: Json) -> tuple[Json, Tensors]:
@@ -417,26 +379,21 @@ def _select(found: Tensors, opened: Opened, _: Json) -> tuple[Json, Tensors]:
 
 def _explain(missing: set[str], extra: set[str], config: MoEConfig) -> str | None:
     """The fault behind missing or superfluous names, and its remedy; None for no known one."""
-    fused = [name for name in extra if re.search(r"experts\.(gate_up_proj|down_proj)$", name)]
-    dummies = [name for name in extra if _expert_of(name) >= config.num_experts]
-    if fused:
-        return (
-            f"{fused[0]} holds all experts of a layer, as transformers does in memory. Write one "
-            "tensor per expert and projection, as in the published checkpoints."
-        )
-    if dummies:
-        return (
-            f"{sorted(dummies)[0]} belongs to an expert past the {config.num_experts} with weights "
-            f"(n_routed_experts={config.num_experts}): transformers' save_pretrained writes such "
-            "tensors for zero-computation experts, which have none. Delete them, or set "
-            "n_routed_experts to what the files hold."
-        )
+    for name in sorted(extra):
+        if re.search(r"experts\.(gate_up_proj|down_proj)$", name):
+            return (
+                f"{name} holds all experts of a layer, as transformers does in memory. Write one "
+                "tensor per expert and projection, as in the published checkpoints."
+            )
+        expert = re.match(r"model\.layers\.\d+\.mlp\.experts\.(\d+)\.", name)
+        if expert and int(expert[1]) >= config.num_experts:
+            return (
+                f"{name} belongs to an expert past the {config.num_experts} with weights "
+                f"(n_routed_experts={config.num_experts}): transformers' save_pretrained writes "
+                "such tensors for zero-computation experts, which have none. Delete them, or set "
+                "n_routed_experts to what the files hold."
+            )
     return None
-
-
-def _expert_of(name: str) -> int:
-    found = re.match(r"model\.layers\.\d+\.mlp\.experts\.(\d+)\.", name)
-    return int(found[1]) if found else -1
 
 
 def _refuse_folded_alphas(
@@ -451,12 +408,11 @@ def _refuse_folded_alphas(
     """
     if (record.get(OWN) or {}).get("alpha_folded") is False:
         return
-    norms = (
+    folded: list[tuple[str, float, float]] = []
+    for leaf, name, alpha in (
         ("query_norm", "q_a_layernorm", config.q_scale),
         ("latent_norm", "kv_a_layernorm", config.kv_scale),
-    )
-    folded: list[tuple[str, float, float]] = []
-    for leaf, name, alpha in norms:
+    ):
         own = [found[place.name] for place in expected if place.leaf.endswith(leaf)]
         mean = float(np.mean([tensor.view(opened).astype(np.float64).mean() for tensor in own]))
         way = math.log(alpha)

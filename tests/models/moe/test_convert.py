@@ -429,7 +429,7 @@ def test_refuses_paths_of_another_kind(copy):
         moe.load_hf(directory)
 
 
-@pytest.mark.parametrize("size", ["5GB", 0, float("nan"), [1]])
+@pytest.mark.parametrize("size", [0, float("nan")])
 def test_refuses_a_size_of_files_that_is_none(tmp_path, size):
     with pytest.raises(ConfigError, match=r"max_shard_bytes=.* is no number of bytes >= 1.*Give"):
         moe.save_hf(published(), tmp_path, max_shard_bytes=size)
