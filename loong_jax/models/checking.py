@@ -15,7 +15,8 @@ def whole_numbers(config: Any, may_be_zero: tuple[str, ...] = ()) -> None:
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         smallest = 0 if field.name in may_be_zero else 1
-        if field.type is int and not (_is_whole(value) and value >= smallest):
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if field.type is int and not (is_whole and value >= smallest):
             raise ConfigError(
                 f"{field.name}={value!r} is not a whole number >= {smallest}. Set one."
             )
@@ -34,15 +35,19 @@ def floating(name: str, value: DTypeLike) -> np.dtype:
     return dtype
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def positive(config: Any, *names: str) -> None:
-    """Raises ConfigError where one of these fields of a config is not."""
+def positive(config: Any, *names: str, of: str = "") -> None:
+    """Raises ConfigError where one of these fields of a config, which is `of` another, is not."""
     for name in names:
         if not getattr(config, name) > 0:
-            raise ConfigError(f"{name}={getattr(config, name)} is not positive. Raise it.")
+            raise ConfigError(f"{of}{name}={getattr(config, name)} is not positive. Raise it.")
+
+
+def one_of(config: Any, name: str, choices: tuple[str, ...]) -> None:
+    """Raises ConfigError where this field of a config is none of them."""
+    if getattr(config, name) not in choices:
+        raise ConfigError(
+            f"{name}={getattr(config, name)!r} is none of {', '.join(choices)}. Use one."
+        )
 
 
 def chunk_tokens(config: Any) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from loong_jax.errors import ConfigError
+from loong_jax.models import checking
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,8 @@ class YarnScaling:
     truncate: bool = True  # blending begins and ends at whole pairs
 
     def __post_init__(self):
-        _check_positive("yarn", self, "factor", "original_max_position", "beta_fast", "beta_slow")
+        names = "factor", "original_max_position", "beta_fast", "beta_slow"
+        checking.positive(self, *names, of="yarn.")
         if self.rotary_scale is None and not self._magnitude(self.mscale_all_dim):
             raise ConfigError(
                 f"yarn.mscale_all_dim={self.mscale_all_dim} and factor={self.factor} make every "
@@ -66,7 +68,7 @@ class LinearScaling:
     factor: float
 
     def __post_init__(self):
-        _check_positive("linear", self, "factor")
+        checking.positive(self, "factor", of="linear.")
 
     pair_scale = 1.0
 
@@ -87,7 +89,7 @@ class Llama3Scaling:
 
     def __post_init__(self):
         names = "factor", "original_max_position", "low_freq_factor", "high_freq_factor"
-        _check_positive("llama3", self, *names)
+        checking.positive(self, *names, of="llama3.")
         if not self.low_freq_factor < self.high_freq_factor:
             raise ConfigError(
                 f"llama3.low_freq_factor={self.low_freq_factor} is not below high_freq_factor="
@@ -98,12 +100,6 @@ class Llama3Scaling:
 
 
 RopeScaling: TypeAlias = YarnScaling | LinearScaling | Llama3Scaling
-
-
-def _check_positive(kind: str, scaling: RopeScaling, *names: str) -> None:
-    for name in names:
-        if not getattr(scaling, name) > 0:
-            raise ConfigError(f"{kind}.{name}={getattr(scaling, name)} is not positive. Raise it.")
 
 
 def frequencies(width: int, theta: float, scaling: RopeScaling | None = None) -> np.ndarray:

@@ -67,10 +67,7 @@ class DenseConfig:
         if self.rope is not None and not isinstance(self.rope, get_args(RopeScaling)):
             names = ", ".join(kind.__name__ for kind in get_args(RopeScaling))
             raise ConfigError(f"rope={self.rope!r} stretches no positions. Pass one of {names}.")
-        if self.remat not in get_args(RematWord):
-            raise ConfigError(
-                f"remat={self.remat!r} is none of {', '.join(get_args(RematWord))}. Use one."
-            )
+        checking.one_of(self, "remat", get_args(RematWord))
         checking.chunk_tokens(self)
         if self.num_heads % self.num_kv_heads:
             raise ConfigError(

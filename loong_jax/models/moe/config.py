@@ -139,22 +139,13 @@ class MoEConfig:
             if kinds and not (isinstance(value, kinds) or value is field.default is None):
                 names = " or ".join(kind.__name__ for kind in kinds)
                 raise ConfigError(f"{field.name}={value!r} is no {names}. Pass one that is made.")
-        words = get_args(RematWord)
-        if not (self.remat in words or isinstance(self.remat, tuple)):
+        words, is_tuple = get_args(RematWord), isinstance(self.remat, tuple)
+        if not (set(self.remat) <= set(KEPT) if is_tuple else self.remat in words):
             raise ConfigError(
-                f"remat={self.remat!r} is neither a tuple of names nor one of {', '.join(words)}. "
-                "Use one of these."
+                f"remat={self.remat!r} names what no layer makes. Give a tuple of some of "
+                f"{', '.join(KEPT)}; or one of {', '.join(words)} alone."
             )
-        if isinstance(self.remat, tuple) and not set(self.remat) <= set(KEPT):
-            raise ConfigError(
-                f"remat={self.remat} names what no layer makes. Name some of {', '.join(KEPT)}; or "
-                f"one of {', '.join(words)} alone."
-            )
-        if self.expert_gemm not in get_args(ExpertGemm):
-            raise ConfigError(
-                f"expert_gemm={self.expert_gemm!r} multiplies nothing. Choose among "
-                f"{', '.join(get_args(ExpertGemm))}."
-            )
+        checking.one_of(self, "expert_gemm", get_args(ExpertGemm))
         checking.chunk_tokens(self)
         if self.num_chosen > self.num_targets:
             raise ConfigError(

@@ -18,6 +18,7 @@ import math
 from typing import Literal, TypeAlias
 
 from loong_jax.errors import ConfigError
+from loong_jax.models import checking
 from loong_jax.models.moe.exchange.buffers import round_up
 
 # The dtype of dispatched rows; None for that of activations.
@@ -34,7 +35,7 @@ class GatherExchange:
     buffer_factor: float = 1.5  # room in the experts' products, in mean numbers of choices
 
     def __post_init__(self):
-        _check_factor(self)
+        checking.positive(self, "buffer_factor")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,13 +51,8 @@ class PaddedExchange:
     dispatch_dtype: DispatchDtype = None
 
     def __post_init__(self):
-        _check_factor(self)
+        checking.positive(self, "buffer_factor", "choices_per_row")
         _check_dtype(self)
-        if self.choices_per_row < 1:
-            raise ConfigError(
-                f"choices_per_row={self.choices_per_row} is below 1, and a row carries at least "
-                "one choice. Raise it."
-            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,19 +67,11 @@ class RaggedExchange:
     dispatch_dtype: DispatchDtype = None
 
     def __post_init__(self):
-        _check_factor(self)
+        checking.positive(self, "buffer_factor")
         _check_dtype(self)
 
 
 Exchange: TypeAlias = GatherExchange | PaddedExchange | RaggedExchange
-
-
-def _check_factor(exchange: Exchange) -> None:
-    if not exchange.buffer_factor > 0:
-        raise ConfigError(
-            f"buffer_factor={exchange.buffer_factor} is not positive. Raise it; 1.25 leaves a "
-            "quarter more room than the mean load needs."
-        )
 
 
 def _check_dtype(exchange: PaddedExchange | RaggedExchange) -> None:

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from loong_jax.errors import ConfigError
+from loong_jax.models import checking
 from loong_jax.models.moe.mask import AttentionMask, Operands, expand
 from loong_jax.models.products import accumulate
 
@@ -29,9 +29,7 @@ class Blockwise:
     key_block: int = 512
 
     def __post_init__(self):
-        for name in ("query_block", "key_block"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} is below 1. Raise it.")
+        checking.positive(self, "query_block", "key_block")
 
 
 class _Queries(NamedTuple):
