@@ -121,14 +121,10 @@ def frequencies(width: int, theta: float, scaling: RopeScaling | None = None) ->
         case LinearScaling():
             return plain / np.float32(scaling.factor)
         case Llama3Scaling():
-            return _llama3(plain, scaling)
-
-
-def _llama3(plain: np.ndarray, scaling: Llama3Scaling) -> np.ndarray:
-    low, high = np.float32(scaling.low_freq_factor), np.float32(scaling.high_freq_factor)
-    turns = np.float32(scaling.original_max_position) / (np.float32(2 * math.pi) / plain)
-    kept = np.clip((turns - low) / (high - low), 0, 1)
-    return (1 - kept) * plain / np.float32(scaling.factor) + kept * plain
+            low, high = np.float32(scaling.low_freq_factor), np.float32(scaling.high_freq_factor)
+            turns = np.float32(scaling.original_max_position) / (np.float32(2 * math.pi) / plain)
+            kept = np.clip((turns - low) / (high - low), 0, 1)
+            return (1 - kept) * plain / np.float32(scaling.factor) + kept * plain
 
 
 def _share_kept(width: int, theta: float, yarn: YarnScaling) -> np.ndarray:
@@ -185,20 +181,10 @@ def rotate(
     The result holds the first components of all pairs, then the second: queries and keys are
     permuted alike, so scores do not see it.
     """
-    return rotate_halves(halves(x), position, theta, yarn)
+    return turned(halves(x), turn(position, x.shape[-1], theta, yarn))
 
 
 def halves(x: Float[Array, "*any R"]) -> Float[Array, "*any R"]:
     """The first components of all neighbouring pairs, then the second."""
     pairs = x.reshape(*x.shape[:-1], x.shape[-1] // 2, 2)
     return jnp.concatenate([pairs[..., 0], pairs[..., 1]], axis=-1)
-
-
-def rotate_halves(
-    x: Float[Array, "B T *heads R"],
-    position: Int[Array, "B T"],
-    theta: float,
-    yarn: YarnScaling | None = None,
-) -> Float[Array, "B T *heads R"]:
-    """Rotates as `rotate` does, in the order of components that `halves` makes."""
-    return turned(x, turn(position, x.shape[-1], theta, yarn))

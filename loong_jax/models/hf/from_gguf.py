@@ -6,7 +6,6 @@ and of that order: llama.cpp, convert_hf_to_gguf.py.
 """
 
 import json
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from tokenizers import pre_tokenizers as cutting
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.models.hf import files, reading, unfinished, writing
 from loong_jax.models.hf.checkpoint import weight_dtype
+from loong_jax.models.rope import Llama3Scaling, frequencies
 
 _ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
@@ -153,16 +153,18 @@ def _rope_scaling(
     kind = fields.get(prefix + "type", "none")
     if _ROPE_FACTORS in tensors:
         stored = _dequantised(tensors[_ROPE_FACTORS]).reshape(-1)
+        width, theta = config["head_dim"], config["rope_theta"]
         for factor in (8.0, 32.0):
-            scaling = {
-                "rope_type": "llama3",
-                "factor": factor,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 8192,
-            }
-            if np.allclose(stored, _llama3_factors(config, scaling), rtol=1e-4):
-                return scaling
+            rotary = Llama3Scaling(factor=factor, original_max_position=8192)
+            divisors = frequencies(width, theta) / frequencies(width, theta, rotary)
+            if np.allclose(stored, divisors, rtol=1e-4):
+                return {
+                    "rope_type": "llama3",
+                    "factor": factor,
+                    "low_freq_factor": rotary.low_freq_factor,
+                    "high_freq_factor": rotary.high_freq_factor,
+                    "original_max_position_embeddings": rotary.original_max_position,
+                }
         raise CheckpointError(
             f"{_ROPE_FACTORS} holds factors that are not those of Llama 3.1 or 3.2. Take the "
             "model's own config.json and safetensors files."
@@ -173,17 +175,6 @@ def _rope_scaling(
     if original := fields.get(prefix + "original_context_length"):
         scaling["original_max_position_embeddings"] = original
     return scaling
-
-
-def _llama3_factors(config: dict[str, Any], scaling: dict[str, Any]) -> np.ndarray:
-    """Divisors of the frequencies; between the two wavelengths the share grows linearly."""
-    exponent = np.arange(0, config["head_dim"], 2) / config["head_dim"]
-    turns = scaling["original_max_position_embeddings"] / (
-        2 * math.pi * config["rope_theta"] ** exponent
-    )
-    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
-    smooth = np.clip((turns - low) / (high - low), 0, 1)
-    return 1 / ((1 - smooth) / scaling["factor"] + smooth)
 
 
 Turn = Callable[[np.ndarray], np.ndarray]

@@ -23,7 +23,7 @@ from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.core_attention import AttendLatents
 from loong_jax.models.moe.mask import AttentionMask, Operands
 from loong_jax.models.products import in_chunks, project, project_weight_first, rms_norm, scaled
-from loong_jax.models.rope import halves, rotate, rotate_halves
+from loong_jax.models.rope import halves, rotate, turn, turned
 from loong_jax.sharding import ShardingRules
 
 LATENTS = "latents"  # the name under which a checkpoint policy finds what the ranks hold, unnormed
@@ -123,7 +123,8 @@ class LatentAttention(parameters.Gathering, nnx.Module):
             query = project(compressed_BTQ, up_QNh)
             nope, rope = jnp.split(query, [config.qk_nope_head_dim], axis=-1)
             rope = halves(rope)
-        return nope, rotate_halves(rope, position, config.rope_theta, config.yarn)
+        by = turn(position, config.qk_rope_head_dim, config.rope_theta, config.yarn)
+        return nope, turned(rope, by)
 
     def compress(self, x: States, position: Numbers) -> Latent:
         """The latent and the rotary key of every token, as they are cached."""

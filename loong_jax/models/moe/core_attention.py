@@ -52,18 +52,15 @@ def choose(num_queries: int, num_keys: int, platform: str, *, fused: bool = Fals
     if fused and num_queries == num_keys:
         return Cudnn()
     if platform == "cpu":  # blocks that stay in a core's cache
-        return Blockwise(query_block=_cpu_block(num_queries), key_block=_cpu_block(num_keys))
+        # products of larger blocks are faster, but of short sequences they fill up and mask more
+        queries, keys = (256 if num >= 2048 else 128 for num in (num_queries, num_keys))
+        return Blockwise(query_block=queries, key_block=keys)
     return Blockwise()
 
 
 def takes_parents(kind: AttentionKind | None, platform: str) -> bool:
     """True where a mask with parents costs no more than one without: no fused kernel knows them."""
     return isinstance(kind, WholeScores | Blockwise) or (kind is None and platform == "cpu")
-
-
-def _cpu_block(num_tokens: int) -> int:
-    """Products of larger blocks are faster, but of short sequences they fill up and mask more."""
-    return 256 if num_tokens >= 2048 else 128
 
 
 def whole(

@@ -137,13 +137,9 @@ class Experts(nnx.Module):
         """The exchange that brings rows to their experts."""
         if not self.sends_rows:
             return chunk
-        device, places = self._exchange(x), _Places.of(self.rules, x)
-
-        def on_one_device(rows: InTransit, round: Tree) -> InTransit:
-            return transport.send(device, rows, round)
-
-        on_mesh = self.rules.shard_map(on_one_device, in_specs=places.rows, out_specs=places.rows)
-        arrived = on_mesh(chunk.rows, chunk.round)
+        rows = _Places.of(self.rules, x).rows
+        sent = functools.partial(transport.send, self._exchange(x))
+        arrived = self.rules.shard_map(sent, in_specs=rows, out_specs=rows)(chunk.rows, chunk.round)
         packed = jax.tree.map(_kept_as_bits, arrived.packed)
         return chunk._replace(rows=dataclasses.replace(arrived, packed=packed))
 
