@@ -1,20 +1,13 @@
 """The bias controller: the published law, its optional terms, and global counts."""
 
-import functools
-
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.models.moe.balance import BiasController, ControllerMemory
-from loong_jax.sharding import ShardingRules, make_mesh
-from tests.doubles import tiny
-from tests.models.moe.test_model import CONFIG, fresh, random_tokens
-from tests.sweeps import thinned
+from tests.models.moe.test_model import CONFIG
 
 LOADS = np.random.default_rng(0).integers(0, 50, (5, CONFIG.num_layers, CONFIG.num_targets))
 BIAS = jnp.full((CONFIG.num_layers, CONFIG.num_targets), 0.5)
@@ -58,41 +51,6 @@ def test_a_layer_that_saw_no_token_keeps_its_bias_and_its_errors():
     controller = BiasController(rate=0.02, proportional=0.03, derivative=0.04)
     gap = np.insert(LOADS, 3, 0, axis=0)
     np.testing.assert_array_equal(run(controller, gap), run(controller, LOADS))
-
-
-@functools.cache
-def one_device():
-    graphdef, weights = fresh()
-    return graphdef, weights, random_tokens(8, 6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "sizes", thinned([dict(data=8), dict(slice=2, data=2, fsdp=2)], 1), ids=str
-)
-def test_data_parallel_batches_give_the_update_of_one_device(sizes):
-    controller = BiasController(rate=0.02, proportional=0.03)
-    graphdef, weights, tokens = one_device()
-
-    def updated(graphdef):
-        @jax.jit
-        def function(weights, tokens):
-            load = nnx.merge(graphdef, nnx.State(weights))(tokens).load
-            memory = ControllerMemory.zeros(CONFIG)
-            return controller.update(weights["layers"]["router"]["bias"], load, memory, CONFIG)
-
-        return function
-
-    rules = ShardingRules(mesh=make_mesh(**sizes))
-    on_mesh, placed = tiny.on_mesh(CONFIG, rules, weights)
-    expected = updated(graphdef)(weights, tokens)
-    sharded_tokens = jax.device_put(tokens, rules.spec("act_batch", None))
-    for a, b in zip(
-        jax.tree.leaves(expected),
-        jax.tree.leaves(updated(on_mesh)(placed, sharded_tokens)),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("gain", [-1.0, float("nan"), float("inf")])

@@ -94,23 +94,17 @@ def test_forward_and_backward_equal_the_dense_product(num_tokens, num_cells):
     check_against_dense(*problem(num_tokens), num_cells=num_cells)
 
 
-@pytest.mark.parametrize("num_cells", thinned([0, 8, 40], 1))
-@pytest.mark.parametrize("num_targets", [1, 3], ids=["one expert only", "with zero choices"])
-def test_one_expert_takes_what_is_kept(num_targets, num_cells):
-    operands = problem(30, num_chosen=1, num_experts=1, num_targets=num_targets)
-    check_against_dense(*operands, num_cells=num_cells)
+ODD = {
+    "one expert only": problem(30, num_chosen=1, num_experts=1, num_targets=1),
+    "one expert and zero choices": problem(30, num_chosen=1, num_experts=1, num_targets=3),
+    "nothing kept": (problem(20)[0], np.zeros((20, 3), bool), *problem(20)[2:]),
+    "all on one expert": (np.full((40, 3), 2), np.ones((40, 3), bool), *problem(40)[2:]),
+}
 
 
 @pytest.mark.parametrize("num_cells", thinned([0, 8, 40], 1))
-def test_where_nothing_is_kept_all_is_zero(num_cells):
-    target, kept, *floats = problem(20)
-    check_against_dense(target, np.zeros_like(kept), *floats, num_cells=num_cells)
-
-
-@pytest.mark.parametrize("num_cells", thinned([0, 8, 40], 1))
-def test_all_choices_may_fall_on_one_expert(num_cells):
-    target, kept, *floats = problem(40)
-    operands = (np.full_like(target, 2), np.ones_like(kept), *floats)
+@pytest.mark.parametrize("operands", ODD.values(), ids=ODD)
+def test_so_they_do_however_choices_fall(operands, num_cells):
     check_against_dense(*operands, num_cells=num_cells)
 
 
@@ -189,24 +183,6 @@ def test_padding_takes_nothing_from_experts_that_nobody_chose():
 
     gradient = jax.jit(jax.grad(summed, argnums=(0, 1)))(x, gate, gate_up, down)
     assert all(np.isfinite(a).all() for a in gradient)
-
-
-def test_blocks_grow_with_the_share_of_an_expert():
-    without_table = [grouped.block_rows(n, 8, 0) for n in (3, 256, 272, 6144 * 3)]
-    assert without_table == [16, 16, 32, 128]
-    of_the_rest = [grouped.block_rows(n, 8, 72) for n in (3, 512, 544, 6144 * 3)]
-    assert of_the_rest == [16, 16, 32, 128]
-
-
-def test_the_capacity_of_an_expert_is_a_deviation_above_its_mean():
-    assert [grouped.capacity(mean) for mean in (0.5, 8, 15.9, 16, 64, 256)] == [
-        0,
-        0,
-        0,
-        24,
-        72,
-        272,
-    ]
 
 
 @pytest.mark.release

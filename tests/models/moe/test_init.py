@@ -66,35 +66,3 @@ def test_fresh_experts_are_as_strong_as_their_gates_say():
     # Independent experts add their variances: the ratio is the root of the sum of squared gates.
     assert experts / dense == pytest.approx(gates, rel=0.1)
     assert (experts / dense, identity / dense) == pytest.approx((0.21, 0.48), abs=0.04)
-
-
-@pytest.mark.parametrize("width_dependent", [False, True])
-def test_the_gate_scale_undoes_what_finer_experts_cost(width_dependent):
-    """Cutting every expert into m pieces, m times as many chosen, each gate 1 / m of before.
-
-    With one deviation for all weights, as published, a piece of 1 / m of the width has 1 / m of the
-    variance: m pieces with squared gates of 1 / m^2 add up to 1 / m^2, which gate_scale = m undoes.
-    Fresh weights of this library keep the variance at every width, so only sqrt(m) is lost.
-    """
-    pieces, width, num_experts, ffn, num_chosen = 4, 32, 8, 64, 2
-    random = np.random.default_rng(0)
-    x = random.normal(size=(2000, width))
-    logits = random.normal(size=(2000, num_experts))
-
-    def mixture(gate_scale, pieces):
-        score = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True) / pieces
-        chosen = np.argsort(-score, axis=-1)[:, :num_chosen]
-        out = np.zeros_like(x)
-        narrow = ffn // pieces
-        deviation = (narrow if width_dependent else ffn) ** -0.5
-        for expert in range(num_experts):
-            gate = np.where(chosen == expert, np.take_along_axis(score, chosen, -1), 0).sum(-1)
-            for _ in range(pieces):
-                gate_up = random.normal(size=(2, width, narrow)) / np.sqrt(width)
-                down = random.normal(size=(narrow, width)) * deviation
-                hidden = x @ gate_up[0] / (1 + np.exp(-x @ gate_up[0])) * (x @ gate_up[1])
-                out += gate_scale * gate[:, None] * (hidden @ down)
-        return out.std()
-
-    gate_scale = np.sqrt(pieces) if width_dependent else pieces
-    assert mixture(gate_scale, pieces) == pytest.approx(mixture(1.0, 1), rel=0.15)

@@ -11,7 +11,6 @@ from flax import nnx
 
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
-from loong_jax.models.decoder import restarting_positions
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.doubles import tiny
 from tests.models.moe import reference
@@ -145,17 +144,6 @@ def check_direction(weights, gradient, path, tokens, direction_TV, step):
     assert got == pytest.approx(expected, rel=3e-4, abs=3e-3), path
 
 
-def test_decode_equals_the_full_forward():
-    graphdef, weights = fresh()
-    tokens = random_tokens(3, 12)
-    whole = np.asarray(call(graphdef)(weights, tokens).logits)
-    decode = call(graphdef, "decode")
-    cache = moe.LatentCache.zeros(CONFIG, 3, CAPACITY)
-    for t in range(12):
-        logits, cache = decode(weights, tokens[:, t], np.full(3, t), cache)
-        np.testing.assert_allclose(logits, whole[:, t], rtol=0, atol=2e-5)
-
-
 def test_decode_goes_on_after_right_padded_prefill():
     graphdef, weights = fresh()
     tokens, length = random_tokens(3, 12), np.array([3, 8, 1])
@@ -226,28 +214,19 @@ def test_packed_equals_separate_and_padding_side_is_immaterial():
         np.testing.assert_array_equal(output.load, np.add(load_7, load_4))
 
 
-def test_positions_restart_with_every_segment():
-    segments = jnp.array([[1, 1, 2, 2, 2, 0], [0, 0, 1, 1, 1, 3]])
-    np.testing.assert_array_equal(
-        restarting_positions(segments), [[0, 1, 0, 1, 2, 0], [0, 1, 0, 1, 2, 0]]
-    )
-
-
-def test_chunks_change_neither_loss_nor_gradient():
+@pytest.mark.parametrize(
+    "change",
+    [
+        dict(chunk_tokens=18),  # of 3 rows, 3 rows and 2 rows
+        pytest.param(dict(unroll_layers=True), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_chunks_and_unrolled_layers_change_neither_loss_nor_gradient(change):
     _, weights = fresh()
-    small, _ = moe.abstract_weights(dataclasses.replace(CONFIG, chunk_tokens=18))
+    changed, _ = moe.abstract_weights(dataclasses.replace(CONFIG, **change))
     tokens, mask, expected = single_device()
-    chunked = loss_and_gradient(small)(weights, tokens, mask)  # of 3 rows, 3 rows and 2 rows
-    for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(chunked), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * max(1, abs(a).max()))
-
-
-@pytest.mark.slow
-def test_unrolled_layers_change_neither_loss_nor_gradient():
-    _, weights = fresh()
-    straight, _ = moe.abstract_weights(dataclasses.replace(CONFIG, unroll_layers=True))
-    tokens, mask, expected = single_device()
-    found = loss_and_gradient(straight)(weights, tokens, mask)
+    found = loss_and_gradient(changed)(weights, tokens, mask)
     for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * max(1, abs(a).max()))
 

@@ -63,16 +63,6 @@ def test_the_bias_follows_the_integral_law():
     np.testing.assert_array_equal(moved[1], bias[1])  # a layer that saw no token
 
 
-def test_the_law_holds_for_one_layer_alone():
-    load = jnp.array([[10, 30, 20, 0, 25, 5], [0, 0, 0, 0, 0, 0]], jnp.int32)
-    bias = jnp.asarray(random_logits(2))
-    together = moe.update_bias(bias, load, CONFIG, 0.1)
-    for row, counts, expected in zip(bias, load, together, strict=True):
-        moved = moe.update_bias(row, counts, CONFIG, 0.1)
-        assert moved.shape == (6,)
-        np.testing.assert_array_equal(moved, expected)
-
-
 @pytest.mark.parametrize("wanted", [1.2, 2.0, 2.7])
 def test_the_controller_brings_the_load_to_its_target(wanted):
     config = tiny.smallest_config(target_ffn_experts=wanted)

@@ -191,27 +191,17 @@ def test_a_file_of_an_unfinished_export_that_was_replaced_is_refused(tmp_path):
     assert moved.read_bytes() == b"of another model"
 
 
-def test_files_of_a_finished_export_are_refused(tmp_path, whole):
-    save(tmp_path)
-    with pytest.raises(CheckpointError, match="already holds"):
-        save(tmp_path)
-    assert contents(tmp_path) == whole
+OTHER_LINE_ENDS = (PUBLISHED / "config.json").read_bytes().replace(b"\n", b"\r\n")
 
 
-@pytest.mark.parametrize("content", ["{}", '{"model_type": "llama"}', "", "not JSON"])
+@pytest.mark.parametrize(
+    "content", [b"{}", b'{"model_type": "llama"}', b"", b"not JSON", OTHER_LINE_ENDS]
+)
 def test_a_config_of_others_is_refused(tmp_path, content):
-    (tmp_path / "config.json").write_text(content)
+    (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(CheckpointError, match=r"already holds config\.json.*Name another"):
         save(tmp_path)
-    assert contents(tmp_path) == {"config.json": content.encode()}
-
-
-def test_a_config_with_other_line_ends_is_of_others(tmp_path):
-    text = (PUBLISHED / "config.json").read_bytes().replace(b"\n", b"\r\n")
-    (tmp_path / "config.json").write_bytes(text)
-    with pytest.raises(CheckpointError, match=r"already holds config\.json"):
-        save(tmp_path)
-    assert contents(tmp_path) == {"config.json": text}
+    assert contents(tmp_path) == {"config.json": content}
 
 
 def test_the_config_that_would_be_written_is_no_obstacle(tmp_path, whole):
@@ -303,22 +293,16 @@ def test_a_partial_file_of_others_stays(tmp_path):
     assert partial.read_text() == "downloading"
 
 
-def in_the_way(directory, name, kind):
-    path = directory / name
-    if kind == "directory":
-        path.mkdir()
-    elif kind == "file":
-        path.touch()
-    else:
-        path.symlink_to(directory)
-
-
 @pytest.mark.parametrize(
-    ("name", "kind"),
-    [(unfinished.MARK, "directory"), (unfinished.ASIDE, "file"), (unfinished.ASIDE, "link")],
+    ("name", "make"),
+    [
+        (unfinished.MARK, Path.mkdir),
+        (unfinished.ASIDE, Path.touch),
+        (unfinished.ASIDE, lambda path: path.symlink_to(path.parent)),
+    ],
 )
-def test_what_stands_where_an_export_keeps_its_own_is_an_error_in_words(tmp_path, name, kind):
-    in_the_way(tmp_path, name, kind)
+def test_what_stands_where_an_export_keeps_its_own_is_an_error_in_words(tmp_path, name, make):
+    make(tmp_path / name)
     with pytest.raises(
         CheckpointError, match=rf"export to .* stopped.*delete .*{unfinished.ASIDE}"
     ):
