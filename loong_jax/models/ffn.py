@@ -25,16 +25,13 @@ class DenseFFN(parameters.Gathering, nnx.Module):
     def __init__(self, config: Any, *, rngs: nnx.Rngs, rules: ShardingRules, biases: bool = False):
         self.config, self.rules = config, rules
         layers, embed, ffn = config.num_layers, config.hidden_size, config.ffn_hidden_size
-        into, back = (("layers", *self.AXES[name]) for name in ("gate", "down"))
-        dtype = config.param_dtype
-        self.gate = parameters.kernel((layers, embed, ffn), into, dtype, rngs, rules)
-        self.up = parameters.kernel((layers, embed, ffn), into, dtype, rngs, rules)
-        self.down = parameters.kernel(
-            (layers, ffn, embed), back, dtype, rngs, rules, gain=config.residual_gain
-        )
+        self.gate = self.fresh(rngs, "gate", embed, ffn)
+        self.up = self.fresh(rngs, "up", embed, ffn)
+        self.down = self.fresh(rngs, "down", ffn, embed, gain=config.residual_gain)
         if biases:
-            self.gate_bias = parameters.zeros((layers, ffn), ("layers", "ffn"), dtype, rules)
-            self.up_bias = parameters.zeros((layers, ffn), ("layers", "ffn"), dtype, rules)
+            dtype, wide = config.param_dtype, ((layers, ffn), ("layers", "ffn"))
+            self.gate_bias = parameters.zeros(*wide, dtype, rules)
+            self.up_bias = parameters.zeros(*wide, dtype, rules)
             self.down_bias = parameters.zeros((layers, embed), ("layers", None), dtype, rules)
 
     def with_matrices(self, weights: parameters.Matrices) -> "DenseFFN":

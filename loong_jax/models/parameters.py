@@ -40,21 +40,11 @@ def kernel(
     """
     deviation = gain / math.sqrt(shape[-2] if fan_in is None else fan_in)
     spec = rules.spec_of(shape, *names)
-    value = _normal(rngs.params(), deviation, tuple(shape), jnp.dtype(dtype), spec)
+    # A flat draw gives the same numbers as a shaped one and compiles several times faster.
+    drawn = (math.prod(shape),) if spec is None else tuple(shape)
+    value = _draw(rngs.params(), deviation, drawn, jnp.dtype(dtype), spec)
+    value = value.reshape(shape) if spec is None else value
     return nnx.Param(value, out_sharding=spec, eager_sharding=False)
-
-
-def _normal(
-    key: Array,
-    deviation: float,
-    shape: tuple[int, ...],
-    dtype: np.dtype,
-    spec: NamedSharding | None,
-) -> Float[Array, "..."]:
-    """A flat draw gives the same numbers as a shaped one and compiles several times faster."""
-    if spec is None:
-        return _draw(key, deviation, (math.prod(shape),), dtype, None).reshape(shape)
-    return _draw(key, deviation, shape, dtype, spec)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4))
@@ -88,9 +78,17 @@ def zeros(
 class Gathering:
     """A sub-layer whose matrices may lie in parts on the mesh, gathered ahead or when used."""
 
-    AXES: ClassVar[dict[str, tuple[str, ...]]]  # logical axes of a layer's matrices, by name
+    AXES: ClassVar[dict[str, tuple[str | None, ...]]]  # logical axes of a layer's matrices, by name
     config: Any  # of the model, with the dtype of activations
     rules: ShardingRules
+
+    def fresh(
+        self, rngs: nnx.Rngs, name: str, *shape: int, fan_in: int | None = None, gain: float = 1.0
+    ) -> nnx.Param:
+        """One of its matrices, of every layer; see `kernel`."""
+        shape, axes = (self.config.num_layers, *shape), ("layers", *self.AXES[name])
+        dtype = self.config.param_dtype
+        return kernel(shape, axes, dtype, rngs, self.rules, fan_in=fan_in, gain=gain)
 
     def sharded_matrices(self) -> Matrices:
         """Its matrices as they lie on the mesh, to be gathered ahead of their use.

@@ -5,6 +5,7 @@ values are never repeated: all queries of a key are the rows of one product. Sou
 arXiv:2305.13245.
 """
 
+import functools
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -100,22 +101,16 @@ class GroupedAttention(parameters.Gathering, nnx.Module):
         c = config
         queries, keys = (c.num_kv_heads, c.num_groups, c.head_dim), (c.num_kv_heads, c.head_dim)
 
-        def matrix(name: str, *shape: int, fan_in: int, gain: float = 1.0) -> nnx.Param:
-            axes, shape = ("layers", *self.AXES[name]), (c.num_layers, *shape)
-            return parameters.kernel(
-                shape, axes, c.param_dtype, rngs, rules, fan_in=fan_in, gain=gain
-            )
-
         def bias(name: str, *shape: int) -> nnx.Param:
             axes = ("layers", *self.AXES[name][1:]) if name != "out" else ("layers", None)
             return parameters.zeros((c.num_layers, *shape), axes, c.param_dtype, rules)
 
-        self.query = matrix("query", c.hidden_size, *queries, fan_in=c.hidden_size)
-        self.key = matrix("key", c.hidden_size, *keys, fan_in=c.hidden_size)
-        self.value = matrix("value", c.hidden_size, *keys, fan_in=c.hidden_size)
-        self.out = matrix(
-            "out", *queries, c.hidden_size, fan_in=c.num_heads * c.head_dim, gain=c.residual_gain
-        )
+        matrix, width = functools.partial(self.fresh, rngs), c.hidden_size
+        self.query = matrix("query", width, *queries, fan_in=width)
+        self.key = matrix("key", width, *keys, fan_in=width)
+        self.value = matrix("value", width, *keys, fan_in=width)
+        fan_in = c.num_heads * c.head_dim
+        self.out = matrix("out", *queries, width, fan_in=fan_in, gain=c.residual_gain)
         if c.qkv_bias:
             self.query_bias = bias("query", *queries)
             self.key_bias = bias("key", *keys)

@@ -87,9 +87,7 @@ def read_config(record: Mapping[str, Any], **changes: Any) -> DenseConfig:
             _check_flag(key, value)
         elif key == "rms_norm_eps":
             config_json.check_number(key, value)
-        elif not (value is None and default is None) and not (
-            value is None and key in ("num_key_value_heads", "head_dim")
-        ):
+        elif value is not None or key not in ("num_key_value_heads", "head_dim"):
             config_json.check_whole(key, value)
         found[field] = value
     if found["num_kv_heads"] is None:

@@ -8,6 +8,7 @@ weights of the norms on the latents. Source: arXiv:2405.04434, section 2.1,
 and, for the alphas, arXiv:2509.01322, section 2.3.
 """
 
+import functools
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -51,24 +52,14 @@ class LatentAttention(parameters.Gathering, nnx.Module):
     def __init__(self, config: MoEConfig, *, rngs: nnx.Rngs, rules: ShardingRules):
         self.config, self.rules = config, rules
         self.ahead: parameters.Matrices = None  # its own, gathered ahead of their use
-        c = config
+        c, matrix = config, functools.partial(self.fresh, rngs)
         heads, width = c.num_heads, c.hidden_size
-
-        def matrix(
-            name: str, *shape: int, fan_in: int | None = None, gain: float = 1.0
-        ) -> nnx.Param:
-            axes, shape = ("layers", *self.AXES[name]), (c.num_layers, *shape)
-            return parameters.kernel(
-                shape, axes, c.param_dtype, rngs, rules, fan_in=fan_in, gain=gain
-            )
+        query = c.qk_nope_head_dim + c.qk_rope_head_dim
+        key_value = c.qk_nope_head_dim + c.v_head_dim
 
         def norm(rank: int) -> nnx.Param:
             return parameters.ones((c.num_layers, rank), ("layers", None), rules)
 
-        query, key_value = (
-            c.qk_nope_head_dim + c.qk_rope_head_dim,
-            c.qk_nope_head_dim + c.v_head_dim,
-        )
         self.query_down = matrix("query_down", width, c.q_lora_rank)
         self.query_norm = norm(c.q_lora_rank)
         # alpha_q and alpha_kv make the inputs of the next two as strong as D values
