@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -187,62 +187,46 @@ def logits_for(
     head: the head is cut along V once, and a device makes the logits of its own words for all
     tokens of its group. Logits then lie so.
     """
-    num_words, axes = head.shape[1], _TokensToWords.of(rules)
-    num_gathered = num_tokens // math.prod(map(rules.size, axes.apart))
-    is_fewer = axes.gathered and num_gathered < num_words
-    if rules.mesh is None or not is_fewer or num_words % math.prod(map(rules.size, axes.words)):
+    of_rows = tuple(axis for axis in rules.axes("act_batch") if rules.size(axis) > 1)
+    of_head = rules.gathered_over("vocab_embed", "vocab")
+    # Tokens are gathered over the axes over which the head would be, and over those that cut rows
+    # after them: what is gathered is then in the order of the rows. Over `apart` they stay cut.
+    gathered = tuple(itertools.dropwhile(lambda axis: axis not in of_head, of_rows))
+    apart = of_rows[: len(of_rows) - len(gathered)]
+    of_words = rules.cutting().axes("vocab")
+    staying = tuple(axis for axis in of_words if axis not in (*of_head, *gathered))
+    over_words = (*staying, *gathered)  # over which the head is cut along V
+    num_words = head.shape[1]
+    num_gathered = num_tokens // math.prod(map(rules.size, apart))
+    is_fewer = gathered and num_gathered < num_words
+    if rules.mesh is None or not is_fewer or num_words % math.prod(map(rules.size, over_words)):
         return lambda hidden: logits(hidden, head.astype(dtype), rules)
+    in_parts_anyway = (*staying, *(axis for axis in gathered if axis in of_head))
     own_words = head.astype(dtype)
-    for over in (axes.words_before, axes.words):  # each is a step that XLA knows
+    for over in (in_parts_anyway, over_words):  # each is a step that XLA knows
         cut = NamedSharding(rules.mesh, PartitionSpec(None, over))
         own_words = jax.sharding.reshard(own_words, cut)
     # wide again, for the gradients of all calls are added up before they are rounded
     own_words = own_words.astype(head.dtype)
 
     def on_one_device(
-        hidden: Float[Array, "own N D"], words: Float[Array, "D v"]
+        hidden: Float[Array, "own N D"], head: Float[Array, "D v"]
     ) -> Float[Array, "gathered N v"]:
-        hidden, words = varying_alike((hidden, words))
-        hidden = jax.lax.all_gather(hidden, axes.gathered, tiled=True)
-        return project_weight_first(hidden, words, out_dtype=jnp.float32)
+        hidden, head = varying_alike((hidden, head))
+        hidden = jax.lax.all_gather(hidden, gathered, tiled=True)
+        return project_weight_first(hidden, head, out_dtype=jnp.float32)
 
-    rows = NamedSharding(rules.mesh, PartitionSpec((*axes.apart, *axes.gathered)))
+    rows = NamedSharding(rules.mesh, PartitionSpec((*apart, *gathered)))
     on_mesh = rules.shard_map(
         on_one_device,
-        in_specs=(rows.spec, PartitionSpec(None, axes.words)),
-        out_specs=PartitionSpec(axes.apart, None, axes.words),
+        in_specs=(rows.spec, PartitionSpec(None, over_words)),
+        out_specs=PartitionSpec(apart, None, over_words),
     )
 
     def of_some(hidden: Float[Array, "F N D"]) -> Float[Array, "F N V"]:
         return on_mesh(jax.sharding.reshard(hidden, rows), own_words.astype(dtype))
 
     return of_some
-
-
-class _TokensToWords(NamedTuple):
-    """Mesh axes of the tokens and the words where tokens are gathered instead of the head."""
-
-    apart: tuple[str, ...]  # tokens stay cut over these, a group of devices from the next
-    gathered: tuple[str, ...]  # over which a group gathers its tokens; none: it cannot
-    words: tuple[str, ...]  # over which the head is cut along V
-    words_before: tuple[str, ...]  # those of `words` over which it lies in parts anyway
-
-    @classmethod
-    def of(cls, rules: ShardingRules) -> "_TokensToWords":
-        """Tokens are gathered over the axes over which the head would be, and over those that cut
-        rows after them: what is gathered is then in the order of the rows.
-        """
-        of_rows = tuple(axis for axis in rules.axes("act_batch") if rules.size(axis) > 1)
-        of_head = rules.gathered_over("vocab_embed", "vocab")
-        gathered = tuple(itertools.dropwhile(lambda axis: axis not in of_head, of_rows))
-        of_words = rules.cutting().axes("vocab")
-        staying = tuple(axis for axis in of_words if axis not in (*of_head, *gathered))
-        return cls(
-            apart=of_rows[: len(of_rows) - len(gathered)],
-            gathered=gathered,
-            words=(*staying, *gathered),
-            words_before=(*staying, *(axis for axis in gathered if axis in of_head)),
-        )
 
 
 def restarting_positions(segment_ids: Int[Array, "B T"]) -> Int[Array, "B T"]:

@@ -173,7 +173,12 @@ def group_frequency(
         is_member_GA = jnp.arange(num_groups + 1)[:, None] == groups[None]
         count_LG = jnp.einsum("LA,GA->LG", output.load, is_member_GA.astype(jnp.int32))
     else:
-        count_LG = _tokens_per_group(output.target, config, balance, mask)
+        group_LBTK = _group_of(output.target, config, balance)
+        group_G = jnp.arange(num_groups + 1)
+        meets_LBTG = jnp.any(group_LBTK[..., None] == group_G[None, None, None, None], axis=3)
+        if mask is not None:
+            meets_LBTG &= mask[None, ..., None]
+        count_LG = jnp.sum(meets_LBTG, axis=(1, 2), dtype=jnp.int32)
     zero_share = config.num_chosen - config.mean_ffn_experts
     scale = [num_groups / config.mean_ffn_experts] * num_groups
     scale_G = jnp.asarray([*scale, 1 / zero_share if zero_share else 0.0], jnp.float32)
@@ -195,21 +200,6 @@ def _group_of(
             "Use a divisor, such as the number of devices that hold experts."
         )
     return jnp.minimum(target // size, balance.num_groups)
-
-
-def _tokens_per_group(
-    target: Int[Array, "L B T K"],
-    config: MoEConfig,
-    balance: DeviceBalance,
-    mask: Bool[Array, "B T"] | None,
-) -> Int[Array, "L groups"]:
-    """Unmasked tokens with at least one choice in each group, for each layer."""
-    group_LBTK = _group_of(target, config, balance)
-    group_G = jnp.arange(balance.num_groups + 1)
-    meets_LBTG = jnp.any(group_LBTK[..., None] == group_G[None, None, None, None], axis=3)
-    if mask is not None:
-        meets_LBTG &= mask[None, ..., None]
-    return jnp.sum(meets_LBTG, axis=(1, 2), dtype=jnp.int32)
 
 
 def _num_tokens(load: Int[Array, "L A"], config: MoEConfig) -> Float[Array, "L 1"]:
