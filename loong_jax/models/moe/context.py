@@ -6,23 +6,13 @@ All devices then have the same causal work; in plain order the last one has 2 - 
 Source: arXiv:2407.21783, section 3.3.2.
 """
 
-from collections.abc import Callable
-from typing import TypeAlias
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, Float, Shaped
 
 from loong_jax.errors import ConfigError
 from loong_jax.sharding import ShardingRules
-
-Pairs: TypeAlias = list[tuple[int, int]]  # a device that sends, and the one that it sends to
-# From what a device holds, where even and odd chunks go, and its number: the two chunks it gets.
-Move: TypeAlias = Callable[
-    [Shaped[Array, "..."], Pairs, Pairs, Int[Array, ""]],
-    tuple[Shaped[Array, "..."], Shaped[Array, "..."]],
-]
 
 
 def order(num_tokens: int, rules: ShardingRules) -> np.ndarray:
@@ -45,53 +35,44 @@ def order(num_tokens: int, rules: ShardingRules) -> np.ndarray:
 
 def enter(x: Shaped[Array, "B T ..."], rules: ShardingRules) -> Shaped[Array, "B T ..."]:
     """Moves tokens from the order of the sequence into that of `order`."""
-
-    def move(
-        x: Shaped[Array, "B T ..."], even: Pairs, odd: Pairs, device: Int[Array, ""]
-    ) -> tuple[Shaped[Array, "B half ..."], Shaped[Array, "B half ..."]]:
-        first, second = jnp.split(x, 2, axis=1)
-        first, second = _send(first, even, rules), _send(second, odd, rules)
-        return jnp.where(device % 2 == 0, first, second), jnp.where(device % 2 == 0, second, first)
-
-    return _moved(x, move, 1, rules)
+    return _moved(x, 1, rules, back=False)
 
 
 def leave(x: Shaped[Array, "..."], rules: ShardingRules, axis: int = 1) -> Shaped[Array, "..."]:
     """Moves tokens, along `axis`, back into the order of the sequence."""
-
-    def move(
-        x: Shaped[Array, "..."], even: Pairs, odd: Pairs, device: Int[Array, ""]
-    ) -> tuple[Shaped[Array, "..."], Shaped[Array, "..."]]:
-        early, late = jnp.split(x, 2, axis=axis)
-        first = jnp.where(device % 2 == 0, early, late)
-        second = jnp.where(device % 2 == 0, late, early)
-        even, odd = ([(to, at) for at, to in pairs] for pairs in (even, odd))
-        return _send(first, even, rules), _send(second, odd, rules)
-
-    return _moved(x, move, axis, rules)
+    return _moved(x, axis, rules, back=True)
 
 
 def _moved(
-    x: Shaped[Array, "..."], move: Move, axis: int, rules: ShardingRules
+    x: Shaped[Array, "..."], axis: int, rules: ShardingRules, *, back: bool
 ) -> Shaped[Array, "..."]:
-    """`move` on every device, given where even and odd chunks go in zigzag order."""
-    parts = rules.parts("act_length")
     if not _is_zigzag(rules):
         return x
     order(x.shape[axis], rules)
+    parts, along = rules.parts("act_length"), rules.partition("act_length")[0]
     holder = {chunk: place // 2 for place, chunk in enumerate(_chunks(parts))}
-    even, odd = ([(at, holder[2 * at + half]) for at in range(parts)] for half in (0, 1))
+
+    def sent(chunk: Shaped[Array, "..."], odd: int) -> Shaped[Array, "..."]:
+        """Even or odd chunks, from where they stand in the sequence to their holder, or back."""
+        pairs = [(at, holder[2 * at + odd]) for at in range(parts)]
+        return jax.lax.ppermute(chunk, along, [(to, at) for at, to in pairs] if back else pairs)
 
     def on_one_device(x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
-        device = jax.lax.axis_index(rules.partition("act_length")[0])
-        return jnp.concatenate(move(x, even, odd, device), axis=axis)
+        device = jax.lax.axis_index(along)
+        first, second = jnp.split(x, 2, axis=axis)
+        if not back:
+            first, second = sent(first, 0), sent(second, 1)
+        # An even chunk is the early one of its holder where that has an even number.
+        first, second = (
+            jnp.where(device % 2 == 0, first, second),
+            jnp.where(device % 2 == 0, second, first),
+        )
+        if back:
+            first, second = sent(first, 0), sent(second, 1)
+        return jnp.concatenate([first, second], axis=axis)
 
     spec = jax.typeof(x).sharding.spec
     return rules.shard_map(on_one_device, in_specs=spec, out_specs=spec)(x)
-
-
-def _send(x: Shaped[Array, "..."], pairs: Pairs, rules: ShardingRules) -> Shaped[Array, "..."]:
-    return jax.lax.ppermute(x, rules.partition("act_length")[0], pairs)
 
 
 def gather(
