@@ -36,10 +36,14 @@ def floating(name: str, value: DTypeLike) -> np.dtype:
 
 
 def positive(config: Any, *names: str, of: str = "") -> None:
-    """Raises ConfigError where one of these fields of a config, which is `of` another, is not."""
+    """Raises ConfigError where one of these fields of a config, which is `of` another, is not.
+
+    None is no number.
+    """
     for name in names:
-        if not getattr(config, name) > 0:
-            raise ConfigError(f"{of}{name}={getattr(config, name)} is not positive. Raise it.")
+        value = getattr(config, name)
+        if value is not None and not value > 0:
+            raise ConfigError(f"{of}{name}={value} is not positive. Raise it.")
 
 
 def one_of(config: Any, name: str, choices: tuple[str, ...]) -> None:
@@ -48,9 +52,3 @@ def one_of(config: Any, name: str, choices: tuple[str, ...]) -> None:
         raise ConfigError(
             f"{name}={getattr(config, name)!r} is none of {', '.join(choices)}. Use one."
         )
-
-
-def chunk_tokens(config: Any) -> None:
-    """Raises ConfigError where a config takes less than a token at a time."""
-    if config.chunk_tokens is not None and config.chunk_tokens < 1:
-        raise ConfigError(f"chunk_tokens={config.chunk_tokens} is below 1. Raise it or use None.")

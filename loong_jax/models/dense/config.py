@@ -63,12 +63,11 @@ class DenseConfig:
         for name in ("dtype", "param_dtype"):  # as one type: configs that are equal hash alike
             object.__setattr__(self, name, checking.floating(name, getattr(self, name)))
         checking.whole_numbers(self)
-        checking.positive(self, "rms_norm_eps", "rope_theta", "residual_gain")
+        checking.positive(self, "rms_norm_eps", "rope_theta", "residual_gain", "chunk_tokens")
         if self.rope is not None and not isinstance(self.rope, get_args(RopeScaling)):
             names = ", ".join(kind.__name__ for kind in get_args(RopeScaling))
             raise ConfigError(f"rope={self.rope!r} stretches no positions. Pass one of {names}.")
         checking.one_of(self, "remat", get_args(RematWord))
-        checking.chunk_tokens(self)
         if self.num_heads % self.num_kv_heads:
             raise ConfigError(
                 f"num_kv_heads={self.num_kv_heads} does not divide num_heads={self.num_heads}, and "

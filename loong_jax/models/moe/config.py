@@ -146,7 +146,6 @@ class MoEConfig:
                 f"{', '.join(KEPT)}; or one of {', '.join(words)} alone."
             )
         checking.one_of(self, "expert_gemm", get_args(ExpertGemm))
-        checking.chunk_tokens(self)
         if self.num_chosen > self.num_targets:
             raise ConfigError(
                 f"num_chosen={self.num_chosen} is not in 1..{self.num_targets}, the sum of both "
@@ -167,9 +166,8 @@ class MoEConfig:
                 f"qk_rope_head_dim={self.qk_rope_head_dim} is odd, and rotation works on pairs. "
                 "Make it even."
             )
-        checking.positive(
-            self, "gate_scale", "residual_gain", "rms_norm_eps", "lora_norm_eps", "rope_theta"
-        )
+        factors = "gate_scale", "residual_gain", "rms_norm_eps", "lora_norm_eps", "rope_theta"
+        checking.positive(self, *factors, "chunk_tokens")
         if self.yarn is not None and self.rope_theta == 1:
             raise ConfigError(
                 "rope_theta=1 turns all pairs alike, so YaRN cannot tell fast ones from slow ones. "

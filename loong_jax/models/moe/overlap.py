@@ -19,6 +19,7 @@ sections 2.2 and, for chunks, 5 (training infrastructure).
 
 import functools
 import operator
+from collections.abc import Callable
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
@@ -122,24 +123,21 @@ class Overlap:
         """Ties things together: each is there only once all others are; so for their gradients,
         which wait for the arrays of `before_gradient` as well.
         """
-        if not self.experts.sends_rows:
-            return things
-        bare = (a.rows if isinstance(a, Chunk) else a for a in things)
-        return _with_rows(things, together(*bare, before_gradient=before_gradient))
+        return self._tied(things, functools.partial(together, before_gradient=before_gradient))
 
     def _wait_for_all(self, *things: Chunk | Tree) -> tuple:
         """Ties things together in the forward pass alone; not at all with None among them: weights
         that are at hand.
         """
-        if not self.experts.sends_rows or any(a is None for a in things):
+        are_there = all(a is not None for a in things)
+        return self._tied(things, together_going_forth) if are_there else things
+
+    def _tied(self, things: tuple, barrier: Callable[..., tuple]) -> tuple:
+        if not self.experts.sends_rows:
             return things
-        bare = (a.rows if isinstance(a, Chunk) else a for a in things)
-        return _with_rows(things, together_going_forth(*bare))
-
-
-def _with_rows(things: tuple, ordered: tuple) -> tuple:
-    pairs = zip(things, ordered, strict=True)
-    return tuple(a._replace(rows=b) if isinstance(a, Chunk) else b for a, b in pairs)
+        ordered = barrier(*(a.rows if isinstance(a, Chunk) else a for a in things))
+        pairs = zip(things, ordered, strict=True)
+        return tuple(a._replace(rows=b) if isinstance(a, Chunk) else b for a, b in pairs)
 
 
 def together(*things: InTransit | Tree, before_gradient: Tree = ()) -> tuple:
