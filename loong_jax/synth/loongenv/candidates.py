@@ -77,9 +77,6 @@ class Candidate:
     def after(self, calls: Iterable[str], **changes: Any) -> "Candidate":
         return dataclasses.replace(self, calls=(*self.calls, *calls), **changes)
 
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
 
 def funnel(candidates: Iterable[Candidate]) -> dict[str, int]:
     """The number of candidates that ended in each state; every candidate is in exactly one."""

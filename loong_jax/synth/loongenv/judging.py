@@ -6,7 +6,6 @@ errs on more than one of them is asked again once about the whole round, and the
 
 import random
 from collections.abc import Sequence
-from typing import Any
 
 from loong_jax.synth.authors import structured
 from loong_jax.synth.loongenv.candidates import Candidate
@@ -58,10 +57,10 @@ def _sit(
     order = list(asked)
     workshop.rng(f"{name}/order").shuffle(order)
     answers = workshop.asker.ask("judge", {key: asked[key] for key in order}, VERDICT)
-    num_failed = sum(
-        _accepts(answers[f"{name}/canary{n}"].parsed) is not is_right
-        for n, (_, is_right) in enumerate(known)
-    )
+    num_failed = 0
+    for n, (_, is_right) in enumerate(known):
+        said = answers[f"{name}/canary{n}"].parsed
+        num_failed += said is None or (said["is_clear"] and said["is_correct"]) is not is_right
     return {one.id: answers[f"{name}/{one.id}"] for one in candidates}, num_failed
 
 
@@ -74,10 +73,6 @@ def _ended(candidate: Candidate, answer: Answer) -> Candidate:
     if not said["is_correct"]:
         return candidate.ended("judged_wrong", said["reasoning"])
     return candidate
-
-
-def _accepts(said: Any) -> bool | None:
-    return None if said is None else said["is_clear"] and said["is_correct"]
 
 
 def _fields(domain: str, question: str, code: str, answer: str) -> dict[str, str]:

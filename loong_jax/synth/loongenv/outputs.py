@@ -1,5 +1,6 @@
 """The files of a run: candidates, items with their transcripts, problems to train on."""
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,20 +23,15 @@ def write(
     """Writes all files anew. Their bytes depend on settings, seeds and replies alone."""
     by_id = {seed.id: seed for found in seeds.by_domain.values() for seed in found}
     kept = made.kept
-    json_files.write_jsonl(
-        directory / "candidates.jsonl", (one.to_json() for one in made.candidates)
-    )
-    json_files.write_jsonl(directory / "items.jsonl", (item(one, by_id, calls) for one in kept))
-    json_files.write_jsonl(
-        directory / "problems.jsonl", (problem(one, by_id, author) for one in kept)
-    )
-    json_files.write_jsonl(
-        directory / "solutions.jsonl", (line for one in kept for line in solutions(one))
-    )
-    json_files.write_jsonl(
-        directory / "held_out.jsonl",
-        (held_out(seed) for name in domains for seed in seeds.held_out(name)),
-    )
+    files: dict[str, Iterable[dict[str, Any]]] = {
+        "candidates": map(dataclasses.asdict, made.candidates),
+        "items": (item(one, by_id, calls) for one in kept),
+        "problems": (problem(one, by_id, author) for one in kept),
+        "solutions": (line for one in kept for line in solutions(one)),
+        "held_out": (held_out(seed) for name in domains for seed in seeds.held_out(name)),
+    }
+    for name, lines in files.items():
+        json_files.write_jsonl(directory / f"{name}.jsonl", lines)
 
 
 def problem(one: Candidate, seeds: Mapping[str, Seed], author: str) -> dict[str, Any]:
@@ -55,15 +51,13 @@ def problem(one: Candidate, seeds: Mapping[str, Seed], author: str) -> dict[str,
 
 def held_out(seed: Seed) -> dict[str, Any]:
     """A seed that no author saw, as a problem to measure on."""
-    arguments = {"domain": seed.domain}
-    if seed.tolerance:
-        arguments |= {"tolerance": seed.tolerance}
+    tolerance = {"tolerance": seed.tolerance} if seed.tolerance else {}
     return {
         "id": seed.id,
         "prompt": seed.question,
         "gold": seed.gold,
         "verifier": "loongbench",
-        "arguments": arguments,
+        "arguments": {"domain": seed.domain, **tolerance},
         "domain": _ROOMS.get(seed.domain, "stem"),
         "origin": "loongbench, held out",
         "licence": seed.licence,
@@ -74,7 +68,7 @@ def item(one: Candidate, seeds: Mapping[str, Seed], calls: CallStore) -> dict[st
     """A kept candidate with everything that was said about it."""
     transcripts = [calls.get(key) for key in one.calls]
     return {
-        **one.to_json(),
+        **dataclasses.asdict(one),
         "accuracy": one.accuracy,
         "level": level(one),
         "licence": licence(one, seeds),
@@ -85,21 +79,13 @@ def item(one: Candidate, seeds: Mapping[str, Seed], calls: CallStore) -> dict[st
 def solutions(one: Candidate) -> list[dict[str, Any]]:
     """The accepted chains of thought, each reasoning once."""
     right = {a.reasoning: a for a in one.attempts if a.verdict == "correct"}
-    return [
-        {
-            "id": one.id,
-            "prompt": one.question,
-            "thinking": attempt.reasoning,
-            "answer": attempt.answer,
-        }
-        for attempt in right.values()
-    ]
+    known = {"id": one.id, "prompt": one.question}
+    return [known | {"thinking": a.reasoning, "answer": a.answer} for a in right.values()]
 
 
 def level(one: Candidate) -> int:
     """1 where every attempt was right, 5 where hardly one was."""
-    accuracy = one.accuracy or 0.0
-    return 1 + round((NUM_LEVELS - 1) * (1 - accuracy))
+    return 1 + round((NUM_LEVELS - 1) * (1 - (one.accuracy or 0.0)))
 
 
 def licence(one: Candidate, seeds: Mapping[str, Seed]) -> str:

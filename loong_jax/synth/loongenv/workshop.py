@@ -4,10 +4,9 @@ import dataclasses
 import hashlib
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from loong_jax.synth.authors import Author, Request, structured
-from loong_jax.synth.loongenv.candidates import Candidate
 from loong_jax.synth.loongenv.seeds import Seed
 
 NUM_SHOWN = 3  # seeds in a prompt (arXiv 2509.03059, appendix)
@@ -29,9 +28,12 @@ class Answer(NamedTuple):
 
 
 class Asker:
-    """`seed` is the run's; a request's own follows from it, the name, and the try."""
+    """`seed` is the run's; a request's own follows from it, the name, and the try.
 
-    def __init__(self, author: Author, *, seed: int, max_tries: int):
+    A reply that is refused, malformed or cut off is asked for up to `max_tries` times.
+    """
+
+    def __init__(self, author: Author, *, seed: int, max_tries: int = 2):
         self.author = author
         self.seed = seed
         self.max_tries = max_tries
@@ -99,12 +101,3 @@ class Workshop:
 
     def rng(self, name: str) -> random.Random:
         return random.Random(f"{self.asker.seed}/{name}")
-
-
-class Strategy(Protocol):
-    """Poses questions: `propose` gives a candidate per id, open with a question, or ended."""
-
-    @property
-    def name(self) -> str: ...
-
-    def propose(self, workshop: Workshop, ids: Sequence[str]) -> list[Candidate]: ...
