@@ -4,11 +4,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from loong_jax.errors import ConfigError
-
-# Every way in which a reply fails, besides `http_<status>`.
-FAILURES = ("refused", "timed_out", "malformed", "truncated", "over_budget", "unreachable", "down")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
@@ -33,12 +28,6 @@ class Settings:
     temperature: float | None = None
     max_reply_tokens: int | None = None
 
-    def __post_init__(self):
-        if self.temperature is not None and not 0 <= self.temperature <= 2:
-            raise ConfigError(f"temperature={self.temperature} is not in 0..2. Choose one there.")
-        if self.max_reply_tokens is not None and self.max_reply_tokens < 1:
-            raise ConfigError(f"max_reply_tokens={self.max_reply_tokens} is below 1. Raise it.")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Transcript:
@@ -60,13 +49,6 @@ class Transcript:
     reply_tokens: int = 0
     is_estimate: bool = False  # of the tokens
 
-    @property
-    def num_tokens(self) -> int:
-        return self.prompt_tokens + self.reply_tokens
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "Transcript":
         return cls(**{**record, "messages": tuple(record["messages"])})
@@ -76,7 +58,8 @@ class Transcript:
 class Reply:
     """`text` and `parsed` are None where `failure` is not; `parsed` needs a schema.
 
-    A failure is one of FAILURES or `http_<status>`. A malformed or refusing text is in the
+    A failure is `refused`, `timed_out`, `malformed`, `truncated`, `over_budget`, `unreachable`,
+    `down` or `http_<status>`. A malformed or refusing text is in the
     transcript.
     """
 

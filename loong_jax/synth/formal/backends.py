@@ -111,7 +111,7 @@ class MetamathBackend:
         return hilbert.proof(statement, node, hilbert.variables_of(statement))
 
     def check_statements(self, statements: Sequence[str]) -> list[Verdict]:
-        return [self._check_statement(text) for text in statements]
+        return list(map(self._check_statement, statements))
 
     def check_proofs(self, claims: Sequence[Claim]) -> list[Verdict]:
         return [self._judged(claim.statement, claim.proof) for claim in claims]
@@ -236,12 +236,9 @@ class CoqBackend:
         for match in reversed(terms):
             assert match is not None
             whole = f"(conj ({match[1]}) {whole})" if whole else f"({match[1]})"
-        return self._verifier.verify_record(
-            {
-                "statement": " /\\ ".join(f"({claim.statement})" for claim in claims),
-                "answer": f"Proof. exact {whole}. Qed.",
-            }
-        )
+        statement = " /\\ ".join(f"({claim.statement})" for claim in claims)
+        record = {"statement": statement, "answer": f"Proof. exact {whole}. Qed."}
+        return self._verifier.verify_record(record)
 
 
 _EXACT = re.compile(r"Proof\. exact \((fun [^.]*)\)\. Qed\.")

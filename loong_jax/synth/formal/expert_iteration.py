@@ -152,12 +152,9 @@ def run(
         tried = attempt(unsolved, settings.num_samples, own / "pool.jsonl")
         found |= {one.uid: one.proof for one in tried if one.proof is not None}
         done = Round(
-            number=number,
-            num_examples=len(examples),
-            held_out=tuple(measured),
-            pool=tuple(tried),
-            num_solved=len(found),
-        )
+            number=number, num_examples=len(examples), held_out=tuple(measured),
+            pool=tuple(tried), num_solved=len(found),
+        )  # fmt: skip
         if not is_done:
             json_files.write_json(own / "round.json", summary(done))
         rounds.append(done)
@@ -211,10 +208,9 @@ def _attempts(
 def _judged(
     goals: Sequence[Goal], answers: Sequence[Sequence[str]], check: Check
 ) -> Iterator[Attempt]:
+    pairs = zip(goals, answers, strict=True)
     distinct = list(
-        dict.fromkeys(
-            Solution(g, answer) for g, some in zip(goals, answers, strict=True) for answer in some
-        )
+        dict.fromkeys(Solution(goal, answer) for goal, some in pairs for answer in some)
     )
     verdict_of = dict(zip(distinct, check(distinct), strict=True))
     for goal, some in zip(goals, answers, strict=True):

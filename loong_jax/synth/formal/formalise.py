@@ -65,14 +65,10 @@ class Formalised:
     def record(self) -> dict[str, Any]:
         shown = None if self.statement is None else formulas.show(self.statement.formula)
         return {
-            "uid": self.problem.uid,
-            "problem": self.problem.text,
-            "glossary": self.problem.glossary,
-            "statement": shown,
-            "stage": self.decision.stage,
-            "detail": self.decision.detail,
+            "uid": self.problem.uid, "problem": self.problem.text,
+            "glossary": self.problem.glossary, "statement": shown, **self.decision._asdict(),
             "calls": [reply.transcript.key for reply in self.replies],
-        }
+        }  # fmt: skip
 
 
 def told(posed: Statement, rng: np.random.Generator) -> WordProblem:
@@ -93,28 +89,20 @@ def formalise(
     made = [Formalised(problem) for problem in problems]
 
     def ask(
-        stage: str,
-        role: str,
-        prompt: str,
-        schema: dict[str, Any],
+        stage: str, role: str, prompt: str, schema: dict[str, Any],
         fields: Callable[[Formalised], dict[str, str]],
         decide: Callable[[Formalised, Any], Decision],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """One call for each that is kept so far; where it fails, nothing speaks for that one."""
         kept = [one for one in made if one.is_kept]
-        glossaries = [theorems.glossary_text(one.problem.glossary) for one in kept]
-        replies = author.ask(
-            [
-                Request(
-                    role=role,
-                    prompt_name=f"formal/{prompt}",
-                    seed=seed,
-                    schema=schema,
-                    fields={**fields(one), "glossary": glossary},
-                )
-                for one, glossary in zip(kept, glossaries, strict=True)
-            ]
-        )
+        requests = [
+            Request(
+                role=role, prompt_name=f"formal/{prompt}", seed=seed, schema=schema,
+                fields={**fields(one), "glossary": theorems.glossary_text(one.problem.glossary)},
+            )
+            for one in kept
+        ]  # fmt: skip
+        replies = author.ask(requests)
         author.require_up()
         for one, reply in zip(kept, replies, strict=True):
             one.replies.append(reply)
@@ -130,41 +118,26 @@ def formalise(
         one.statement = found
         return look(found, one.problem.glossary)
 
-    def judged(one: Formalised, parsed: Any) -> Decision:
-        return (
-            KEPT if parsed["is_same"] else Decision("judged different", parsed["reasoning"][:200])
-        )
+    def told_back(one: Formalised) -> dict[str, str]:
+        said = one.replies[-1].parsed["problem"]
+        return {"problem": one.problem.text, "back_translation": said}
 
-    ask(
-        "no reply",
-        "formaliser",
-        "formalise",
-        STATEMENT,
-        lambda one: {"problem": one.problem.text},
-        first_look,
-    )
-    ask(
-        "no back-translation",
-        "back-translator",
-        "back_translate",
-        PROBLEM,
-        _in_formulas,
-        lambda one, parsed: KEPT,
-    )
-    ask(
-        "judged different",
-        "formal-judge",
-        "judge",
-        JUDGEMENT,
-        lambda one: {
-            "problem": one.problem.text,
-            "back_translation": one.replies[-1].parsed["problem"],
-        },
-        judged,
-    )
+    def judged(_: Formalised, parsed: Any) -> Decision:
+        if parsed["is_same"]:
+            return KEPT
+        return Decision("judged different", parsed["reasoning"][:200])
+
+    ask("no reply", "formaliser", "formalise", STATEMENT,
+        lambda one: {"problem": one.problem.text}, first_look)  # fmt: skip
+    ask("no back-translation", "back-translator", "back_translate", PROBLEM,
+        _in_formulas, lambda one, parsed: KEPT)  # fmt: skip
+    ask("judged different", "formal-judge", "judge", JUDGEMENT, told_back, judged)
     for one in made:
-        if one.is_kept and one.problem.intended is not None and one.statement is not None:
-            one.decision = compare(one.statement, one.problem.intended)
+        intended = one.problem.intended
+        if not one.is_kept or intended is None or one.statement is None:
+            continue
+        if not statement.says_the_same(one.statement, intended):
+            one.decision = Decision("not as intended", formulas.show(intended.formula)[:200])
     return made
 
 
@@ -224,10 +197,3 @@ def look(posed: Statement, atoms: Collection[str]) -> Decision:
     if not formulas.follows(posed.hypotheses, posed.goal):
         return Decision("refutable", "a row of the truth table makes the goal alone false")
     return KEPT
-
-
-def compare(posed: Statement, intended: Statement) -> Decision:
-    """Compares with the intended statement, where it is known: each hypothesis, and the goal."""
-    if statement.says_the_same(posed, intended):
-        return KEPT
-    return Decision("not as intended", formulas.show(intended.formula)[:200])

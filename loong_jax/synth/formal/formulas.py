@@ -147,8 +147,6 @@ def _rows(formulas: Sequence[Formula]) -> Iterator[dict[str, bool]]:
 
 
 def _implication(tokens: Sequence[str], place: int, depth: int) -> tuple[Formula, int]:
-    if depth > MAX_DEPTH:
-        raise Malformed(f"more than {MAX_DEPTH} formulas stand inside each other")
     left, place = _operand(tokens, place, depth)
     if place < len(tokens) and tokens[place] == "->":
         right, place = _implication(tokens, place + 1, depth + 1)

@@ -48,14 +48,8 @@ def _decide(item: Item, runner: ModuleRunner, attempts: list, settings: ResynSet
         for (level, _, _), found in zip(attempts, judged, strict=True)
         if found.status == "ok"
     ]
-    counts = [
-        LevelCount(
-            level,
-            sum(right for of, right in graded if of == level),
-            sum(of == level for of, _ in graded),
-        )
-        for level in item.levels
-    ]
+    by_level = {level: [right for of, right in graded if of == level] for level in item.levels}
+    counts = [LevelCount(level, sum(found), len(found)) for level, found in by_level.items()]
     least = settings.min_graded_share * settings.calibration.attempts_per_level
     if min(count.num_attempts for count in counts) < least:
         item.stop("calibration", "too few attempts", f"graded by level: {counts}")
