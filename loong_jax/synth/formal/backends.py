@@ -16,9 +16,8 @@ from loong_jax.problems import verdict
 from loong_jax.problems.verdict import Verdict
 from loong_jax.synth.formal import formulas, hilbert, proofs
 from loong_jax.synth.formal.expert_iteration import Solution
-from loong_jax.synth.formal.formulas import Atom, Formula, Implies, Malformed, Not
+from loong_jax.synth.formal.formulas import Atom, Formula, Implies, Malformed, Not, Statement
 from loong_jax.synth.formal.proofs import LETTERS, Node, NoProof
-from loong_jax.synth.formal.statement import Statement
 from loong_jax.verifiers.formal import isolated
 from loong_jax.verifiers.formal.coq import CoqVerifier
 from loong_jax.verifiers.formal.lean import LeanVerifier

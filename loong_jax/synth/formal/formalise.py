@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loong_jax.synth.authors import Author, Reply, Request, structured
-from loong_jax.synth.formal import formulas, statement
+from loong_jax.synth.formal import formulas
 from loong_jax.synth.formal import problems as theorems
 from loong_jax.synth.formal.backends import Backend
-from loong_jax.synth.formal.statement import Statement
+from loong_jax.synth.formal.formulas import Statement
 
 # Every way to leave, in the order of the stages; the last word is for those that stay.
 STAGES = (
@@ -136,7 +136,7 @@ def formalise(
         intended = one.problem.intended
         if not one.is_kept or intended is None or one.statement is None:
             continue
-        if not statement.says_the_same(one.statement, intended):
+        if not formulas.says_the_same(one.statement, intended):
             one.decision = Decision("not as intended", formulas.show(intended.formula)[:200])
     return made
 
@@ -172,7 +172,7 @@ def funnel(made: Sequence[Formalised]) -> dict[str, int]:
 def read(hypotheses: Sequence[str], goal: str, backend: Backend) -> Statement | Decision:
     """The syntax filter: the parts are formulas, and the whole is a statement of the backend."""
     try:
-        found = statement.of_parts(hypotheses, goal)
+        found = formulas.of_parts(hypotheses, goal)
         text = backend.statement_text(found)
     except ValueError as error:
         return Decision("syntax", str(error)[:200])

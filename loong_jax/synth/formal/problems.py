@@ -16,8 +16,7 @@ import numpy as np
 
 from loong_jax.errors import ConfigError
 from loong_jax.synth.formal import formulas
-from loong_jax.synth.formal.formulas import Atom, Formula, Implies, Not
-from loong_jax.synth.formal.statement import Statement
+from loong_jax.synth.formal.formulas import Atom, Formula, Implies, Not, Statement
 
 _MAX_TRIES = 5_000
 ATOM_NAMES = string.ascii_lowercase[15:23]  # p to w

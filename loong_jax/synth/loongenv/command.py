@@ -13,7 +13,7 @@ import tyro
 from loong_jax.errors import ConfigError
 from loong_jax.synth import opening
 from loong_jax.synth.authors import Author, CallStore, Settings
-from loong_jax.synth.loongenv import outputs, run, summary
+from loong_jax.synth.loongenv import run, summary
 from loong_jax.synth.loongenv import seeds as seed_files
 from loong_jax.synth.loongenv.execution import Executions
 from loong_jax.synth.loongenv.run import LoongEnvConfig
@@ -113,8 +113,7 @@ def main(options: LoongEnvOptions) -> int:
         num_before = len(author.store)
         made = _made(options, seeds, author)
         author.settle()
-        outputs.write(options.out, made, seeds, domains, author.store, author.name)
-        figures = summary.write(options.out, made, seeds, author, options.prices)
+        figures = summary.write(options.out, made, seeds, domains, author, options.prices)
         num_calls = len(author.store) - num_before
     print(summary.as_text(figures))
     print(

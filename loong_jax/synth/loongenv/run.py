@@ -11,10 +11,10 @@ from typing import Literal, get_args
 
 from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.synth.authors import Author
-from loong_jax.synth.loongenv import execution, gates, judging, solving, strategies
+from loong_jax.synth.loongenv import execution, gates, judging, strategies
 from loong_jax.synth.loongenv.candidates import Candidate
-from loong_jax.synth.loongenv.duplicates import Duplicates
 from loong_jax.synth.loongenv.execution import Executions
+from loong_jax.synth.loongenv.gates import Duplicates
 from loong_jax.synth.loongenv.seeds import Seed, SeedSet
 from loong_jax.synth.loongenv.workshop import Asker, OverBudget, Workshop
 from loong_jax.verifiers.loongbench import LoongBenchVerifier
@@ -180,10 +180,10 @@ def _through(
     left = after(_deduplicated(left, known))
     left = after(strategies.coded(left, workshop))
     left = after(execution.executed(left, workshop.packages, executions))
-    left = after(solving.gradable(left, rules))
+    left = after(judging.gradable(left, rules))
     left = after(judging.judged(left, workshop, name))
     after(
-        solving.solved(
+        judging.solved(
             left, workshop, rules, num_attempts=config.num_attempts,
             min_correct=config.min_correct, round_name=name,
         )

@@ -1,6 +1,6 @@
 import random
 
-from loong_jax.synth.loongenv.duplicates import Duplicates, grams, shape, words_of
+from loong_jax.synth.loongenv.gates import Duplicates, grams, shape, words_of
 from tests.synth.scripted import world
 
 ASKED = "A train of 12 wagons, each with 40 seats, is two thirds full. How many seats are free?"

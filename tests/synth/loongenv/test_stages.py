@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loong_jax.synth.authors import CallStore
-from loong_jax.synth.loongenv import execution, judging, solving, strategies
+from loong_jax.synth.loongenv import execution, judging, strategies
 from loong_jax.synth.loongenv.candidates import Candidate, funnel
 from loong_jax.synth.loongenv.execution import Executions
 from loong_jax.synth.loongenv.workshop import Asker, OverBudget, Workshop, seed_of
@@ -107,7 +107,7 @@ def test_solutions_are_kept_where_they_agree(scripted, author):
 
     server = scripted(table={"loongenv/solve": solve, "judge/reasoning": match})
     made, rules = author(server, max_parallel=1), LoongBenchVerifier()
-    [found] = solving.solved(
+    [found] = judging.solved(
         [candidate()], workshop(made), rules, num_attempts=4, min_correct=3, round_name="r"
     )
     assert found.state == "passed"
@@ -116,11 +116,11 @@ def test_solutions_are_kept_where_they_agree(scripted, author):
     ]  # fmt: skip
     assert found.accuracy == 0.75
     answers = iter(["155"] * 4)
-    [lost] = solving.solved(
+    [lost] = judging.solved(
         [candidate(1)], workshop(made), rules, num_attempts=2, min_correct=1, round_name="s"
     )
     assert lost.state == "unsolved"
-    ungradable = solving.gradable([candidate(answer="156"), candidate(1, answer="")], rules)
+    ungradable = judging.gradable([candidate(answer="156"), candidate(1, answer="")], rules)
     assert [one.state for one in ungradable] == ["open", "ungradable_answer"]
     rules.close()
 
