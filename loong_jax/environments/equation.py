@@ -8,7 +8,6 @@ import random
 
 from loong_jax.environments.environment import INTEGER, Generator, State
 
-NUM_TERMS = {1: 3, 2: 4, 3: 5, 4: 6, 5: 7}  # before the last constant
 MAX_COEFFICIENT, MAX_CONSTANT, MAX_SOLUTION = 9, 99, 99
 
 
@@ -31,7 +30,7 @@ class Equation(Generator):
     form = INTEGER
 
     def draw(self, level: int, rng: random.Random) -> State:
-        count = NUM_TERMS[level]
+        count = level + 2  # before the last constant
         while True:
             sizes = (MAX_CONSTANT if place % 2 else MAX_COEFFICIENT for place in range(count))
             terms = [rng.choice((-1, 1)) * rng.randint(1, size) for size in sizes]
@@ -48,11 +47,9 @@ class Equation(Generator):
 
     def steps(self, state: State) -> list[str]:
         """`7x`, `7x:-12`, ... : all terms so far, those with x on the left; then x alone."""
-        return [f"{a}x:{b}" for a, b in gathered(state)] + [self.answer(state)]
-
-    def answer(self, state: State) -> str:
-        coefficient, constant = gathered(state)[-1]
-        return str(constant // coefficient)
+        found = gathered(state)
+        coefficient, constant = found[-1]
+        return [f"{a}x:{b}" for a, b in found] + [str(constant // coefficient)]
 
     def flaw(self, state: State, answer: str) -> str | None:
         """Puts the answer in, side by side."""

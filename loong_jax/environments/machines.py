@@ -6,7 +6,6 @@ import re
 
 from loong_jax.environments.environment import INTEGER, Generator, State
 
-NUM_STATEMENTS = {1: 3, 2: 4, 3: 5, 4: 6, 5: 7}
 FIRST_CONDITIONAL_LEVEL = 3
 VARIABLES, DIGITS = "ab", "123456789"
 PLAIN = tuple(
@@ -48,9 +47,7 @@ class Program(Generator):
         conditions = CONDITIONS if level >= FIRST_CONDITIONAL_LEVEL else CONDITIONS[:1]
         return {
             "start": [int(rng.choice(DIGITS)) for _ in VARIABLES],
-            "statements": [
-                rng.choice(conditions) + rng.choice(PLAIN) for _ in range(NUM_STATEMENTS[level])
-            ],
+            "statements": [rng.choice(conditions) + rng.choice(PLAIN) for _ in range(level + 2)],
             "printed": rng.choice(VARIABLES),
         }
 
@@ -76,7 +73,6 @@ class Program(Generator):
         return None if int(answer) == printed else f"it prints {printed}"
 
 
-NUM_INSTRUCTIONS = {1: 2, 2: 3, 3: 4, 4: 5, 5: 6}
 REGISTERS, NUM_PASSES, MODULUS = "abc", 3, 10
 
 
@@ -95,7 +91,7 @@ class Registers(Generator):
 
     def draw(self, level: int, rng: random.Random) -> State:
         loop = []
-        for _ in range(NUM_INSTRUCTIONS[level]):
+        for _ in range(level + 1):
             target, source = rng.sample(REGISTERS, 2)
             loop.append(target + rng.choice("+-") + source)
         return {"start": "".join(str(rng.randrange(MODULUS)) for _ in REGISTERS), "loop": loop}
@@ -122,7 +118,6 @@ class Registers(Generator):
         return None if began == state["start"] else f"that comes of {began}, not {state['start']}"
 
 
-NUM_OPERATORS = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
 OPERATORS, OPERANDS = "+-*", "123456789"
 
 
@@ -144,7 +139,7 @@ class Postfix(Generator):
 
     def draw(self, level: int, rng: random.Random) -> State:
         """One of all shapes, equally likely: exactly one rotation of any order is well formed."""
-        count = NUM_OPERATORS[level]
+        count = level + 3
         steps = [1] * (count + 1) + [-1] * count  # changes of the stack's height
         rng.shuffle(steps)
         heights = [sum(steps[: place + 1]) for place in range(len(steps))]

@@ -17,7 +17,6 @@ from loong_jax.environments.environment import Generator, State, array_rng, shar
 from loong_jax.problems import verdict
 from loong_jax.problems.verdict import Verdict
 
-NUM_STATEMENTS = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
 NUM_BITS = 4
 OPERATORS, SHARES = "&|^", (0.25, 0.25, 0.5)
 ONES = {"&": 0.75, "|": 0.25, "^": 0.5}  # share of ones in a mask, so that bits of x survive
@@ -57,7 +56,7 @@ class Masks(Generator):
     rng = array_rng
 
     def draw(self, level: int, rng: np.random.Generator) -> State:
-        count = NUM_STATEMENTS[level]
+        count = level + 3
         operators = [str(operator) for operator in rng.choice(list(OPERATORS), count, p=SHARES)]
         draws = rng.random((count, NUM_BITS))
         statements = [

@@ -6,8 +6,6 @@ import random
 
 from loong_jax.environments.environment import Generator, State
 
-NUM_TERM_DIGITS = {1: 2, 2: 3, 3: 4, 4: 5, 5: 6}
-
 
 class Addition(Generator):
     """Stem: the sum of two numbers, `47 + 38 = `, a prompt that a pretrained model completes.
@@ -22,7 +20,7 @@ class Addition(Generator):
     form = "[1-9][0-9]{0,7}"
 
     def draw(self, level: int, rng: random.Random) -> State:
-        lowest = 10 ** (NUM_TERM_DIGITS[level] - 1)
+        lowest = 10**level
         return {"terms": [rng.randrange(lowest, 10 * lowest) for _ in range(2)]}
 
     def prompt(self, state: State) -> str:
@@ -37,10 +35,7 @@ class Addition(Generator):
         totals = itertools.accumulate(
             (sum(column) for column in columns), lambda total, column: total // 10 + column
         )
-        return [*map(str, totals), self.answer(state)]
-
-    def answer(self, state: State) -> str:
-        return str(sum(state["terms"]))
+        return [*map(str, totals), str(sum(state["terms"]))]
 
     def flaw(self, state: State, answer: str) -> str | None:
         """Takes the first term away, digit by digit, and looks for the second."""
@@ -54,7 +49,6 @@ class Addition(Generator):
         return None
 
 
-NUM_DIGITS = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
 MAX_BASE = 9
 
 
@@ -79,7 +73,7 @@ class Bases(Generator):
 
     def draw(self, level: int, rng: random.Random) -> State:
         base, wanted = rng.sample(range(2, MAX_BASE + 1), 2)
-        first, *others = (rng.randrange(base) for _ in range(NUM_DIGITS[level]))
+        first, *others = (rng.randrange(base) for _ in range(level + 3))
         while not first:
             first = rng.randrange(base)
         return {"digits": "".join(map(str, (first, *others))), "base": base, "wanted": wanted}
@@ -87,16 +81,11 @@ class Bases(Generator):
     def prompt(self, state: State) -> str:
         return f"{state['digits']}_{state['base']}>{state['wanted']}"
 
-    def numbers(self, state: State) -> list[int]:
-        """In decimal: of the first digit, of the first two, ..."""
-        base = state["base"]
-        return list(itertools.accumulate(map(int, state["digits"]), lambda n, d: n * base + d))
-
     def steps(self, state: State) -> list[str]:
-        return [*map(str, self.numbers(state)), self.answer(state)]
-
-    def answer(self, state: State) -> str:
-        return digits_of(self.numbers(state)[-1], state["wanted"])
+        """In decimal the number of the first digit, of the first two, ...; then the answer."""
+        base, digits = state["base"], map(int, state["digits"])
+        numbers = list(itertools.accumulate(digits, lambda n, d: n * base + d))
+        return [*map(str, numbers), digits_of(numbers[-1], state["wanted"])]
 
     def flaw(self, state: State, answer: str) -> str | None:
         """Both numbers as sums of powers."""
@@ -110,7 +99,6 @@ class Bases(Generator):
         return None if given == found else f"{found} in decimal, not {given}"
 
 
-NUM_DIVISIONS = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
 MAX_QUOTIENT, MAX_DIVISOR = 5, 99
 
 
@@ -128,7 +116,7 @@ class Divisor(Generator):
 
     def draw(self, level: int, rng: random.Random) -> State:
         larger, smaller = rng.randint(1, MAX_DIVISOR), 0
-        for division in range(NUM_DIVISIONS[level]):
+        for division in range(level + 3):
             lowest = 2 if division == 0 else 1  # the last quotient is at least 2
             larger, smaller = rng.randint(lowest, MAX_QUOTIENT) * larger + smaller, larger
         return {"numbers": [larger, smaller]}
@@ -136,19 +124,13 @@ class Divisor(Generator):
     def prompt(self, state: State) -> str:
         return "gcd({},{})".format(*state["numbers"])
 
-    def remainders(self, state: State) -> list[int]:
+    def steps(self, state: State) -> list[str]:
         larger, smaller = state["numbers"]
         found = []
         while remainder := larger % smaller:
-            found.append(remainder)
+            found.append(str(remainder))
             larger, smaller = smaller, remainder
         return found
-
-    def steps(self, state: State) -> list[str]:
-        return [str(remainder) for remainder in self.remainders(state)]
-
-    def answer(self, state: State) -> str:
-        return str(self.remainders(state)[-1])
 
     def flaw(self, state: State, answer: str) -> str | None:
         """It divides both numbers, and what it leaves of them has no factor in common."""

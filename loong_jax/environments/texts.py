@@ -6,7 +6,6 @@ import re
 
 from loong_jax.environments.environment import Generator, State
 
-NUM_RULES = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
 LENGTH = 6
 PAIRS = ("aa", "ab", "ba", "bb")
 
@@ -32,7 +31,7 @@ class Rewriting(Generator):
     def draw(self, level: int, rng: random.Random) -> State:
         return {
             "start": "".join(rng.choices("ab", k=LENGTH)),
-            "rules": [rng.sample(PAIRS, 2) for _ in range(NUM_RULES[level])],
+            "rules": [rng.sample(PAIRS, 2) for _ in range(level + 3)],
         }
 
     def prompt(self, state: State) -> str:
@@ -53,7 +52,6 @@ class Rewriting(Generator):
         return None if answer == found else f"it is {found}"
 
 
-NUM_RUNS = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
 LETTERS, MAX_RUN = "abcd", 6
 
 
@@ -71,7 +69,7 @@ class RunLength(Generator):
 
     def draw(self, level: int, rng: random.Random) -> State:
         text = ""
-        for _ in range(NUM_RUNS[level]):
+        for _ in range(level + 3):
             letter = rng.choice([one for one in LETTERS if one != text[-1:]])
             text += letter * rng.randint(1, MAX_RUN)
         return {"text": text}
@@ -94,8 +92,6 @@ class RunLength(Generator):
         return None if decoded == state["text"] else f"it is the code of {decoded}"
 
 
-NUM_CLOSED = {1: 3, 2: 4, 3: 5, 4: 6, 5: 7}
-NUM_LACKING = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
 CLOSER = {"(": ")", "[": "]", "{": "}"}
 _MATCHED = re.compile(r"\(\)|\[\]|\{\}")
 
@@ -113,7 +109,7 @@ class Brackets(Generator):
     form = r"[)\]}]{1,40}"
 
     def draw(self, level: int, rng: random.Random) -> State:
-        steps = [-1] * NUM_CLOSED[level] + [1] * (NUM_CLOSED[level] + NUM_LACKING[level])
+        steps = [-1] * (level + 2) + [1] * (2 * level + 5)
         while True:  # until no bracket is closed before it opens
             rng.shuffle(steps)
             if all(sum(steps[:count]) >= 0 for count in range(1, len(steps))):
@@ -155,14 +151,6 @@ class Brackets(Generator):
         return f"{len(expected)} brackets are still open" if expected else None
 
 
-NUM_COMPARATORS = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
-NUM_WIRES = 5
-
-
-def pairs() -> list[tuple[int, int]]:
-    return list(itertools.combinations(range(1, NUM_WIRES + 1), 2))
-
-
 def after_comparator(digits: str, comparator: str) -> str:
     i, j = (int(place) - 1 for place in comparator)
     low, high = sorted((digits[i], digits[j]))
@@ -182,10 +170,11 @@ class Comparators(Generator):
     form = "[0-9]{1,9}"
 
     def draw(self, level: int, rng: random.Random) -> State:
-        drawn = rng.choices(pairs(), k=NUM_COMPARATORS[level])
+        pairs = list(itertools.combinations("12345", 2))
+        comparators = ["".join(pair) for pair in rng.choices(pairs, k=level + 3)]
         return {
-            "digits": "".join(rng.choices("0123456789", k=NUM_WIRES)),
-            "comparators": [f"{i}{j}" for i, j in drawn],
+            "digits": "".join(rng.choices("0123456789", k=5)),
+            "comparators": comparators,
         }
 
     def prompt(self, state: State) -> str:
