@@ -35,29 +35,25 @@ class Outcome:
     notes: Mapping[int, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
 
-@runtime_checkable
-class RecordFilter(Protocol):
+class _Named(Protocol):
     @property
     def name(self) -> str: ...
 
+
+@runtime_checkable
+class RecordFilter(_Named, Protocol):
     def reason(self, record: Record) -> Said:
         """The reason to drop the record, or notes on one that stays."""
         ...
 
 
 @runtime_checkable
-class ChunkFilter(Protocol):
-    @property
-    def name(self) -> str: ...
-
+class ChunkFilter(_Named, Protocol):
     def judge(self, records: Sequence[Record]) -> Outcome: ...
 
 
 @runtime_checkable
-class CorpusFilter(Protocol):
-    @property
-    def name(self) -> str: ...
-
+class CorpusFilter(_Named, Protocol):
     def sketch(self, records: Sequence[Record]) -> Sketch: ...
 
     def decide(self, sketch: Sketch) -> Outcome:
