@@ -175,12 +175,8 @@ class _Trial:
         """A constant may be right by luck, and for no more than half of the cases."""
         answers = [case.answer for case in self.cases]
         for constant in dict.fromkeys([*attacks.CONSTANTS, *answers]):
-            said = [self.say("constant", case, constant) for case in self.cases]
-            rewarded = [
-                case
-                for case, judged in zip(self.cases, said, strict=True)
-                if judged is not None and judged.is_correct
-            ]
+            said = [(case, self.say("constant", case, constant)) for case in self.cases]
+            rewarded = [case for case, judged in said if judged is not None and judged.is_correct]
             allowed = max(1, int(MAX_CONSTANT_SHARE * len(self.cases)))
             allowed = max(allowed, answers.count(constant))
             if constant not in answers and len(self.cases) == 1:
@@ -201,9 +197,8 @@ class _Trial:
             if attack.check in ("empty", "spray", "wrong type"):
                 self.same(attack.check, case, attack.answer, judged)
             if attack.check == "empty":  # the whole response too, without what renders an answer
-                judged = self.say(
-                    "empty", dataclasses.replace(case, render=as_it_is), attack.answer
-                )
+                bare = dataclasses.replace(case, render=as_it_is)
+                judged = self.say("empty", bare, attack.answer)
                 if judged is not None and judged.is_correct:
                     self.fail("empty", case, attack.answer, judged)
 
@@ -249,13 +244,9 @@ class _Trial:
         return judged
 
     def same(
-        self,
-        check: str,
-        case: Case,
-        answer: str,
-        first: Verdict | None,
+        self, check: str, case: Case, answer: str, first: Verdict | None,
         again: Verdict | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         again = again or self.say("determinism", case, answer)
         if first is None or again is None:
             return
@@ -275,15 +266,10 @@ class _Trial:
 
 def environment_cases(environment: Any, levels: Iterable[int], per_level: int = 2) -> list[Case]:
     """Cases of an environment: its own golds, seeds 0, 1, ... of each level."""
+    drawn = [environment.problem(level, seed) for level in levels for seed in range(per_level)]
     return [
-        Case(
-            problem=problem,
-            answer=environment.solve(problem).answer,
-            render=in_tags,
-            has_others=True,
-        )
-        for level in levels
-        for problem in (environment.problem(level, seed) for seed in range(per_level))
+        Case(problem=one, answer=environment.solve(one).answer, render=in_tags, has_others=True)
+        for one in drawn
     ]
 
 
