@@ -205,7 +205,6 @@ def symbols_after(symbols: str, statement: Statement) -> str:
 
 
 def run_program(statements: Sequence[Statement], x: int) -> int:
-    """Evaluates the specification at x."""
     for operator, mask in statements:
         number = int(mask, 2)
         x = x & number if operator == "&" else x | number if operator == "|" else x ^ number

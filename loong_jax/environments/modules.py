@@ -211,12 +211,8 @@ class ModuleEnvironment:
     def _runner(self) -> ModuleRunner:
         return self.runner or shared_runner()
 
-    @property
-    def levels(self) -> tuple[int, ...]:
-        return self._levels
-
     @functools.cached_property
-    def _levels(self) -> tuple[int, ...]:
+    def levels(self) -> tuple[int, ...]:
         return tuple(self._value("levels"))
 
     def problem(self, level: int, seed: int) -> Problem:

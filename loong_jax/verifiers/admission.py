@@ -291,7 +291,6 @@ def require_environments(levels_by_name: Iterable[tuple[str, tuple[int, ...]]]) 
 
 
 def rows(report: Report) -> Iterator[str]:
-    """A report for people, line by line."""
     state = "admitted" if report.is_admitted else "REFUSED"
     yield (
         f"{report.name}: {state}; {report.num_verdicts} verdicts on {report.num_cases} cases in "

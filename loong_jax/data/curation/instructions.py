@@ -21,8 +21,6 @@ _MAX_PHRASE_WORDS = 4
 
 
 class Asked(NamedTuple):
-    """A constraint and the sentence that asks for it."""
-
     constraint: Constraint
     sentence: str
 

@@ -94,7 +94,6 @@ def text_of(record: Record, key: str) -> str:
 
 
 def list_of(record: Record, key: str) -> Sequence[Any]:
-    """The list under a key; empty where there is none."""
     value = record.get(key)
     return value if isinstance(value, list | tuple) else ()
 
@@ -108,5 +107,4 @@ def note_of(record: Record, key: str) -> Any:
 
 
 def counted(reason: str) -> str:
-    """The part of a reason that is counted."""
     return reason.partition(":")[0]

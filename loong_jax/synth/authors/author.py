@@ -138,7 +138,6 @@ class Author:
         self, role: str, prompt_name: str, prompt_digest: str,
         messages: Sequence[Mapping[str, str]], seed: int, *, is_json: bool,
     ) -> Transcript:  # fmt: skip
-        """The call as it will be made."""
         chosen = self._settings.get(role, Settings())
         model = chosen.model or self.endpoint.model
         temperature, max_tokens = chosen.temperature, chosen.max_reply_tokens

@@ -24,7 +24,6 @@ def load(name: str) -> Prompt:
 
 
 def messages(prompt: Prompt, fields: Mapping[str, str]) -> list[dict[str, str]]:
-    """The chat that asks."""
     marks = re.compile(rf"</?(?:{'|'.join(prompt.fields) or '$^'})>")
 
     def filled(match: re.Match[str]) -> str:

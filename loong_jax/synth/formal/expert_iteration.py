@@ -163,7 +163,6 @@ def run(
 
 
 def summary(done: Round) -> dict[str, Any]:
-    """A round in numbers."""
     return {
         "round": done.number,
         "num_examples": done.num_examples,

@@ -65,7 +65,6 @@ def _posed(
     strategy: str, schema: Mapping[str, Any], workshop: Workshop,
     shown: Mapping[str, Sequence[Seed]], examples: Mapping[str, Sequence[Any]],
 ) -> list[Candidate]:  # fmt: skip
-    """A candidate per id out of its examples."""
     asked = {
         name: {
             "domain": workshop.domain,

@@ -163,7 +163,6 @@ def cost(
 
 
 def as_text(figures: dict[str, Any]) -> str:
-    """The table for the terminal."""
     head = ["domain", "strategy", "candidates", *OUTCOMES, "accuracy", "tokens/item"]
     lines = [head]
     for one in figures["rows"]:

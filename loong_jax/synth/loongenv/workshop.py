@@ -95,7 +95,6 @@ class Workshop:
         return "\n".join(lines) or "none but the standard library"
 
     def shown(self, rng: random.Random) -> list[Seed]:
-        """The seeds of one prompt."""
         short = [s for s in self.seeds if len(s.question) + len(s.code) <= MAX_SHOWN_CHARS]
         return rng.sample(short, min(NUM_SHOWN, len(short)))
 

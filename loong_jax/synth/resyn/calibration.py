@@ -55,8 +55,6 @@ class LevelCount(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """A decision and what it rests on."""
-
     decision: Decision
     test: Literal["wald", "exact", "none"]
     p_falling: float  # one-sided, of the slope being zero

@@ -16,8 +16,6 @@ MAX_CALLS = 1000  # in one process
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """One instance with its reference."""
-
     level: int
     seed: int
     state: Any

@@ -147,7 +147,6 @@ def allowed(row: Row, gold: Quantity | None) -> float:
 
 
 def read_literal(text: str) -> Any:
-    """The literal a text holds as a whole, else None."""
     if not _LITERAL.match(text):
         return None
     try:
