@@ -244,9 +244,13 @@ class _Trial:
         return judged
 
     def same(
-        self, check: str, case: Case, answer: str, first: Verdict | None,
+        self,
+        check: str,
+        case: Case,
+        answer: str,
+        first: Verdict | None,
         again: Verdict | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         again = again or self.say("determinism", case, answer)
         if first is None or again is None:
             return

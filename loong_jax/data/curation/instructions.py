@@ -106,11 +106,12 @@ def _num_words(response: str, rng: random.Random) -> Asked | None:
         return None
     low = max(1, (number - rng.randint(0, number // 5)) // 10 * 10)
     high = -(-(number + rng.randint(1, number // 5 + 1)) // 10) * 10
-    limits, said = rng.choice((
+    ways = (
         ({"at_least": low}, f"at least {low}"),
         ({"at_most": high}, f"at most {high}"),
         ({"at_least": low, "at_most": high}, f"between {low} and {high}"),
-    ))  # fmt: skip
+    )
+    limits, said = rng.choice(ways)
     return Asked({"kind": "count", "of": "words", **limits}, f"Use {said} words.")
 
 

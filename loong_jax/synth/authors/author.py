@@ -218,11 +218,9 @@ def reply_of(
             failure = "refused"
         elif not text.strip():
             failure = "malformed"
-    transcript = dataclasses.replace(made, failure=failure, detail=detail)
-    return Reply(
-        text=text if failure is None else None, parsed=parsed, failure=failure,
-        transcript=transcript, was_stored=was_stored,
-    )  # fmt: skip
+    text = text if failure is None else None
+    made = dataclasses.replace(made, failure=failure, detail=detail)
+    return Reply(text=text, parsed=parsed, failure=failure, transcript=made, was_stored=was_stored)
 
 
 def failure_of(error: JudgeUnavailable) -> str:

@@ -152,9 +152,12 @@ def run(
         tried = attempt(unsolved, settings.num_samples, own / "pool.jsonl")
         found |= {one.uid: one.proof for one in tried if one.proof is not None}
         done = Round(
-            number=number, num_examples=len(examples), held_out=tuple(measured),
-            pool=tuple(tried), num_solved=len(found),
-        )  # fmt: skip
+            number=number,
+            num_examples=len(examples),
+            held_out=tuple(measured),
+            pool=tuple(tried),
+            num_solved=len(found),
+        )
         if not is_done:
             json_files.write_json(own / "round.json", summary(done))
         rounds.append(done)

@@ -37,6 +37,11 @@ class Decision(NamedTuple):
 
 
 KEPT = Decision("kept")
+ASKED = {  # where a failed call stops a problem -> role, prompt, shape of the reply
+    "no reply": ("formaliser", "formalise", STATEMENT),
+    "no back-translation": ("back-translator", "back_translate", PROBLEM),
+    "judged different": ("formal-judge", "judge", JUDGEMENT),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,10 +70,16 @@ class Formalised:
     def record(self) -> dict[str, Any]:
         shown = None if self.statement is None else formulas.show(self.statement.formula)
         return {
-            "uid": self.problem.uid, "problem": self.problem.text,
-            "glossary": self.problem.glossary, "statement": shown, **self.decision._asdict(),
+            "uid": self.problem.uid,
+            "problem": self.problem.text,
+            "glossary": self.problem.glossary,
+            "statement": shown,
+            **self.decision._asdict(),
             "calls": [reply.transcript.key for reply in self.replies],
-        }  # fmt: skip
+        }
+
+
+Decide = Callable[[Formalised, Any], Decision]  # by what was replied
 
 
 def told(posed: Statement, rng: np.random.Generator) -> WordProblem:
@@ -88,20 +99,17 @@ def formalise(
     """
     made = [Formalised(problem) for problem in problems]
 
-    def ask(
-        stage: str, role: str, prompt: str, schema: dict[str, Any],
-        fields: Callable[[Formalised], dict[str, str]],
-        decide: Callable[[Formalised, Any], Decision],
-    ) -> None:  # fmt: skip
+    def ask(stage: str, fields: Callable[[Formalised], dict[str, str]], decide: Decide) -> None:
         """One call for each that is kept so far; where it fails, nothing speaks for that one."""
+        role, prompt, schema = ASKED[stage]
         kept = [one for one in made if one.is_kept]
+        glossaries = [theorems.glossary_text(one.problem.glossary) for one in kept]
+        given = [{**fields(one), "glossary": g} for one, g in zip(kept, glossaries, strict=True)]
+        name = f"formal/{prompt}"
         requests = [
-            Request(
-                role=role, prompt_name=f"formal/{prompt}", seed=seed, schema=schema,
-                fields={**fields(one), "glossary": theorems.glossary_text(one.problem.glossary)},
-            )
-            for one in kept
-        ]  # fmt: skip
+            Request(role=role, prompt_name=name, seed=seed, schema=schema, fields=one)
+            for one in given
+        ]
         replies = author.ask(requests)
         author.require_up()
         for one, reply in zip(kept, replies, strict=True):
@@ -127,11 +135,9 @@ def formalise(
             return KEPT
         return Decision("judged different", parsed["reasoning"][:200])
 
-    ask("no reply", "formaliser", "formalise", STATEMENT,
-        lambda one: {"problem": one.problem.text}, first_look)  # fmt: skip
-    ask("no back-translation", "back-translator", "back_translate", PROBLEM,
-        _in_formulas, lambda one, parsed: KEPT)  # fmt: skip
-    ask("judged different", "formal-judge", "judge", JUDGEMENT, told_back, judged)
+    ask("no reply", lambda one: {"problem": one.problem.text}, first_look)
+    ask("no back-translation", _in_formulas, lambda one, parsed: KEPT)
+    ask("judged different", told_back, judged)
     for one in made:
         intended = one.problem.intended
         if not one.is_kept or intended is None or one.statement is None:

@@ -84,10 +84,13 @@ def count(items: Sequence[Item]) -> dict[str, Any]:
     revised = [item for item in items if item.was_revised]
     refusals = Counter(item.first_refusal for item in items if item.first_refusal)
     return {
-        "items": len(items), "stages": stages, "kept": kept, "revised": len(revised),
+        "items": len(items),
+        "stages": stages,
+        "kept": kept,
+        "revised": len(revised),
         "kept_after_revision": sum(item.end == KEPT for item in revised),
         "first_refusals": dict(sorted(refusals.items())),
-    }  # fmt: skip
+    }
 
 
 def as_text(funnel: Mapping[str, Any]) -> str:
