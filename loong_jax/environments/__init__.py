@@ -9,7 +9,7 @@ from typing import Any
 from loong_jax.environments.environment import LEVELS, Environment, ProblemStream, Solution
 from loong_jax.problems.problem import Domain, Problem, split_of
 
-WORKED = {  # with solutions in steps: module and class
+WORKED = {  # module and class; solutions are in steps, each easier than a leap over several
     "vector_sum": "chains:VectorSum",
     "gates": "chains:Gates",
     "masks": "machines:Masks",

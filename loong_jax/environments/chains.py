@@ -49,8 +49,6 @@ class VectorSum(_Chain):
     """Stem: sums and differences of vectors in (Z/3)^4, `2012+2010-1201`.
 
     The digits are coordinates; each is added modulo 3 by itself. A guess is right in 1 of 81.
-    Working longer helps: for each coordinate one operation is a table of 18 entries, a leap over
-    two of 108.
 
     State: {"start": "2012", "operations": [["+", "2010"], ...]}; asks for the last vector.
     """
@@ -78,8 +76,7 @@ class Gates(_Chain):
 
     Degrees run from 0 (false) to 9 (true); a gate combines the row, place by place, with its own
     operands: `&` is the smaller degree, `|` the larger (Goedel's many-valued logic). A guess is
-    right in less than 1 of 100. Working longer helps: one gate looks at two degrees for each place,
-    a leap at three or more.
+    right in less than 1 of 100.
 
     State: {"row": "9274", "gates": [["&", "3816"], ...]}; the last row is asked for.
     """

@@ -39,8 +39,7 @@ def after_statement(values: tuple[int, int], statement: str) -> tuple[int, int]:
 class Program(Generator):
     """Code: what a tiny Python program prints, `a=7` `b=3` `a+=b` `b-=4` `a*=2` `print(a)`.
 
-    From level 3 on a statement may hang on a comparison. Working longer helps: a solution writes
-    both variables after every statement.
+    From level 3 on a statement may hang on a comparison.
 
     State: {"start": [7, 3], "statements": ["a+=b", ...], "printed": "a"}.
     """
@@ -85,8 +84,7 @@ class Registers(Generator):
     """Code: registers of a small machine after a loop, `257 3[b+a c-b]`.
 
     Registers a, b and c hold one digit each and count modulo 10; the instructions in brackets add
-    one register to another or subtract it, three times over. Working longer helps: a solution
-    writes the registers after every instruction, a leap skips some.
+    one register to another or subtract it, three times over.
 
     State: {"start": "257", "loop": ["b+a", "c-b"]}; no instruction names a register twice.
     """
@@ -134,7 +132,6 @@ class Postfix(Generator):
     """Code: the value of an expression in postfix form, `73+2*85-+`.
 
     Digits are pushed on a stack; an operator takes two numbers off it and pushes its result.
-    Working longer helps: a solution writes the result of every operator.
 
     State: {"text": "73+2*85-+"}.
     """
@@ -218,8 +215,7 @@ class Masks(Generator):
     left to right, its masks are binary. The answer is a Python expression in x, such as
     `x&0b1001^0b0010`, that must agree with the program wherever both are run, with at most two
     operators, so a copy of the program does not fit. A guess is right in 1 of 256, the best one in
-    1 of 35 to 65. Working longer helps: thinking runs the program on unknown bits (`x`, its
-    complement `n`, or a known 0 or 1), one statement is a table of 24 entries for each bit.
+    1 of 35 to 65.
 
     State: {"statements": [["&", "1101"], ...]}.
     """

@@ -10,8 +10,7 @@ from loong_jax.environments.environment import INTEGER, Generator, State
 class Addition(Generator):
     """Stem: the sum of two numbers, `47 + 38 = `, a prompt that a pretrained model completes.
 
-    A level is one digit more. Working longer helps: a solution adds column by column, each with the
-    carry of the one before.
+    A level is one digit more.
 
     State: {"terms": [47, 38]}.
     """
@@ -63,8 +62,6 @@ def digits_of(number: int, base: int) -> str:
 class Bases(Generator):
     """Stem: a number from one base into another, `2102_3>7`.
 
-    Working longer helps: a digit more is one product and one sum, the whole number is all of them.
-
     State: {"digits": "2102", "base": 3, "wanted": 7}; one answer, without leading zeros.
     """
 
@@ -106,7 +103,7 @@ class Divisor(Generator):
     """Stem: the greatest common divisor, `gcd(20512,4410)`.
 
     A level is the number of divisions that Euclid's algorithm takes: the two numbers are built from
-    the quotients up. Working longer helps: a solution writes down every remainder.
+    the quotients up.
 
     State: {"numbers": [20512, 4410]}.
     """
@@ -156,8 +153,7 @@ def written(terms: list[int], num_before: int) -> str:
 class Equation(Generator):
     """Stem: a linear equation with an integer solution, `7x+12=-3x+502`.
 
-    Terms with x and constants take turns; the last constant makes the drawn solution right. Working
-    longer helps: a solution gathers coefficient and constant term by term, a leap several at once.
+    Terms with x and constants take turns; the last constant makes the drawn solution right.
 
     State: {"left": [7, 12], "right": [-3], "constant": 502}, coefficients and constants in turn.
 

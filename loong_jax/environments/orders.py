@@ -12,8 +12,7 @@ NUMBERS = range(10, 1000)
 class Largest(Generator):
     """Logic: the largest of some numbers, `Which number is the largest: 415, 87, 602, 233?`.
 
-    A level is one number more. Working longer helps: a solution goes through the numbers and writes
-    down the largest so far.
+    A level is one number more.
 
     State: {"numbers": [415, 87, 602, 233]}, all different.
     """
@@ -46,8 +45,7 @@ class Largest(Generator):
 class Ranking(Generator):
     """Logic: a ranking from comparisons, `c>a f>c b>f`: the best comes first.
 
-    The comparisons are of neighbours in the ranking, in any order, so there is one answer. Working
-    longer helps: a solution looks for one neighbour at a time.
+    The comparisons are of neighbours in the ranking, in any order, so there is one answer.
 
     State: {"comparisons": ["ca", "fc", ...]}, the better one first.
     """
@@ -95,7 +93,7 @@ class Truths(Generator):
 
     `a1` says that a is true (1), `a0` that a is false; `ba1` that b is what a is, `ba0` that it is
     not. The answer gives the truth of a, b, c, ... in order. From level 2 on the clues stand in any
-    order. Working longer helps: a solution settles one speaker at a time.
+    order.
 
     State: {"clues": ["a1", "ba0", ...]}, one for each speaker, so exactly one answer fits.
     """

@@ -15,9 +15,6 @@ DENOMINATORS = {1: (2, 3, 4, 6), 2: (2, 3, 4, 6), 3: (2, 3, 4, 5, 6), 4: (2, 3, 
 class FractionSum(Generator):
     """Stem: sums of fractions in lowest terms, `1/4+2/3-1/6+3/4`.
 
-    Working longer helps: a sum of two fractions needs one common denominator, a leap one of
-    several.
-
     State: {"start": [1, 4], "operations": [["+", 2, 3], ...]}; one answer, in lowest terms.
     """
 
@@ -63,8 +60,6 @@ UNITS: dict[str, dict[str, int]] = {  # in the smallest unit, which is asked for
 class Units(Generator):
     """Stem: quantities in several units, added up in one of them, `4m+35cm-7mm?mm`.
 
-    Working longer helps: one conversion is a factor, a leap several factors and a sum.
-
     State: {"quantity": "length", "terms": [["+", 4, "m"], ...]}; the first term is added.
     """
 
@@ -106,8 +101,7 @@ NUM_COUNTS = 5  # of balls of a colour: the number of draws, and up to four more
 class Urn(Generator):
     """Stem: how likely these colours are drawn in this order, without putting back, `3r4b5g6y:rby`.
 
-    The answer is a fraction in lowest terms. Working longer helps: one draw is one factor to
-    cancel.
+    The answer is a fraction in lowest terms.
 
     State: {"counts": {"r": 3, ...}, "draws": "rby"}; no colour can run out.
     """

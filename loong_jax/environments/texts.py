@@ -19,8 +19,7 @@ class Rewriting(Generator):
     """Code: a text after rules of rewriting, `abbaba baaa bbab`.
 
     A rule (`baaa` writes aa for ba) is applied once, to the first place that it matches, and does
-    nothing where it matches nowhere. Working longer helps: a solution writes the text after every
-    rule.
+    nothing where it matches nowhere.
 
     State: {"start": "abbaba", "rules": [["ba", "aa"], ...]}; the two sides of a rule differ.
     """
@@ -58,8 +57,7 @@ LETTERS, MAX_RUN = "abcd", 6
 class RunLength(Generator):
     """Code: the run-length code of a text, `aaabccdd` -> `3a1b2c2d`.
 
-    Runs are as long as they can be, so the code is unique. Working longer helps: a solution writes
-    one run at a time.
+    Runs are as long as they can be, so the code is unique.
 
     State: {"text": "aaabccdd"}.
     """
@@ -99,8 +97,7 @@ _MATCHED = re.compile(r"\(\)|\[\]|\{\}")
 class Brackets(Generator):
     """Code: the closing brackets that a text lacks, `([]{(` -> `)})`.
 
-    The text is the beginning of a balanced one; there is one shortest end. Working longer helps: a
-    solution takes out one matched pair at a time.
+    The text is the beginning of a balanced one; there is one shortest end.
 
     State: {"text": "([]{("}.
     """
@@ -161,7 +158,7 @@ class Comparators(Generator):
     """Code: what a network of comparators makes of five digits, `83152:12 45 13 24`.
 
     A comparator `ij` (i < j, places counted from 1) swaps the digits at its places where they stand
-    in the wrong order. Working longer helps: a solution writes the digits after every comparator.
+    in the wrong order.
 
     State: {"digits": "83152", "comparators": ["12", "45", ...]}.
     """
