@@ -10,11 +10,6 @@ LENGTH = 6
 PAIRS = ("aa", "ab", "ba", "bb")
 
 
-def after_rule(text: str, rule: list[str]) -> str:
-    left, right = rule
-    return text.replace(left, right, 1)
-
-
 class Rewriting(Generator):
     """Code: a text after rules of rewriting, `abbaba baaa bbab`.
 
@@ -37,7 +32,10 @@ class Rewriting(Generator):
         return " ".join([state["start"], *(left + right for left, right in state["rules"])])
 
     def steps(self, state: State) -> list[str]:
-        return list(itertools.accumulate(state["rules"], after_rule, initial=state["start"]))[1:]
+        found = itertools.accumulate(
+            state["rules"], lambda text, rule: text.replace(*rule, 1), initial=state["start"]
+        )
+        return list(found)[1:]
 
     def flaw(self, state: State, answer: str) -> str | None:
         """Walks along the text with a window of two letters, rule by rule."""

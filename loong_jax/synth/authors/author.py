@@ -169,7 +169,10 @@ class Author:
             try:
                 made = _answered(call, self._client.complete(call.messages, sent))
             except JudgeUnavailable as error:
-                made = dataclasses.replace(call, failure=failure_of(error), detail=str(error)[:300])
+                known = {"budget": "over_budget", "timeout": "timed_out"}
+                failure = known.get(error.reason, "unreachable")
+                failure = failure if error.status is None else f"http_{error.status}"
+                made = dataclasses.replace(call, failure=failure, detail=str(error)[:300])
             return self._keep(made, num_before)
         finally:
             with self._lock:
@@ -221,13 +224,6 @@ def reply_of(
     text = text if failure is None else None
     made = dataclasses.replace(made, failure=failure, detail=detail)
     return Reply(text=text, parsed=parsed, failure=failure, transcript=made, was_stored=was_stored)
-
-
-def failure_of(error: JudgeUnavailable) -> str:
-    if error.status is not None:
-        return f"http_{error.status}"
-    known = {"budget": "over_budget", "timeout": "timed_out"}
-    return known.get(error.reason, "unreachable")
 
 
 def _answered(call: Transcript, completion: Completion) -> Transcript:

@@ -84,7 +84,10 @@ Decide = Callable[[Formalised, Any], Decision]  # by what was replied
 
 def told(posed: Statement, rng: np.random.Generator) -> WordProblem:
     """A problem whose meaning is known, from its statement."""
-    glossary = theorems.draw_glossary(posed.atoms, rng)
+    drawn = rng.permutation(len(theorems.CLAUSES))
+    glossary = {
+        name: theorems.CLAUSES[i] for name, i in zip(sorted(posed.atoms), drawn, strict=False)
+    }
     text = theorems.tell(posed, glossary)
     return WordProblem(uid=posed.uid, text=text, glossary=glossary, intended=posed)
 

@@ -10,7 +10,7 @@ the door is open, then the cat sleeps"; an implication among the premises is in 
 
 import dataclasses
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -138,12 +138,6 @@ CLAUSES = (
     *("the gate is locked", "the snow melts", "the garden is green", "the alarm is set"),
 )
 NOT = "it is false that "
-
-
-def draw_glossary(atoms: Sequence[str], rng: np.random.Generator) -> dict[str, str]:
-    """A clause for each atom. Atoms are listed in the order of the alphabet."""
-    chosen = rng.permutation(len(CLAUSES))
-    return {name: CLAUSES[chosen[i]] for i, name in enumerate(sorted(atoms))}
 
 
 def tell(statement: Statement, glossary: Mapping[str, str]) -> str:

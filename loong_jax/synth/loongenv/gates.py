@@ -96,12 +96,7 @@ def hard_coded(code: str, answer: str, question: str) -> str:
     except syntax.UNREADABLE:
         return ""
     kinds = (ast.BinOp, ast.Call, ast.Compare, ast.UnaryOp, ast.BoolOp, ast.comprehension, ast.For)
-    working = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, kinds) and not _is_print(node) and not _is_sign(node)
-    ]
-    if not working:
+    if not any(isinstance(node, kinds) and not _is_shown(node) for node in ast.walk(tree)):
         return "nothing is computed"
     given = set(_NUMBER.findall(question))
     for node in ast.walk(tree):
@@ -126,14 +121,14 @@ def modules_of(where: Path) -> Mapping[str, frozenset[str]]:
     return {top: frozenset(names) for top, names in found.items()}
 
 
-def _is_print(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and (
-        node.func.id in ("print", "str", "repr")
-    )  # fmt: skip
-
-
-def _is_sign(node: ast.AST) -> bool:
-    return isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant)
+def _is_shown(node: ast.AST) -> bool:
+    """True if a node computes nothing: it prints, or is the sign of a constant."""
+    match node:
+        case ast.Call(func=ast.Name(id="print" | "str" | "repr")):
+            return True
+        case ast.UnaryOp(operand=ast.Constant()):
+            return True
+    return False
 
 
 # ---- duplicates
