@@ -8,8 +8,7 @@ from typing import Any
 
 from loong_jax.errors import ConfigError, LoongError
 from loong_jax.synth.authors import prompts, structured
-from loong_jax.synth.authors.records import Reply, Request, Settings, Transcript
-from loong_jax.synth.authors.store import CallStore
+from loong_jax.synth.authors.store import CallStore, Reply, Request, Settings, Transcript
 from loong_jax.verifiers.judge.client import (
     Budget,
     Client,

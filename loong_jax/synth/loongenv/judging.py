@@ -15,8 +15,14 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from loong_jax.synth.authors import Author, structured
-from loong_jax.synth.loongenv.candidates import Attempt, Candidate
-from loong_jax.synth.loongenv.workshop import Answer, OverBudget, Workshop, seed_of
+from loong_jax.synth.loongenv.candidates import (
+    Answer,
+    Attempt,
+    Candidate,
+    OverBudget,
+    Workshop,
+    seed_of,
+)
 from loong_jax.verifiers.judge import Item, Judge, JudgeConfig
 from loong_jax.verifiers.judge.client import Endpoint, JudgeUnavailable, content_hash
 from loong_jax.verifiers.loongbench import LoongBenchVerifier

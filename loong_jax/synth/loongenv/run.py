@@ -12,11 +12,10 @@ from typing import Literal, get_args
 from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.synth.authors import Author
 from loong_jax.synth.loongenv import execution, gates, judging, strategies
-from loong_jax.synth.loongenv.candidates import Candidate
+from loong_jax.synth.loongenv.candidates import Asker, Candidate, OverBudget, Workshop
 from loong_jax.synth.loongenv.execution import Executions
 from loong_jax.synth.loongenv.gates import Duplicates
 from loong_jax.synth.loongenv.seeds import Seed, SeedSet
-from loong_jax.synth.loongenv.workshop import Asker, OverBudget, Workshop
 from loong_jax.verifiers.loongbench import LoongBenchVerifier
 
 Strategy = Literal["few_shot", "self_instruct", "evol_instruct"]

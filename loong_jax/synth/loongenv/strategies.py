@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from loong_jax.synth.authors import structured
-from loong_jax.synth.loongenv.candidates import Candidate
+from loong_jax.synth.loongenv.candidates import QUESTION, Candidate, Workshop
 from loong_jax.synth.loongenv.seeds import Seed
-from loong_jax.synth.loongenv.workshop import QUESTION, Workshop
 
 TRIPLE = structured.fields(question=str, code=str, answer=str)
 CODE = structured.fields(code=str)

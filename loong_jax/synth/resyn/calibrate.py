@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from loong_jax.environments.modules import Module, ModuleRunner
-from loong_jax.synth.authors.records import Reply, Request
+from loong_jax.synth.authors.store import Reply, Request
 from loong_jax.synth.resyn import calibration, questions
 from loong_jax.synth.resyn.calibration import LevelCount
 from loong_jax.synth.resyn.items import Item, ResynSettings

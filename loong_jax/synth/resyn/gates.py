@@ -16,7 +16,7 @@ from loong_jax.environments import module_source
 from loong_jax.environments.modules import Module, ModuleRunner
 from loong_jax.sandbox import SandboxLost
 from loong_jax.synth.resyn import instance_gates, reward_gates
-from loong_jax.synth.resyn.trial import Trial
+from loong_jax.synth.resyn.instance_gates import Trial
 
 ON_SOURCE: dict[str, Callable[[str], str]] = {
     "size": module_source.size,

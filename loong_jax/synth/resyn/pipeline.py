@@ -16,7 +16,7 @@ from loong_jax.data import json_files, packages
 from loong_jax.data.packages import Package
 from loong_jax.environments.modules import Module
 from loong_jax.synth.authors.author import Author
-from loong_jax.synth.authors.records import Reply, Request
+from loong_jax.synth.authors.store import Reply, Request
 from loong_jax.synth.resyn import calibrate, diversity, questions
 from loong_jax.synth.resyn import keywords as keywords_room
 from loong_jax.synth.resyn.diversity import Form

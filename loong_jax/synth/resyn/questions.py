@@ -6,7 +6,7 @@ from typing import Any
 
 from loong_jax.problems import response
 from loong_jax.synth.authors import prompts, structured
-from loong_jax.synth.authors.records import Request
+from loong_jax.synth.authors.store import Request
 from loong_jax.synth.resyn.items import Item
 
 _LISTED = {"type": "array", "items": structured.fields(title=str, description=str)}

@@ -8,9 +8,15 @@ import pytest
 
 from loong_jax.synth.authors import CallStore
 from loong_jax.synth.loongenv import execution, judging, strategies
-from loong_jax.synth.loongenv.candidates import Candidate, funnel
+from loong_jax.synth.loongenv.candidates import (
+    Asker,
+    Candidate,
+    OverBudget,
+    Workshop,
+    funnel,
+    seed_of,
+)
 from loong_jax.synth.loongenv.execution import Executions
-from loong_jax.synth.loongenv.workshop import Asker, OverBudget, Workshop, seed_of
 from loong_jax.verifiers.loongbench import LoongBenchVerifier
 from tests.synth.scripted import Said, loongenv_roles
 

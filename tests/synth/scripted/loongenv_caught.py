@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from loong_jax.data import json_files
 from loong_jax.synth.authors import Transcript, structured
 from loong_jax.synth.authors.author import reply_of
-from loong_jax.synth.loongenv import judging, strategies, workshop
+from loong_jax.synth.loongenv import candidates, judging, strategies
 from loong_jax.synth.loongenv.gates import words_of
 from loong_jax.synth.loongenv.strategies import MARKS
 from tests.synth.scripted import ledger, roles, world
@@ -25,8 +25,8 @@ Candidate = Mapping[str, Any]  # a line of candidates.jsonl
 
 _SCHEMAS = {
     "loongenv/few_shot": strategies.TRIPLE,
-    "loongenv/self_instruct": workshop.QUESTION,
-    "loongenv/evolve": workshop.QUESTION,
+    "loongenv/self_instruct": candidates.QUESTION,
+    "loongenv/evolve": candidates.QUESTION,
     "loongenv/score": MARKS,
     "loongenv/code": strategies.CODE,
     "loongenv/judge": judging.VERDICT,
