@@ -31,10 +31,6 @@ MAX_CONSTANT_SHARE = 0.5  # of the cases that one and the same answer may be rig
 MAX_OTHERS_SHARE = 0.25  # of perturbed answers that may be right where answers are not unique
 
 
-def as_it_is(answer: str) -> str:
-    return answer
-
-
 def in_tags(answer: str) -> str:
     """The answer as a whole response in the form of problems/response.py."""
     return response.render_response("so", answer)
@@ -51,7 +47,7 @@ class Case:
     problem: Problem
     answer: str
     perturbed: tuple[str, ...] | None = None
-    render: Callable[[str], str] = as_it_is  # how an answer becomes a response
+    render: Callable[[str], str] = str  # how an answer becomes a response
     has_others: bool = False  # an answer beside this one may be right
 
 
@@ -197,7 +193,7 @@ class _Trial:
             if attack.check in ("empty", "spray", "wrong type"):
                 self.same(attack.check, case, attack.answer, judged)
             if attack.check == "empty":  # the whole response too, without what renders an answer
-                bare = dataclasses.replace(case, render=as_it_is)
+                bare = dataclasses.replace(case, render=str)
                 judged = self.say("empty", bare, attack.answer)
                 if judged is not None and judged.is_correct:
                     self.fail("empty", case, attack.answer, judged)

@@ -55,8 +55,7 @@ class StageCount:
     cpu_s: float
 
     def __post_init__(self):
-        if self.num_seen != self.num_kept + sum(self.reasons.values()):
-            raise AssertionError(f"stage {self.name} lost records: {self}")
+        assert self.num_seen == self.num_kept + sum(self.reasons.values()), self
 
     @property
     def shown_reasons(self) -> str:
@@ -254,7 +253,7 @@ def _without(alive: dict[int, dict[str, Any]], outcome: Outcome) -> dict[int, di
 
 
 def _said(places: Sequence[int], outcome: Outcome, cpu_s: float) -> dict[str, Any]:
-    """What a stage said of the records at these places of a chunk, as the file of a pass has it."""
+    """The verdict of a stage on the records at these places of a chunk, as its file has it."""
     return {
         "seen": len(places),
         "cpu_s": cpu_s,
@@ -365,8 +364,7 @@ def _count(
     yield StageCount(name=READ, num_seen=total, num_kept=left, reasons=unread, cpu_s=0.0)
     for stage in chain.stages:
         name = stage.name
-        if seen[name] != left:
-            raise AssertionError(f"{name} saw {seen[name]} records, and {left} reached it")
+        assert seen[name] == left, f"{name} saw {seen[name]} records, and {left} reached it"
         left -= sum(reasons[name].values())
         yield StageCount(
             name=name,

@@ -67,59 +67,62 @@ def write(directory: Path, sheet: Mapping[str, Any]) -> None:
 
 
 def as_markdown(sheet: Mapping[str, Any]) -> str:
-    lines = [
-        f"# Datasheet of {sheet['name']}",
-        "",
-        f"{sheet['num_records']:,} records, SHA-256 `{sheet['sha256']}`. Made by loong_jax "
-        f"{sheet['loong_jax_version']}, `loong curate`.",
-        "",
-        "## Origin and licences",
-        "",
-        *_table(("file", "records", "bytes", "SHA-256"), (
+    sources = _table(
+        ("file", "records", "bytes", "SHA-256"),
+        (
             (s["file"], f"{s['num_records']:,}", f"{s['num_bytes']:,}", f"`{s['sha256'][:16]}`")
-            for s in sheet["sources"])),
-        "",
-    ]  # fmt: skip
-    for field, counts in sheet["fields"].items():
-        lines += [f"- {field}: " + ", ".join(f"{value} {n:,}" for value, n in counts.items())]
+            for s in sheet["sources"]
+        ),
+    )
+    fields = [f"- {field}: {_counts(counts)}" for field, counts in sheet["fields"].items()]
     if "licence" not in sheet["fields"]:
-        lines += ["- licence: no record names one. Find out before the corpus is passed on."]
-    lines += [
-        "",
-        "## Contents",
-        "",
-        "Characters of a prompt: "
-        + ", ".join(f"{name} {value:,.0f}" for name, value in sheet['prompt_chars'].items())
-        + ".",
-        "",
-        "## What was done",
-        "",
-        *_table(("stage", "seen", "kept", "reasons"), (
-            (s["name"], f"{s['num_seen']:,}", f"{s['num_kept']:,}",
-             ", ".join(f"{reason} {n:,}" for reason, n in s["reasons"].items()))
-            for s in sheet["stages"])),
-        "",
-        "Settings of every stage are in datasheet.json.",
-        "",
-        "## Decontamination",
-        "",
-    ]  # fmt: skip
-    if sheet["decontaminated_against"]:
-        lines += [
-            f"- {one['file']}, SHA-256 `{one['sha256'][:16]}`"
-            for one in sheet["decontaminated_against"]
-        ]
-    else:
-        lines += ["**None.** No benchmark was given: name them by --against."]
-    lines += [
-        "",
-        "## To be answered by people",
-        "",
-        "Why was it collected, and for which uses is it unfit? Who is in it, and did they agree?",
-        "Who keeps it, and whom does one tell of a fault?",
-        "",
-    ]
-    return "\n".join(lines)
+        fields += ["- licence: no record names one. Find out before the corpus is passed on."]
+    stages = _table(
+        ("stage", "seen", "kept", "reasons"),
+        (
+            (s["name"], f"{s['num_seen']:,}", f"{s['num_kept']:,}", _counts(s["reasons"]))
+            for s in sheet["stages"]
+        ),
+    )
+    against = [
+        f"- {one['file']}, SHA-256 `{one['sha256'][:16]}`"
+        for one in sheet["decontaminated_against"]
+    ] or ["**None.** No benchmark was given: name them by --against."]
+    lines = "\n".join
+    return f"""# Datasheet of {sheet["name"]}
+
+{sheet["num_records"]:,} records, SHA-256 `{sheet["sha256"]}`. Made by loong_jax \
+{sheet["loong_jax_version"]}, `loong curate`.
+
+## Origin and licences
+
+{lines(sources)}
+
+{lines(fields)}
+
+## Contents
+
+Characters of a prompt: {_counts(sheet["prompt_chars"], ",.0f")}.
+
+## What was done
+
+{lines(stages)}
+
+Settings of every stage are in datasheet.json.
+
+## Decontamination
+
+{lines(against)}
+
+## To be answered by people
+
+Why was it collected, and for which uses is it unfit? Who is in it, and did they agree?
+Who keeps it, and whom does one tell of a fault?
+"""
+
+
+def _counts(counts: Mapping[str, float], form: str = ",") -> str:
+    return ", ".join(f"{name} {count:{form}}" for name, count in counts.items())
 
 
 def _shown(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What comes next under all rules of a stated list that fit: terms, or a cell of a matrix."""
+"""The continuation under all rules of a stated list that fit: terms, or a cell of a matrix."""
 
 import itertools
 import random
