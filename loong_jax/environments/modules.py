@@ -211,8 +211,12 @@ class ModuleEnvironment:
     def _runner(self) -> ModuleRunner:
         return self.runner or shared_runner()
 
-    @functools.cached_property
+    @property
     def levels(self) -> tuple[int, ...]:
+        return self._levels
+
+    @functools.cached_property
+    def _levels(self) -> tuple[int, ...]:
         return tuple(self._value("levels"))
 
     def problem(self, level: int, seed: int) -> Problem:
