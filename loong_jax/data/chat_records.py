@@ -4,7 +4,7 @@ A line has `messages`, a list of objects with `role` and `content` as chat templ
 perhaps `tools`; or `prompt` and `response`. Other keys are left alone.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,16 +75,14 @@ def encode(tokenizer: Tokenizer, one: Conversation) -> dict[str, np.ndarray]:
 def _grows(one: Conversation, tokenizer: Tokenizer) -> bool:
     """True where every answer stands behind all that was rendered before it."""
     done = ""
-    for place in _answers(one):
+    for place, message in enumerate(one.messages):
+        if message["role"] != "assistant":
+            continue
         asked, whole = _asked(one, place, tokenizer), _whole(one, place, tokenizer)
         if not (asked.startswith(done) and whole.startswith(asked)):
             return False
         done = whole
     return True
-
-
-def _answers(one: Conversation) -> Iterator[int]:
-    return (n for n, message in enumerate(one.messages) if message["role"] == "assistant")
 
 
 def _asked(one: Conversation, place: int, tokenizer: Tokenizer) -> str:
@@ -97,17 +95,12 @@ def _whole(one: Conversation, place: int, tokenizer: Tokenizer) -> str:
     return _render(one, place + 1, tokenizer, add_generation_prompt=False)
 
 
-def _render(
-    one: Conversation, count: int, tokenizer: Tokenizer, *, add_generation_prompt: bool
-) -> str:
+def _render(one: Conversation, count: int, tokenizer: Tokenizer, **settings: Any) -> str:
     messages = one.messages[:count]
     if tokenizer.chat is None:
         return "\n".join(str(message["content"] or "") for message in messages)
-    return tokenizer.chat.render(
-        [dict(message) for message in messages],
-        tools=[dict(tool) for tool in one.tools] or None,
-        add_generation_prompt=add_generation_prompt,
-    )
+    tools = [dict(tool) for tool in one.tools] or None
+    return tokenizer.chat.render([dict(m) for m in messages], tools=tools, **settings)
 
 
 def _conversation(record: dict[str, Any], number: int) -> Conversation:

@@ -235,10 +235,6 @@ def _raise(message: str) -> None:
     raise jinja2.TemplateError(message)
 
 
-def _now(form: str) -> str:
-    return datetime.datetime.now().strftime(form)
-
-
 def _compiled(name: str, source: str) -> jinja2.Template:
     try:
         return _environment().from_string(source)
@@ -257,7 +253,7 @@ def _environment() -> jinja2.Environment:
     environment.filters["tojson"] = _to_json
     environment.globals |= {
         "raise_exception": _raise,
-        "strftime_now": _now,
+        "strftime_now": lambda form: datetime.datetime.now().strftime(form),
         "namespace": _Namespace,
     }
     return environment

@@ -137,13 +137,10 @@ def _examples(inputs: Sequence[Path]) -> Iterator[dict[str, str]]:
     for record in corpora.read_all(inputs):
         notes = record.get("notes")
         copies = notes.get("copies", 1) if isinstance(notes, dict) else 1
-        texts = {key: _text(record.get(key)) for key in _TEXTS}
+        values = {key: record.get(key) for key in _TEXTS}
+        texts = {key: "" if value is None else str(value) for key, value in values.items()}
         for _ in range(copies if isinstance(copies, int) else 1):
             yield texts | {"record": json.dumps(record, ensure_ascii=False)}
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)
 
 
 def _tfds() -> Any:

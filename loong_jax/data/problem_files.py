@@ -32,8 +32,6 @@ ROLES = ("system", "user", "assistant")
 
 
 class Posed(NamedTuple):
-    """A problem, and what else its line says."""
-
     problem: Problem
     line: int  # of the file, from 1
     messages: tuple[tuple[str, str], ...] = ()  # (role, content), where the line has them
@@ -200,7 +198,6 @@ class _ProgramNamed(Exception):
 
 
 def _verifier(record: Mapping[str, Any], own: Sequence[str]) -> str:
-    """The name of the verifier that a line asks for."""
     usual = "code" if "tests" in record else next(iter(own_table(own)), "math")
     written = record.get("verifier", usual)
     if written in VERIFIERS:
@@ -218,7 +215,6 @@ def _verifier(record: Mapping[str, Any], own: Sequence[str]) -> str:
 
 
 def _worked(record: Mapping[str, Any]) -> str | None:
-    """The worked solution, under whichever of its names."""
     named = [name for name in ("solution", "response", "rationale") if name in record]
     if len(named) > 1:
         raise BadLine(f"has {named}, which mean the same. Leave all but one out")

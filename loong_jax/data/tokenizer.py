@@ -156,9 +156,7 @@ class HfTokenizer(Tokenizer):
                 f"{file} has {num_tokens} tokens, and the model {self.vocab_size}. Take the "
                 "tokenizer that belongs to the model."
             )
-        named: dict[str, Any] = {
-            name: _content(settings.get(name)) for name in _NAMED if settings.get(name)
-        }
+        named: dict[str, Any] = {n: _content(settings[n]) for n in _NAMED if settings.get(n)}
         self.end_ids = self._end_ids(file, config, generation, named)
         self.eos_id = self.end_ids[0]
         pads = (*self._ids(named.get("pad_token")), *self._ids(config.get("pad_token_id")))
@@ -195,19 +193,13 @@ class HfTokenizer(Tokenizer):
             return bytes(_byte_of_letter()[letter] for letter in piece)
         return text.encode()
 
-    def prompt_ids(
-        self,
-        prompt: str | Messages,
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        **variables: Any,
-    ) -> list[int]:
+    def prompt_ids(self, prompt: str | Messages, **settings: Any) -> list[int]:
         if self.chat is None and not isinstance(prompt, str):
             raise ConfigError(
                 "the tokenizer of this model has no chat template, and a conversation was given. "
                 "Give a text, or put chat_template.jinja beside its tokenizer.json."
             )
-        return super().prompt_ids(prompt, tools=tools, **variables)
+        return super().prompt_ids(prompt, **settings)
 
     def _add_tokens(self, file: AnyPath, settings: Mapping[str, Any]) -> None:
         """Tokens that tokenizer_config.json alone knows, in the order of their ids."""
@@ -219,12 +211,10 @@ class HfTokenizer(Tokenizer):
             token = tokenizers.AddedToken(
                 entry["content"], **flags, normalized=bool(entry.get("normalized", False))
             )
-            add = (
-                self._tokenizer.add_special_tokens
-                if entry.get("special")
-                else (self._tokenizer.add_tokens)
-            )
-            add([token])
+            if entry.get("special"):
+                self._tokenizer.add_special_tokens([token])
+            else:
+                self._tokenizer.add_tokens([token])
             found = self._tokenizer.token_to_id(entry["content"])
             if found != int(number):
                 raise CheckpointError(

@@ -27,8 +27,6 @@ _TAG = re.compile(r"<(?=/?(?:longcat_\w+|bos|eos|pad|s|unk)>)")
 
 @runtime_checkable
 class Described(Protocol):
-    """The description of a tool in a prompt."""
-
     @property
     def name(self) -> str: ...
 
@@ -157,6 +155,5 @@ def split(text: str) -> list[tuple[str, bool]]:
 
 
 def call_text(name: str, arguments: Mapping[str, Any]) -> str:
-    """One call as the policy writes it."""
     body = json.dumps({"name": name, "arguments": dict(arguments)}, ensure_ascii=False)
     return f"{CALL_OPEN}\n{body}\n{CALL_CLOSE}"

@@ -9,12 +9,12 @@ from typing import Any
 from loong_jax.environments.environment import LEVELS, Environment, ProblemStream, Solution
 from loong_jax.problems.problem import Domain, Problem, split_of
 
-WORKED = {  # with solutions in steps: module and class
+WORKED = {  # module and class; solutions are in steps, each easier than a leap over several
     "vector_sum": "chains:VectorSum",
     "gates": "chains:Gates",
-    "masks": "masks:Masks",
+    "masks": "machines:Masks",
     "basket": "basket:Basket",  # with a tool
-    "equation": "equation:Equation",
+    "equation": "numbers:Equation",
     "fractions": "quantities:FractionSum",
     "units": "quantities:Units",
     "bases": "numbers:Bases",
@@ -35,7 +35,7 @@ WORKED = {  # with solutions in steps: module and class
 PUZZLES = {  # logic tasks, whose prompts are long and say all that counts
     "sudoku": "deductive.squares:Sudoku",
     "zebra": "deductive.zebra:Zebra",
-    "knights_and_knaves": "deductive.knights:Knights",
+    "knights_and_knaves": "deductive.propositional:Knights",
     "propositional_entailment": "deductive.propositional:Propositional",
     "first_order_entailment": "deductive.first_order:FirstOrder",
     "cryptarithm": "deductive.cryptarithm:Cryptarithm",
@@ -47,12 +47,12 @@ PUZZLES = {  # logic tasks, whose prompts are long and say all that counts
     "grid_transformation": "inductive.grids:GridTransformation",
     "formula_induction": "inductive.formula:FormulaInduction",
     "automaton_induction": "inductive.automaton:Automaton",
-    "cellular_rule": "inductive.cellular:CellularRule",
-    "matrix_completion": "inductive.matrix:MissingCell",
-    "circuit_diagnosis": "abductive.circuit:CircuitDiagnosis",
+    "cellular_rule": "inductive.automaton:CellularRule",
+    "matrix_completion": "inductive.sequence:MissingCell",
+    "circuit_diagnosis": "abductive.causes:CircuitDiagnosis",
     "causal_abduction": "abductive.causes:Causes",
     "mastermind": "abductive.hidden:Mastermind",
-    "lights_out": "abductive.lights:LightsOut",
+    "lights_out": "abductive.hidden:LightsOut",
     "predecessor": "abductive.hidden:Predecessor",
     "missing_operators": "abductive.hidden:MissingOperators",
 }

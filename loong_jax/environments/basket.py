@@ -18,7 +18,6 @@ from loong_jax.environments.environment import Generator, State, array_rng, stat
 from loong_jax.problems.problem import Problem
 
 NUM_PRICES = 100
-NUM_ITEMS = {1: 3, 2: 4, 3: 5, 4: 6, 5: 7}
 
 
 class Basket(Generator):
@@ -29,7 +28,7 @@ class Basket(Generator):
     rng = array_rng
 
     def draw(self, level: int, rng: np.random.Generator) -> State:
-        count = NUM_ITEMS[level]
+        count = level + 2
         items = rng.choice(list(string.ascii_lowercase), count, replace=False).tolist()
         prices = rng.integers(NUM_PRICES, size=count).tolist()
         return {"prices": dict(zip(items, prices, strict=True))}

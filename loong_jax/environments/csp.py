@@ -38,7 +38,7 @@ class Network:
         self._arcs: list[list[tuple[int, Table]]] = [[] for _ in range(num_variables)]
 
     def relate(self, first: int, second: int, holds: Callable[[int, int], bool]) -> None:
-        """Demands `holds(value of first, value of second)`; the callable is module-level."""
+        """Demands `holds(value of first, value of second)`, such as `operator.ne`."""
         self._arcs[first].append((second, table(holds, self.size)))
         self._arcs[second].append((first, table(holds, self.size, True)))
 
@@ -84,11 +84,3 @@ class Network:
                     domains[second] = after
                     queue.append(second)
         return True
-
-
-def differ(a: int, b: int) -> bool:
-    return a != b
-
-
-def less(a: int, b: int) -> bool:
-    return a < b

@@ -10,6 +10,7 @@ import abc
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import random
 import re
@@ -113,10 +114,7 @@ class ProblemStream:
         )
 
     def __iter__(self) -> Iterator[Problem]:
-        cursor = 0
-        while True:
-            yield self.problem_at(cursor)
-            cursor += 1
+        return map(self.problem_at, itertools.count())
 
     def take_distinct(self, count: int) -> list[Problem]:
         """The first `count` problems with different canonical forms."""

@@ -1,12 +1,16 @@
-"""Code: what tiny programs and machines compute."""
+"""Code: what tiny programs and machines compute, and a shorter program for the same."""
 
 import itertools
 import random
 import re
+from collections.abc import Sequence
 
-from loong_jax.environments.environment import INTEGER, Generator, State
+import numpy as np
 
-NUM_STATEMENTS = {1: 3, 2: 4, 3: 5, 4: 6, 5: 7}
+from loong_jax.environments.environment import INTEGER, Generator, State, array_rng, shared_sandbox
+from loong_jax.problems import verdict
+from loong_jax.problems.verdict import Verdict
+
 FIRST_CONDITIONAL_LEVEL = 3
 VARIABLES, DIGITS = "ab", "123456789"
 PLAIN = tuple(
@@ -35,8 +39,7 @@ def after_statement(values: tuple[int, int], statement: str) -> tuple[int, int]:
 class Program(Generator):
     """Code: what a tiny Python program prints, `a=7` `b=3` `a+=b` `b-=4` `a*=2` `print(a)`.
 
-    From level 3 on a statement may hang on a comparison. Working longer helps: a solution writes
-    both variables after every statement.
+    From level 3 on a statement may hang on a comparison.
 
     State: {"start": [7, 3], "statements": ["a+=b", ...], "printed": "a"}.
     """
@@ -48,9 +51,7 @@ class Program(Generator):
         conditions = CONDITIONS if level >= FIRST_CONDITIONAL_LEVEL else CONDITIONS[:1]
         return {
             "start": [int(rng.choice(DIGITS)) for _ in VARIABLES],
-            "statements": [
-                rng.choice(conditions) + rng.choice(PLAIN) for _ in range(NUM_STATEMENTS[level])
-            ],
+            "statements": [rng.choice(conditions) + rng.choice(PLAIN) for _ in range(level + 2)],
             "printed": rng.choice(VARIABLES),
         }
 
@@ -76,7 +77,6 @@ class Program(Generator):
         return None if int(answer) == printed else f"it prints {printed}"
 
 
-NUM_INSTRUCTIONS = {1: 2, 2: 3, 3: 4, 4: 5, 5: 6}
 REGISTERS, NUM_PASSES, MODULUS = "abc", 3, 10
 
 
@@ -84,8 +84,7 @@ class Registers(Generator):
     """Code: registers of a small machine after a loop, `257 3[b+a c-b]`.
 
     Registers a, b and c hold one digit each and count modulo 10; the instructions in brackets add
-    one register to another or subtract it, three times over. Working longer helps: a solution
-    writes the registers after every instruction, a leap skips some.
+    one register to another or subtract it, three times over.
 
     State: {"start": "257", "loop": ["b+a", "c-b"]}; no instruction names a register twice.
     """
@@ -95,7 +94,7 @@ class Registers(Generator):
 
     def draw(self, level: int, rng: random.Random) -> State:
         loop = []
-        for _ in range(NUM_INSTRUCTIONS[level]):
+        for _ in range(level + 1):
             target, source = rng.sample(REGISTERS, 2)
             loop.append(target + rng.choice("+-") + source)
         return {"start": "".join(str(rng.randrange(MODULUS)) for _ in REGISTERS), "loop": loop}
@@ -122,7 +121,6 @@ class Registers(Generator):
         return None if began == state["start"] else f"that comes of {began}, not {state['start']}"
 
 
-NUM_OPERATORS = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
 OPERATORS, OPERANDS = "+-*", "123456789"
 
 
@@ -134,7 +132,6 @@ class Postfix(Generator):
     """Code: the value of an expression in postfix form, `73+2*85-+`.
 
     Digits are pushed on a stack; an operator takes two numbers off it and pushes its result.
-    Working longer helps: a solution writes the result of every operator.
 
     State: {"text": "73+2*85-+"}.
     """
@@ -144,7 +141,7 @@ class Postfix(Generator):
 
     def draw(self, level: int, rng: random.Random) -> State:
         """One of all shapes, equally likely: exactly one rotation of any order is well formed."""
-        count = NUM_OPERATORS[level]
+        count = level + 3
         steps = [1] * (count + 1) + [-1] * count  # changes of the stack's height
         rng.shuffle(steps)
         heights = [sum(steps[: place + 1]) for place in range(len(steps))]
@@ -180,3 +177,87 @@ class Postfix(Generator):
 
         found = value()
         return None if int(answer) == found else f"it is {found}"
+
+
+NUM_BITS = 4
+BITWISE, SHARES = "&|^", (0.25, 0.25, 0.5)
+ONES = {"&": 0.75, "|": 0.25, "^": 0.5}  # share of ones in a mask, so that bits of x survive
+MAX_OPERATORS = 2
+INPUTS = range(2**NUM_BITS)
+_COMPLEMENT = {"0": "1", "1": "0", "x": "n", "n": "x"}
+
+Statement = Sequence[str]  # operator, mask in binary
+
+
+def symbols_after(symbols: str, statement: Statement) -> str:
+    """Bits as functions of the bits of x (`0`, `1`, `x`, `n` = not x) after one more statement."""
+    operator, mask = statement
+    if operator == "&":
+        return "".join(s if bit == "1" else "0" for s, bit in zip(symbols, mask, strict=True))
+    if operator == "|":
+        return "".join("1" if bit == "1" else s for s, bit in zip(symbols, mask, strict=True))
+    return "".join(
+        _COMPLEMENT[s] if bit == "1" else s for s, bit in zip(symbols, mask, strict=True)
+    )
+
+
+def run_program(statements: Sequence[Statement], x: int) -> int:
+    for operator, mask in statements:
+        number = int(mask, 2)
+        x = x & number if operator == "&" else x | number if operator == "|" else x ^ number
+    return x
+
+
+class Masks(Generator):
+    """Code: shorten a program of bit masks to one expression, `xxxx&1101|0010^1000^0110&1011`.
+
+    The specification is a straight-line program on the four low bits of x; its operators apply from
+    left to right, its masks are binary. The answer is a Python expression in x, such as
+    `x&0b1001^0b0010`, that must agree with the program wherever both are run, with at most two
+    operators, so a copy of the program does not fit. A guess is right in 1 of 256, the best one in
+    1 of 35 to 65.
+
+    State: {"statements": [["&", "1101"], ...]}.
+    """
+
+    name, domain = "masks", "code"
+    form = r"[0-9bx&|^()]+"
+    max_answer_chars = 16
+    rng = array_rng
+
+    def draw(self, level: int, rng: np.random.Generator) -> State:
+        count = level + 3
+        operators = [str(operator) for operator in rng.choice(list(BITWISE), count, p=SHARES)]
+        draws = rng.random((count, NUM_BITS))
+        statements = [
+            [operator, "".join(str(int(draw < ONES[operator])) for draw in row)]
+            for operator, row in zip(operators, draws, strict=True)
+        ]
+        return {"statements": statements}
+
+    def prompt(self, state: State) -> str:
+        return "x" * NUM_BITS + "".join(operator + mask for operator, mask in state["statements"])
+
+    def steps(self, state: State) -> list[str]:
+        start = "x" * NUM_BITS
+        return [*itertools.accumulate(state["statements"], symbols_after, initial=start)][1:]
+
+    def answer(self, state: State) -> str:
+        symbols = self.steps(state)[-1]
+        kept = "".join("1" if symbol in "xn" else "0" for symbol in symbols)
+        flipped = "".join("1" if symbol in "1n" else "0" for symbol in symbols)
+        return f"x&0b{kept}^0b{flipped}"
+
+    def flaw(self, state: State, answer: str) -> str | Verdict | None:
+        """Runs the answer on every input of four bits; right is agreement on all of them."""
+        if sum(answer.count(operator) for operator in BITWISE) > MAX_OPERATORS:
+            return verdict.wrong("format", f"more than {MAX_OPERATORS} operators")
+        run = self._run or shared_sandbox().values
+        (found,) = run([(answer, [{"x": x} for x in INPUTS])])
+        if isinstance(found, str):
+            return verdict.wrong("error", found)
+        for x, value in zip(INPUTS, found, strict=True):
+            expected = run_program(state["statements"], x)
+            if value != expected or isinstance(value, bool):
+                return f"x={x}: {value!r}, not {expected}"
+        return None

@@ -1,19 +1,16 @@
-"""Stem: whole numbers, added, written in other bases, divided."""
+"""Stem: whole numbers, added, written in other bases, divided, and one that solves an equation."""
 
 import itertools
 import math
 import random
 
-from loong_jax.environments.environment import Generator, State
-
-NUM_TERM_DIGITS = {1: 2, 2: 3, 3: 4, 4: 5, 5: 6}
+from loong_jax.environments.environment import INTEGER, Generator, State
 
 
 class Addition(Generator):
     """Stem: the sum of two numbers, `47 + 38 = `, a prompt that a pretrained model completes.
 
-    A level is one digit more. Working longer helps: a solution adds column by column, each with the
-    carry of the one before.
+    A level is one digit more.
 
     State: {"terms": [47, 38]}.
     """
@@ -22,7 +19,7 @@ class Addition(Generator):
     form = "[1-9][0-9]{0,7}"
 
     def draw(self, level: int, rng: random.Random) -> State:
-        lowest = 10 ** (NUM_TERM_DIGITS[level] - 1)
+        lowest = 10**level
         return {"terms": [rng.randrange(lowest, 10 * lowest) for _ in range(2)]}
 
     def prompt(self, state: State) -> str:
@@ -37,10 +34,7 @@ class Addition(Generator):
         totals = itertools.accumulate(
             (sum(column) for column in columns), lambda total, column: total // 10 + column
         )
-        return [*map(str, totals), self.answer(state)]
-
-    def answer(self, state: State) -> str:
-        return str(sum(state["terms"]))
+        return [*map(str, totals), str(sum(state["terms"]))]
 
     def flaw(self, state: State, answer: str) -> str | None:
         """Takes the first term away, digit by digit, and looks for the second."""
@@ -54,7 +48,6 @@ class Addition(Generator):
         return None
 
 
-NUM_DIGITS = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
 MAX_BASE = 9
 
 
@@ -69,8 +62,6 @@ def digits_of(number: int, base: int) -> str:
 class Bases(Generator):
     """Stem: a number from one base into another, `2102_3>7`.
 
-    Working longer helps: a digit more is one product and one sum, the whole number is all of them.
-
     State: {"digits": "2102", "base": 3, "wanted": 7}; one answer, without leading zeros.
     """
 
@@ -79,7 +70,7 @@ class Bases(Generator):
 
     def draw(self, level: int, rng: random.Random) -> State:
         base, wanted = rng.sample(range(2, MAX_BASE + 1), 2)
-        first, *others = (rng.randrange(base) for _ in range(NUM_DIGITS[level]))
+        first, *others = (rng.randrange(base) for _ in range(level + 3))
         while not first:
             first = rng.randrange(base)
         return {"digits": "".join(map(str, (first, *others))), "base": base, "wanted": wanted}
@@ -87,16 +78,11 @@ class Bases(Generator):
     def prompt(self, state: State) -> str:
         return f"{state['digits']}_{state['base']}>{state['wanted']}"
 
-    def numbers(self, state: State) -> list[int]:
-        """In decimal: of the first digit, of the first two, ..."""
-        base = state["base"]
-        return list(itertools.accumulate(map(int, state["digits"]), lambda n, d: n * base + d))
-
     def steps(self, state: State) -> list[str]:
-        return [*map(str, self.numbers(state)), self.answer(state)]
-
-    def answer(self, state: State) -> str:
-        return digits_of(self.numbers(state)[-1], state["wanted"])
+        """In decimal the number of the first digit, of the first two, ...; then the answer."""
+        base, digits = state["base"], map(int, state["digits"])
+        numbers = list(itertools.accumulate(digits, lambda n, d: n * base + d))
+        return [*map(str, numbers), digits_of(numbers[-1], state["wanted"])]
 
     def flaw(self, state: State, answer: str) -> str | None:
         """Both numbers as sums of powers."""
@@ -110,7 +96,6 @@ class Bases(Generator):
         return None if given == found else f"{found} in decimal, not {given}"
 
 
-NUM_DIVISIONS = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
 MAX_QUOTIENT, MAX_DIVISOR = 5, 99
 
 
@@ -118,7 +103,7 @@ class Divisor(Generator):
     """Stem: the greatest common divisor, `gcd(20512,4410)`.
 
     A level is the number of divisions that Euclid's algorithm takes: the two numbers are built from
-    the quotients up. Working longer helps: a solution writes down every remainder.
+    the quotients up.
 
     State: {"numbers": [20512, 4410]}.
     """
@@ -128,7 +113,7 @@ class Divisor(Generator):
 
     def draw(self, level: int, rng: random.Random) -> State:
         larger, smaller = rng.randint(1, MAX_DIVISOR), 0
-        for division in range(NUM_DIVISIONS[level]):
+        for division in range(level + 3):
             lowest = 2 if division == 0 else 1  # the last quotient is at least 2
             larger, smaller = rng.randint(lowest, MAX_QUOTIENT) * larger + smaller, larger
         return {"numbers": [larger, smaller]}
@@ -136,19 +121,13 @@ class Divisor(Generator):
     def prompt(self, state: State) -> str:
         return "gcd({},{})".format(*state["numbers"])
 
-    def remainders(self, state: State) -> list[int]:
+    def steps(self, state: State) -> list[str]:
         larger, smaller = state["numbers"]
         found = []
         while remainder := larger % smaller:
-            found.append(remainder)
+            found.append(str(remainder))
             larger, smaller = smaller, remainder
         return found
-
-    def steps(self, state: State) -> list[str]:
-        return [str(remainder) for remainder in self.remainders(state)]
-
-    def answer(self, state: State) -> str:
-        return str(self.remainders(state)[-1])
 
     def flaw(self, state: State, answer: str) -> str | None:
         """It divides both numbers, and what it leaves of them has no factor in common."""
@@ -157,3 +136,74 @@ class Divisor(Generator):
             return "it does not divide both numbers"
         more = math.gcd(*(number // claimed for number in state["numbers"]))
         return None if more == 1 else f"{more} times as much divides both, too"
+
+
+MAX_COEFFICIENT, MAX_CONSTANT, MAX_SOLUTION = 9, 99, 99
+
+
+def written(terms: list[int], num_before: int) -> str:
+    """Terms after `num_before` others: those at even places have x."""
+    parts = (
+        f"{value:+d}x" if place % 2 == 0 else f"{value:+d}"
+        for place, value in enumerate(terms, num_before)
+    )
+    return "".join(parts).removeprefix("+")
+
+
+class Equation(Generator):
+    """Stem: a linear equation with an integer solution, `7x+12=-3x+502`.
+
+    Terms with x and constants take turns; the last constant makes the drawn solution right.
+
+    State: {"left": [7, 12], "right": [-3], "constant": 502}, coefficients and constants in turn.
+
+    Exactly one x solves it, since the coefficients of x do not cancel out.
+    """
+
+    name, domain = "equation", "stem"
+    form = INTEGER
+
+    def draw(self, level: int, rng: random.Random) -> State:
+        count = level + 2  # before the last constant
+        while True:
+            sizes = (MAX_CONSTANT if place % 2 else MAX_COEFFICIENT for place in range(count))
+            terms = [rng.choice((-1, 1)) * rng.randint(1, size) for size in sizes]
+            half = (count + 1) // 2
+            state = {"left": terms[:half], "right": terms[half:], "constant": 0}
+            coefficient, constant = gathered(state)[-1]
+            if coefficient:
+                solution = rng.randint(-MAX_SOLUTION, MAX_SOLUTION)
+                return state | {"constant": coefficient * solution - constant}
+
+    def prompt(self, state: State) -> str:
+        right = written(state["right"], len(state["left"]))
+        return f"{written(state['left'], 0)}={right}{state['constant']:+d}"
+
+    def steps(self, state: State) -> list[str]:
+        """`7x`, `7x:-12`, ... : all terms so far, those with x on the left; then x alone."""
+        found = gathered(state)
+        coefficient, constant = found[-1]
+        return [f"{a}x:{b}" for a, b in found] + [str(constant // coefficient)]
+
+    def flaw(self, state: State, answer: str) -> str | None:
+        """Puts the answer in, side by side."""
+        x, half = int(answer), len(state["left"])
+        left = sum(v if place % 2 else v * x for place, v in enumerate(state["left"]))
+        right = sum(v if place % 2 else v * x for place, v in enumerate(state["right"], half))
+        right += state["constant"]
+        return None if left == right else f"{left} on the left, {right} on the right"
+
+
+def gathered(state: State) -> list[tuple[int, int]]:
+    """Coefficient of x on the left and constant on the right, after each term."""
+    coefficient = constant = 0
+    found = []
+    signs = [1] * len(state["left"]) + [-1] * (len(state["right"]) + 1)
+    terms = [*state["left"], *state["right"], state["constant"]]
+    for place, (sign, value) in enumerate(zip(signs, terms, strict=True)):
+        if place % 2 or place == len(terms) - 1:
+            constant -= sign * value
+        else:
+            coefficient += sign * value
+        found.append((coefficient, constant))
+    return found

@@ -6,15 +6,13 @@ import string
 
 from loong_jax.environments.environment import Generator, State
 
-NUM_NUMBERS = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
 NUMBERS = range(10, 1000)
 
 
 class Largest(Generator):
     """Logic: the largest of some numbers, `Which number is the largest: 415, 87, 602, 233?`.
 
-    A level is one number more. Working longer helps: a solution goes through the numbers and writes
-    down the largest so far.
+    A level is one number more.
 
     State: {"numbers": [415, 87, 602, 233]}, all different.
     """
@@ -23,7 +21,7 @@ class Largest(Generator):
     form = "[1-9][0-9]{1,2}"
 
     def draw(self, level: int, rng: random.Random) -> State:
-        return {"numbers": rng.sample(NUMBERS, NUM_NUMBERS[level])}
+        return {"numbers": rng.sample(NUMBERS, level + 3)}
 
     def prompt(self, state: State) -> str:
         return f"Which number is the largest: {', '.join(map(str, state['numbers']))}?"
@@ -44,14 +42,10 @@ class Largest(Generator):
         return None if above is None else f"{above} is larger"
 
 
-NUM_PLAYERS = {1: 8, 2: 9, 3: 10, 4: 11, 5: 12}
-
-
 class Ranking(Generator):
     """Logic: a ranking from comparisons, `c>a f>c b>f`: the best comes first.
 
-    The comparisons are of neighbours in the ranking, in any order, so there is one answer. Working
-    longer helps: a solution looks for one neighbour at a time.
+    The comparisons are of neighbours in the ranking, in any order, so there is one answer.
 
     State: {"comparisons": ["ca", "fc", ...]}, the better one first.
     """
@@ -60,7 +54,7 @@ class Ranking(Generator):
     form = "[a-l]{8,12}"
 
     def draw(self, level: int, rng: random.Random) -> State:
-        players = list(string.ascii_lowercase[: NUM_PLAYERS[level]])
+        players = list(string.ascii_lowercase[: level + 7])
         rng.shuffle(players)
         comparisons = [one + other for one, other in itertools.pairwise(players)]
         rng.shuffle(comparisons)
@@ -73,19 +67,16 @@ class Ranking(Generator):
         """In any order of the comparisons it is the same problem."""
         return " ".join(sorted(state["comparisons"]))
 
-    def ranking(self, state: State) -> list[str]:
-        after = {one: other for one, other in state["comparisons"]}
+    def steps(self, state: State) -> list[str]:
+        after = dict(state["comparisons"])
         (player,) = set(after) - set(after.values())
         found = [player]
         while (player := after.get(player, "")) != "":
             found.append(player)
         return found
 
-    def steps(self, state: State) -> list[str]:
-        return self.ranking(state)
-
     def answer(self, state: State) -> str:
-        return "".join(self.ranking(state))
+        return "".join(self.steps(state))
 
     def flaw(self, state: State, answer: str) -> str | None:
         """Every player once, and every comparison holds."""
@@ -97,16 +88,12 @@ class Ranking(Generator):
         return None
 
 
-NUM_SPEAKERS = {1: 7, 2: 8, 3: 9, 4: 10, 5: 11}
-FIRST_SHUFFLED_LEVEL = 2
-
-
 class Truths(Generator):
     """Logic: who tells the truth, `a1 ba0 cb1 da0`: each clue compares a speaker with one before.
 
     `a1` says that a is true (1), `a0` that a is false; `ba1` that b is what a is, `ba0` that it is
     not. The answer gives the truth of a, b, c, ... in order. From level 2 on the clues stand in any
-    order. Working longer helps: a solution settles one speaker at a time.
+    order.
 
     State: {"clues": ["a1", "ba0", ...]}, one for each speaker, so exactly one answer fits.
     """
@@ -115,11 +102,11 @@ class Truths(Generator):
     form = "[01]{1,20}"
 
     def draw(self, level: int, rng: random.Random) -> State:
-        names = string.ascii_lowercase[: NUM_SPEAKERS[level]]
+        names = string.ascii_lowercase[: level + 6]
         clues = [f"a{rng.randrange(2)}"]
         for place in range(1, len(names)):
             clues.append(f"{names[place]}{rng.choice(names[:place])}{rng.randrange(2)}")
-        if level >= FIRST_SHUFFLED_LEVEL:
+        if level > 1:
             rng.shuffle(clues)
         return {"clues": clues}
 

@@ -2,26 +2,18 @@
 
 import itertools
 import math
+import operator
 import random
 from fractions import Fraction
 
 from loong_jax.environments.environment import INTEGER, Generator, State
 
-NUM_OPERATIONS = {1: 3, 2: 4, 3: 5, 4: 6, 5: 7}
 DENOMINATORS = {1: (2, 3, 4, 6), 2: (2, 3, 4, 6), 3: (2, 3, 4, 5, 6), 4: (2, 3, 4, 5, 6, 8, 9),
                 5: (2, 3, 4, 5, 6, 7, 8, 9)}  # fmt: skip
 
 
-def lowest(number: Fraction) -> str:
-    """`3/4`, or `3` for a whole number."""
-    return str(number)
-
-
 class FractionSum(Generator):
     """Stem: sums of fractions in lowest terms, `1/4+2/3-1/6+3/4`.
-
-    Working longer helps: a sum of two fractions needs one common denominator, a leap one of
-    several.
 
     State: {"start": [1, 4], "operations": [["+", 2, 3], ...]}; one answer, in lowest terms.
     """
@@ -31,40 +23,32 @@ class FractionSum(Generator):
 
     def draw(self, level: int, rng: random.Random) -> State:
         pool = [[p, q] for q in DENOMINATORS[level] for p in range(1, q)]
-        operations = [[rng.choice("+-"), *rng.choice(pool)] for _ in range(NUM_OPERATIONS[level])]
+        operations = [[rng.choice("+-"), *rng.choice(pool)] for _ in range(level + 2)]
         return {"start": rng.choice(pool), "operations": operations}
 
     def prompt(self, state: State) -> str:
         start = "{}/{}".format(*state["start"])
         return start + "".join(f"{sign}{p}/{q}" for sign, p, q in state["operations"])
 
-    def sums(self, state: State) -> list[Fraction]:
-        terms = [Fraction(p if sign == "+" else -p, q) for sign, p, q in state["operations"]]
-        return list(itertools.accumulate(terms, initial=Fraction(*state["start"])))
-
     def steps(self, state: State) -> list[str]:
-        return [lowest(total) for total in self.sums(state)[1:]]
-
-    def answer(self, state: State) -> str:
-        return lowest(self.sums(state)[-1])
+        terms = [Fraction(p if sign == "+" else -p, q) for sign, p, q in state["operations"]]
+        totals = itertools.accumulate(terms, initial=Fraction(*state["start"]))
+        return [str(total) for total in totals][1:]
 
     def flaw(self, state: State, answer: str) -> str | None:
         """Brings everything to the product of all denominators, in whole numbers."""
         p, _, q = answer.partition("/")
         claimed, denominator = int(p), int(q or 1)
-        if lowest(Fraction(claimed, denominator)) != answer:
+        if str(Fraction(claimed, denominator)) != answer:
             return "not in lowest terms"
         terms = [("+", *state["start"]), *state["operations"]]
-        common = 1
-        for _, _, one in terms:
-            common *= one
+        common = math.prod(bottom for *_, bottom in terms)
         total = sum(int(f"{sign}1") * top * (common // bottom) for sign, top, bottom in terms)
         if total * denominator != claimed * common:
             return f"it is {total}/{common}"
         return None
 
 
-NUM_TERMS = {1: 3, 2: 4, 3: 5, 4: 6, 5: 7}
 MAX_NUMBER = 99
 UNITS: dict[str, dict[str, int]] = {  # in the smallest unit, which is asked for
     "length": {"mm": 1, "cm": 10, "dm": 100, "m": 1000},
@@ -76,8 +60,6 @@ UNITS: dict[str, dict[str, int]] = {  # in the smallest unit, which is asked for
 class Units(Generator):
     """Stem: quantities in several units, added up in one of them, `4m+35cm-7mm?mm`.
 
-    Working longer helps: one conversion is a factor, a leap several factors and a sum.
-
     State: {"quantity": "length", "terms": [["+", 4, "m"], ...]}; the first term is added.
     """
 
@@ -88,7 +70,7 @@ class Units(Generator):
         quantity = rng.choice(sorted(UNITS))
         terms = [
             [rng.choice("+-"), rng.randint(1, MAX_NUMBER), rng.choice(list(UNITS[quantity]))]
-            for _ in range(NUM_TERMS[level])
+            for _ in range(level + 2)
         ]
         terms[0][0] = "+"
         return {"quantity": quantity, "terms": terms}
@@ -97,16 +79,10 @@ class Units(Generator):
         terms = "".join(f"{sign}{number}{unit}" for sign, number, unit in state["terms"])
         return f"{terms[1:]}?{next(iter(UNITS[state['quantity']]))}"
 
-    def totals(self, state: State) -> list[int]:
+    def steps(self, state: State) -> list[str]:
         factors = UNITS[state["quantity"]]
         terms = (int(f"{sign}{number}") * factors[unit] for sign, number, unit in state["terms"])
-        return list(itertools.accumulate(terms))
-
-    def steps(self, state: State) -> list[str]:
-        return [str(total) for total in self.totals(state)]
-
-    def answer(self, state: State) -> str:
-        return str(self.totals(state)[-1])
+        return list(map(str, itertools.accumulate(terms)))
 
     def flaw(self, state: State, answer: str) -> str | None:
         """Takes the terms off the answer, unit by unit; nothing may be left."""
@@ -118,7 +94,6 @@ class Units(Generator):
         return f"{rest} too many" if rest else None
 
 
-NUM_DRAWS = {1: 3, 2: 4, 3: 5, 4: 6, 5: 7}
 COLOURS = "rbgy"
 NUM_COUNTS = 5  # of balls of a colour: the number of draws, and up to four more
 
@@ -126,8 +101,7 @@ NUM_COUNTS = 5  # of balls of a colour: the number of draws, and up to four more
 class Urn(Generator):
     """Stem: how likely these colours are drawn in this order, without putting back, `3r4b5g6y:rby`.
 
-    The answer is a fraction in lowest terms. Working longer helps: one draw is one factor to
-    cancel.
+    The answer is a fraction in lowest terms.
 
     State: {"counts": {"r": 3, ...}, "draws": "rby"}; no colour can run out.
     """
@@ -136,7 +110,7 @@ class Urn(Generator):
     form = "[1-9][0-9]{0,11}/[1-9][0-9]{0,11}"
 
     def draw(self, level: int, rng: random.Random) -> State:
-        fewest = NUM_DRAWS[level]
+        fewest = level + 2
         return {
             "counts": {colour: fewest + rng.randrange(NUM_COUNTS) for colour in COLOURS},
             "draws": "".join(rng.choices(COLOURS, k=fewest)),
@@ -146,19 +120,13 @@ class Urn(Generator):
         urn = "".join(f"{count}{colour}" for colour, count in state["counts"].items())
         return f"{urn}:{state['draws']}"
 
-    def chances(self, state: State) -> list[Fraction]:
-        """After each draw: of all draws so far."""
+    def steps(self, state: State) -> list[str]:
+        """After each draw: how likely all draws so far are."""
         left, factors = dict(state["counts"]), []
         for colour in state["draws"]:
             factors.append(Fraction(left[colour], sum(left.values())))
             left[colour] -= 1
-        return list(itertools.accumulate(factors, lambda a, b: a * b))
-
-    def steps(self, state: State) -> list[str]:
-        return [str(chance) for chance in self.chances(state)]
-
-    def answer(self, state: State) -> str:
-        return str(self.chances(state)[-1])
+        return list(map(str, itertools.accumulate(factors, operator.mul)))
 
     def flaw(self, state: State, answer: str) -> str | None:
         """Counts ordered draws: those that fit and all of them."""

@@ -6,22 +6,15 @@ import re
 
 from loong_jax.environments.environment import Generator, State
 
-NUM_RULES = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
 LENGTH = 6
 PAIRS = ("aa", "ab", "ba", "bb")
-
-
-def after_rule(text: str, rule: list[str]) -> str:
-    left, right = rule
-    return text.replace(left, right, 1)
 
 
 class Rewriting(Generator):
     """Code: a text after rules of rewriting, `abbaba baaa bbab`.
 
     A rule (`baaa` writes aa for ba) is applied once, to the first place that it matches, and does
-    nothing where it matches nowhere. Working longer helps: a solution writes the text after every
-    rule.
+    nothing where it matches nowhere.
 
     State: {"start": "abbaba", "rules": [["ba", "aa"], ...]}; the two sides of a rule differ.
     """
@@ -32,14 +25,17 @@ class Rewriting(Generator):
     def draw(self, level: int, rng: random.Random) -> State:
         return {
             "start": "".join(rng.choices("ab", k=LENGTH)),
-            "rules": [rng.sample(PAIRS, 2) for _ in range(NUM_RULES[level])],
+            "rules": [rng.sample(PAIRS, 2) for _ in range(level + 3)],
         }
 
     def prompt(self, state: State) -> str:
         return " ".join([state["start"], *(left + right for left, right in state["rules"])])
 
     def steps(self, state: State) -> list[str]:
-        return list(itertools.accumulate(state["rules"], after_rule, initial=state["start"]))[1:]
+        found = itertools.accumulate(
+            state["rules"], lambda text, rule: text.replace(*rule, 1), initial=state["start"]
+        )
+        return list(found)[1:]
 
     def flaw(self, state: State, answer: str) -> str | None:
         """Walks along the text with a window of two letters, rule by rule."""
@@ -53,15 +49,13 @@ class Rewriting(Generator):
         return None if answer == found else f"it is {found}"
 
 
-NUM_RUNS = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
 LETTERS, MAX_RUN = "abcd", 6
 
 
 class RunLength(Generator):
     """Code: the run-length code of a text, `aaabccdd` -> `3a1b2c2d`.
 
-    Runs are as long as they can be, so the code is unique. Working longer helps: a solution writes
-    one run at a time.
+    Runs are as long as they can be, so the code is unique.
 
     State: {"text": "aaabccdd"}.
     """
@@ -71,7 +65,7 @@ class RunLength(Generator):
 
     def draw(self, level: int, rng: random.Random) -> State:
         text = ""
-        for _ in range(NUM_RUNS[level]):
+        for _ in range(level + 3):
             letter = rng.choice([one for one in LETTERS if one != text[-1:]])
             text += letter * rng.randint(1, MAX_RUN)
         return {"text": text}
@@ -94,8 +88,6 @@ class RunLength(Generator):
         return None if decoded == state["text"] else f"it is the code of {decoded}"
 
 
-NUM_CLOSED = {1: 3, 2: 4, 3: 5, 4: 6, 5: 7}
-NUM_LACKING = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
 CLOSER = {"(": ")", "[": "]", "{": "}"}
 _MATCHED = re.compile(r"\(\)|\[\]|\{\}")
 
@@ -103,8 +95,7 @@ _MATCHED = re.compile(r"\(\)|\[\]|\{\}")
 class Brackets(Generator):
     """Code: the closing brackets that a text lacks, `([]{(` -> `)})`.
 
-    The text is the beginning of a balanced one; there is one shortest end. Working longer helps: a
-    solution takes out one matched pair at a time.
+    The text is the beginning of a balanced one; there is one shortest end.
 
     State: {"text": "([]{("}.
     """
@@ -113,7 +104,7 @@ class Brackets(Generator):
     form = r"[)\]}]{1,40}"
 
     def draw(self, level: int, rng: random.Random) -> State:
-        steps = [-1] * NUM_CLOSED[level] + [1] * (NUM_CLOSED[level] + NUM_LACKING[level])
+        steps = [-1] * (level + 2) + [1] * (2 * level + 5)
         while True:  # until no bracket is closed before it opens
             rng.shuffle(steps)
             if all(sum(steps[:count]) >= 0 for count in range(1, len(steps))):
@@ -155,14 +146,6 @@ class Brackets(Generator):
         return f"{len(expected)} brackets are still open" if expected else None
 
 
-NUM_COMPARATORS = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
-NUM_WIRES = 5
-
-
-def pairs() -> list[tuple[int, int]]:
-    return list(itertools.combinations(range(1, NUM_WIRES + 1), 2))
-
-
 def after_comparator(digits: str, comparator: str) -> str:
     i, j = (int(place) - 1 for place in comparator)
     low, high = sorted((digits[i], digits[j]))
@@ -173,7 +156,7 @@ class Comparators(Generator):
     """Code: what a network of comparators makes of five digits, `83152:12 45 13 24`.
 
     A comparator `ij` (i < j, places counted from 1) swaps the digits at its places where they stand
-    in the wrong order. Working longer helps: a solution writes the digits after every comparator.
+    in the wrong order.
 
     State: {"digits": "83152", "comparators": ["12", "45", ...]}.
     """
@@ -182,10 +165,11 @@ class Comparators(Generator):
     form = "[0-9]{1,9}"
 
     def draw(self, level: int, rng: random.Random) -> State:
-        drawn = rng.choices(pairs(), k=NUM_COMPARATORS[level])
+        pairs = list(itertools.combinations("12345", 2))
+        comparators = ["".join(pair) for pair in rng.choices(pairs, k=level + 3)]
         return {
-            "digits": "".join(rng.choices("0123456789", k=NUM_WIRES)),
-            "comparators": [f"{i}{j}" for i, j in drawn],
+            "digits": "".join(rng.choices("0123456789", k=5)),
+            "comparators": comparators,
         }
 
     def prompt(self, state: State) -> str:

@@ -56,32 +56,27 @@ class ResponseForm:
             )
 
     def prompt_of(self, prompt: str) -> str:
-        """The text given to the policy: a problem's prompt in the template."""
         return self.template.replace("{prompt}", prompt)
 
 
-_THINK = ResponseForm(
-    name="think", think_open="<think>", think_close="</think>", needs_thinking=False
+_LONGCAT = ResponseForm(
+    name="longcat", think_open=THINK_OPEN, think_close=THINK_CLOSE, needs_thinking=False
 )
+_THINK = dataclasses.replace(_LONGCAT, name="think", think_open="<think>", think_close="</think>")
 FORMS = {
     form.name: form
     for form in (
-        ResponseForm(
+        dataclasses.replace(
+            _LONGCAT,
             name="tagged",
-            think_open=THINK_OPEN,
-            think_close=THINK_CLOSE,
+            needs_thinking=True,
             opening="response",
             answer_open=ANSWER_OPEN,
             answer_close=ANSWER_CLOSE,
             end="<eos>",
             prompt="raw",
         ),
-        ResponseForm(
-            name="longcat",
-            think_open=THINK_OPEN,
-            think_close=THINK_CLOSE,
-            needs_thinking=False,
-        ),
+        _LONGCAT,
         _THINK,
         dataclasses.replace(
             _THINK,

@@ -28,7 +28,6 @@ from loong_jax.synth.formal.expert_iteration import Goal, LoopSettings, Round, S
 from loong_jax.synth.formal.problems import Theorems
 from loong_jax.synth.loongenv import command as loongenv
 from loong_jax.synth.resyn import command as resyn
-from loong_jax.verifiers.judge.client import Budget
 
 Audit = Literal["none", "coq", "metamath-exe"]
 LOOP, CONTROL = synthesis.LOOP, synthesis.CONTROL
@@ -227,9 +226,7 @@ def statements(
         directory.mkdir(parents=True, exist_ok=True)
         problems = [formalise.told(posed, rng) for posed, _ in rest]
         endpoint = opening.endpoint_of(settings.author, settings.model)
-        with opening.open_author(
-            directory, endpoint, settings={}, budget=Budget(), max_parallel=16
-        ) as author:
+        with opening.open_author(directory, endpoint) as author:
             made = formalise.formalise(problems, author, backend, seed=seed)
         formalise.drop_kin(made, {goal.kin for goal in held_out})
         json_files.write_jsonl(directory / "formalised.jsonl", [one.record() for one in made])

@@ -119,5 +119,4 @@ def _remove_stale() -> None:
 
 
 def key_of(*parts: str) -> str:
-    """A name for what these parts determine."""
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:40]

@@ -134,13 +134,11 @@ class Box:
         body = _encode(program)
         with self._lock:
             for _ in range(2):
-                if self._zygote is None or not self._zygote.is_alive():
-                    self._start()
-                assert self._zygote is not None
+                zygote = self._running()
                 deadline = time.monotonic() + _MAX_STRETCH * program.limits.wall_s + _GRACE_S
                 try:
-                    self._zygote.send(body, deadline)
-                    return _decode(self._zygote.receive(deadline))
+                    zygote.send(body, deadline)
+                    return _decode(zygote.receive(deadline))
                 except (ChildLost, TimeoutError):
                     self.num_lost += 1
                     self._stop()
@@ -148,18 +146,20 @@ class Box:
 
     def start(self) -> None:
         with self._lock:
-            if self._zygote is None or not self._zygote.is_alive():
-                self._start()
+            self._running()
 
     def close(self) -> None:
         with self._lock:
             self._stop()
 
-    def _start(self) -> None:
-        self._stop()
-        if self._cache is not None:
-            self._group = groups.make_group()
-        self._zygote = self.mechanism.start(self._cache, self._group)
+    def _running(self) -> Child:
+        """The zygote, started where there is none that lives."""
+        if self._zygote is None or not self._zygote.is_alive():
+            self._stop()
+            if self._cache is not None:
+                self._group = groups.make_group()
+            self._zygote = self.mechanism.start(self._cache, self._group)
+        return self._zygote
 
     def _stop(self) -> None:
         if self._zygote is not None:
@@ -170,17 +170,10 @@ class Box:
 
 
 def _encode(program: Run) -> bytes:
-    head = {
-        "mode": program.mode,
-        "argv": list(program.argv),
-        "env": dict(program.env),
-        "files": [(name, len(content)) for name, content in program.files.items()],
-        "artefact": program.artefact,
-        "collect": program.collect,
-        "reports": program.reports,
-        "guard": program.guard,
-        "limits": dataclasses.asdict(program.limits),
-    }
+    names = ("mode", "argv", "env", "artefact", "collect", "reports", "guard")
+    head = {name: getattr(program, name) for name in names}
+    head["files"] = [(name, len(content)) for name, content in program.files.items()]
+    head["limits"] = dataclasses.asdict(program.limits)
     parts = [json.dumps(head).encode(), b"\n", *program.files.values(), program.stdin]
     return b"".join(parts)
 

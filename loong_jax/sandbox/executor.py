@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from loong_jax.errors import VerifierError
-from loong_jax.sandbox import artefacts, drivers, languages, mechanism
+from loong_jax.sandbox import artefacts, languages, mechanism
 from loong_jax.sandbox.artefacts import ArtefactCache
 from loong_jax.sandbox.box import PROGRAM, Box, Ended, Limits, Run
 from loong_jax.sandbox.languages import MB, Language
@@ -147,7 +147,7 @@ class Executor:
         if not known.compile:
             return built
         tried = []
-        for is_lent in drivers.lends(known, source, function):
+        for is_lent in languages.lends(known, source, function):
             one = dataclasses.replace(built, is_lent=is_lent)
             tried.append(self._built(one, version, function))
             if not tried[-1].failure:
@@ -164,7 +164,7 @@ class Executor:
                     f"apt-get install {' '.join(missing)}"
                 )
             built = dataclasses.replace(built, function=function)
-            driver = drivers.driver(language, built.source, function)
+            driver = languages.driver(language, built.source, function)
             flags = repr((language.compile_call, function, driver, built.is_lent))
         key = artefacts.key_of(built.name, flags, version, built.source)
         with self._lock:
@@ -186,8 +186,8 @@ class Executor:
         command, beside = language.compile, {}
         if built.function:
             command = language.compile_call
-            beside = {language.driver: drivers.driver(language, source, built.function)}
-            source = drivers.source(language, source, built.function, is_lent=built.is_lent)
+            beside = {language.driver: languages.driver(language, source, built.function)}
+            source = languages.source(language, source, built.function, is_lent=built.is_lent)
         limits = dataclasses.replace(
             PROGRAM, cpu_s=language.compile_s, wall_s=3 * language.compile_s,
             memory_bytes=language.compile_bytes, disk_bytes=256 * MB, disk_files=16384,
@@ -226,7 +226,7 @@ class Executor:
         language = built.language
         files = {"call.json": call}
         if not built.function:
-            files[language.driver] = drivers.driver(language, built.source)
+            files[language.driver] = languages.driver(language, built.source)
             if not language.compile:
                 files[built.file] = _bytes(built.source)
         return self._run_built(built, language.call, limits, files=files, reports=True)

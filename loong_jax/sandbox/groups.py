@@ -98,14 +98,10 @@ def _open(group: Group, parent: Path, name: str, files: dict[str, str]) -> None:
         return
     group.directories.append(directory)
     found = {}
-    for key, file in files.items():
-        if key in group.fds:
-            continue
-        with contextlib.suppress(OSError):
-            found[key] = os.open(directory / file, os.O_RDWR | os.O_CLOEXEC)
-        if key not in found:
+    for key, mode in itertools.product(files, (os.O_RDWR, os.O_RDONLY)):
+        if key not in group.fds and key not in found:
             with contextlib.suppress(OSError):
-                found[key] = os.open(directory / file, os.O_RDONLY | os.O_CLOEXEC)
+                found[key] = os.open(directory / files[key], mode | os.O_CLOEXEC)
     tasks = [key for key in found if key.endswith("_tasks")]
     if tasks and len(found) > len(tasks):
         with contextlib.suppress(OSError):  # else a program could swap instead of ending

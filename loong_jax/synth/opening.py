@@ -9,9 +9,9 @@ from typing import Any
 
 from loong_jax.data import json_files
 from loong_jax.errors import ConfigError
-from loong_jax.synth.authors import Author, CallStore, Settings
+from loong_jax.synth.authors import Author, CallStore
 from loong_jax.synth.authors.author import API_KEY, MODEL, URL
-from loong_jax.verifiers.judge.client import Budget, Endpoint
+from loong_jax.verifiers.judge.client import Endpoint
 
 
 def endpoint_of(url: str, model: str, **settings: Any) -> Endpoint:
@@ -30,19 +30,14 @@ def endpoint_of(url: str, model: str, **settings: Any) -> Endpoint:
 
 
 @contextlib.contextmanager
-def open_author(
-    directory: Path, endpoint: Endpoint, *, settings: Mapping[str, Settings],
-    budget: Budget, max_parallel: int,
-) -> Iterator[Author]:  # fmt: skip
-    """The author of a run, with its calls in DIR/calls.jsonl.
+def open_author(directory: Path, endpoint: Endpoint, **settings: Any) -> Iterator[Author]:
+    """The author of a run, with its calls in DIR/calls.jsonl; `settings` are those of `Author`.
 
     ConfigError where another process works in the directory.
     """
     with (
         CallStore(directory / "calls.jsonl") as store,
-        Author(
-            endpoint, store, budget=budget, settings=settings, max_parallel=max_parallel
-        ) as author,
+        contextlib.closing(Author(endpoint, store, **settings)) as author,
     ):
         yield author
 

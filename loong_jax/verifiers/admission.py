@@ -31,10 +31,6 @@ MAX_CONSTANT_SHARE = 0.5  # of the cases that one and the same answer may be rig
 MAX_OTHERS_SHARE = 0.25  # of perturbed answers that may be right where answers are not unique
 
 
-def as_it_is(answer: str) -> str:
-    return answer
-
-
 def in_tags(answer: str) -> str:
     """The answer as a whole response in the form of problems/response.py."""
     return response.render_response("so", answer)
@@ -51,7 +47,7 @@ class Case:
     problem: Problem
     answer: str
     perturbed: tuple[str, ...] | None = None
-    render: Callable[[str], str] = as_it_is  # how an answer becomes a response
+    render: Callable[[str], str] = str  # how an answer becomes a response
     has_others: bool = False  # an answer beside this one may be right
 
 
@@ -175,12 +171,8 @@ class _Trial:
         """A constant may be right by luck, and for no more than half of the cases."""
         answers = [case.answer for case in self.cases]
         for constant in dict.fromkeys([*attacks.CONSTANTS, *answers]):
-            said = [self.say("constant", case, constant) for case in self.cases]
-            rewarded = [
-                case
-                for case, judged in zip(self.cases, said, strict=True)
-                if judged is not None and judged.is_correct
-            ]
+            said = [(case, self.say("constant", case, constant)) for case in self.cases]
+            rewarded = [case for case, judged in said if judged is not None and judged.is_correct]
             allowed = max(1, int(MAX_CONSTANT_SHARE * len(self.cases)))
             allowed = max(allowed, answers.count(constant))
             if constant not in answers and len(self.cases) == 1:
@@ -201,9 +193,8 @@ class _Trial:
             if attack.check in ("empty", "spray", "wrong type"):
                 self.same(attack.check, case, attack.answer, judged)
             if attack.check == "empty":  # the whole response too, without what renders an answer
-                judged = self.say(
-                    "empty", dataclasses.replace(case, render=as_it_is), attack.answer
-                )
+                bare = dataclasses.replace(case, render=str)
+                judged = self.say("empty", bare, attack.answer)
                 if judged is not None and judged.is_correct:
                     self.fail("empty", case, attack.answer, judged)
 
@@ -275,15 +266,10 @@ class _Trial:
 
 def environment_cases(environment: Any, levels: Iterable[int], per_level: int = 2) -> list[Case]:
     """Cases of an environment: its own golds, seeds 0, 1, ... of each level."""
+    drawn = [environment.problem(level, seed) for level in levels for seed in range(per_level)]
     return [
-        Case(
-            problem=problem,
-            answer=environment.solve(problem).answer,
-            render=in_tags,
-            has_others=True,
-        )
-        for level in levels
-        for problem in (environment.problem(level, seed) for seed in range(per_level))
+        Case(problem=one, answer=environment.solve(one).answer, render=in_tags, has_others=True)
+        for one in drawn
     ]
 
 
@@ -305,7 +291,6 @@ def require_environments(levels_by_name: Iterable[tuple[str, tuple[int, ...]]]) 
 
 
 def rows(report: Report) -> Iterator[str]:
-    """A report for people, line by line."""
     state = "admitted" if report.is_admitted else "REFUSED"
     yield (
         f"{report.name}: {state}; {report.num_verdicts} verdicts on {report.num_cases} cases in "

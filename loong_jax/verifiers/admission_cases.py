@@ -17,13 +17,12 @@ from loong_jax.verifiers.admission import (
     Case,
     Report,
     admit,
-    as_it_is,
     environment_cases,
     in_box,
     in_tags,
 )
 
-_RENDER = {"": as_it_is, "box": in_box, "tags": in_tags}
+_RENDER = {"": str, "box": in_box, "tags": in_tags}
 _LOGIC = ("sudoku", "knights_and_knaves", "sequence")
 _WITH_GOLD = ("judge", "loongbench", "math")
 

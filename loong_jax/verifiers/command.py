@@ -116,7 +116,6 @@ def admit(names: Sequence[str]) -> int:
 
 
 def as_record(judged: Verdict | Score) -> dict[str, Any]:
-    """A verdict or a score as one line of output has it."""
     if isinstance(judged, Score):
         fields = dataclasses.asdict(judged)
         return {"score": fields.pop("value"), **fields}

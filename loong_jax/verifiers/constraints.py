@@ -100,8 +100,6 @@ def _bare(text: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Checked:
-    """One constraint: what it is in words, and whether the answer keeps it."""
-
     rule: str
     is_kept: bool
     found: str = ""

@@ -13,6 +13,8 @@ from loong_jax.environments.modules import Module
 from loong_jax.errors import ConfigError, LoongError
 from tests.environments.module_texts import SUM
 
+STEPS = "return [str(sum(numbers[: i + 1]))"
+
 
 def package(source=SUM, name="sum"):
     return Package(
@@ -96,41 +98,17 @@ def test_a_package_is_tried_before_it_rewards():
         ("answer.strip() ==", "answer.strip() !=", "the reference '[0-9]+' of level 1 is rejected"),
         ("answer.strip() ==", "str(int(answer)) ==", "is not judged"),
         ("answer.strip()", "answer.nothing()", r"reward\(.* gave no value .*True or False"),
-        (
-            "return [str(sum(numbers[: i + 1]))",
-            "return [0 / 0",
-            r"steps\(.*ZeroDiv.* list of texts",
-        ),
-        (
-            "return [str(sum(numbers[: i + 1]))",
-            "return str([1]) or [1",
-            r"steps gave '\[1\]', not a",
-        ),
-        (
-            "return [str(sum(numbers[: i + 1]))",
-            "return [[1]",
-            r"steps gave \[\[1\], .*, not a list",
-        ),
+        (STEPS, "return [0 / 0", r"steps\(.*ZeroDiv.* list of texts"),
+        (STEPS, "return str([1]) or [1", r"steps gave '\[1\]', not a"),
+        (STEPS, "return [[1]", r"steps gave \[\[1\], .*, not a list"),
         ("[1, 2, 3, 4, 5]", "5", "levels gave 5, not a list of whole numbers"),
         ("return str(sum", "return (sum", r"reference gave \d+, not a text"),
-        (
-            'return "Add " +',
-            'return 5, "Add " +',
-            r"question\(1, 109951.*question gave \[5, .* text",
-        ),
+        ('return "Add', 'return 5, "Add', r"question\(1, 109951.*question gave \[5, .* text"),
         ('return {"numbers": ', "return {7, *", r"generate\(1, 109951.*of type set.*a JSON value"),
-        (
-            "    rng = ",
-            "    while True: pass\n    rng = ",
-            r"generate\(1, 109951.*timeout.* of CPU",
-        ),
+        ("  rng", "  while True: pass\n    rng", r"generate\(1, 109951.*timeout.* of CPU"),
         ("[1, 2, 3, 4, 5]", "[1, 2]", "three to five"),
         ("import random", "import random, os", "line 2 imports os, none of .*math.*random"),
-        (
-            "def question(",
-            "def quest(",
-            r"no question\(\) but quest\(\); it needs levels, generate",
-        ),
+        ("def question(", "def quest(", r"no question\(\) but quest\(\); it needs levels, gener"),
         ("import random", "import", "line 2 is not Python: "),
         ("def steps(state)", "def steps(state, more)", "steps.. must take 1"),
     ],
@@ -146,11 +124,7 @@ def test_one_that_may_not_reward_says_why(old, new, said):
     [
         ("rng = random.Random(seed * 8 + level)", "rng = random", r"generate\(1, 109951\d+\) gave"),
         ("random.Random(seed * 8 + level)", "random.Random()", r"generate\(1, 109951\d+\) gave"),
-        (
-            '"Add " +',
-            '"Add " + next(iter(set("abcdefgh"))) +',
-            r"question\(1, .*'Add [a-h]",
-        ),
+        ('"Add "', '"Add " + next(iter(set("abcdefgh")))', r"question\(1, .*'Add [a-h]"),
         ("return str(sum(", "return random.choice(['', '+']) + str(sum(", r"reference\("),
         ("[str(sum(numbers[: i + 1])) for", "[str(random.random()) for", r"steps\("),
     ],
@@ -162,10 +136,8 @@ def test_what_is_no_function_of_its_arguments_is_refused(old, new, said):
 
 
 def test_two_versions_of_a_package_are_named_by_age(tmp_path):
-    newer, older = (
-        packages.write(tmp_path, package(), []),
-        packages.write(tmp_path, package(SUM + "\n"), []),
-    )
+    texts = (SUM, SUM + "\n")
+    newer, older = (packages.write(tmp_path, package(text), []) for text in texts)
     os.utime(older / "manifest.json", (1e9, 1e9))
     with pytest.raises(ConfigError, match=f"^{older} and {newer} are two .* rm -r {older}$"):
         packages.read_all(tmp_path)

@@ -71,39 +71,6 @@ def test_published_rows_become_problems(tmp_path, name, row, expected):
              if name not in ("livecodebench", "sudoku-bench", "minif2f") else {"x": 1})  # fmt: skip
 
 
-def test_golds_hold_against_their_verifiers(tmp_path):
-    from loong_jax.verifiers.code.verifier import CodeVerifier
-    from loong_jax.verifiers.maths import MathVerifier
-
-    math = MathVerifier()
-    for name, row, answer in (("gsm8k", GSM8K, "1,234"), ("math", MATH, "1"),
-                              ("sudoku-bench", SUDOKU, "1234341221434321")):  # fmt: skip
-        assert math.judge(read(tmp_path, name, row)["gold"], answer).is_correct
-    assert not math.judge(SUDOKU["solution"], "1234341221434312").is_correct
-    math.close()
-    record = read(tmp_path, "livecodebench", livecodebench())
-    tests = record["arguments"]["tests"]
-    assert tests == [{"stdin": "2", "stdout": "4"}, {"stdin": "3", "stdout": "9"}]
-    verifier = CodeVerifier(min_tier="none", num_boxes=1)
-    answer = "```python\nprint(int(input()) ** 2)\n```"
-    judged = verifier.verify_record({**record["arguments"], "answer": answer.split("\n")[1]})
-    verifier.close()
-    assert judged.is_correct
-
-
-def test_functional_tests_become_calls(tmp_path):
-    tests = [{"input": '[1, 2]\n"a"', "output": "3", "testtype": "functional"}]
-    row = livecodebench(
-        public_test_cases=json.dumps(tests), private_test_cases="",
-        metadata='{"func_name": "total"}',
-        starter_code="class Solution:\n    def total(self, xs, name):\n        ")  # fmt: skip
-    record = read(tmp_path, "livecodebench", row)
-    assert record["arguments"]["tests"] == [
-        {"call": "Solution.total", "args": [[1, 2], "a"], "returns": 3}
-    ]
-    assert "class Solution" in record["prompt"]
-
-
 class Trap:
     def __reduce__(self):
         return (print, ("executed",))
@@ -114,24 +81,6 @@ def test_pickles_run_nothing(tmp_path, capsys):
     with pytest.raises(ConfigError, match="only texts"):
         read(tmp_path, "livecodebench", livecodebench(private_test_cases=trap))
     assert "executed" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("name", "row"),
-    [
-        ("aime", AIME | {"Answer": "1000"}),
-        ("gsm8k", GSM8K | {"answer": "12"}),
-        ("math", MATH | {"solution": "It is 3."}),
-        ("sudoku-bench", SUDOKU | {"solution": "2" * 16}),
-        ("sudoku-bench", SUDOKU | {"initial_board": "1.3"}),
-        ("zebralogic", ZEBRA | {"solution": {"header": ["House"], "rows": [["1", "Ada"]]}}),
-        ("minif2f", MINIF2F | {"formal_statement": "2 + 2 = 4"}),
-        ("problems", {"question": "x"}),
-    ],
-)
-def test_rows_that_are_wrong_are_refused(tmp_path, name, row):
-    with pytest.raises(ConfigError, match="row 1"):
-        read(tmp_path, name, row)
 
 
 def test_a_line_ends_where_json_lines_do(tmp_path):
@@ -186,12 +135,8 @@ def test_prepared_tfds_sets_are_read(tmp_path):
 
 
 def test_last_boxes():
-    assert sources.boxed("First \\boxed{1}. Then \\boxed{\\frac{1}{2}}") == "\\frac{1}{2}"
-    assert sources.boxed("\\boxed{1} and \\boxed{\\frac{1}{2}}") == "1, \\frac{1}{2}"
-    assert sources.boxed("$\\boxed 7$") == "7"
-    assert sources.boxed("\\boxed{1") is None
-    assert sources.boxed("\\boxed{}") is None
-    assert sources.boxed("none") is None
+    for text in ("\\boxed{1", "\\boxed{}", "none"):
+        assert sources.boxed(text) is None
     for text in ("\\boxed{" * 20_000, "\\boxed{1}, " * 20_000, "\\boxed{" + "{" * 200_000):
         start = time.thread_time()
         sources.boxed(text)
@@ -289,6 +234,14 @@ def test_a_bad_row_is_counted_and_named(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("name", "row"),
     [
+        ("aime", AIME | {"Answer": "1000"}),
+        ("gsm8k", GSM8K | {"answer": "12"}),
+        ("math", MATH | {"solution": "It is 3."}),
+        ("sudoku-bench", SUDOKU | {"solution": "2" * 16}),
+        ("sudoku-bench", SUDOKU | {"initial_board": "1.3"}),
+        ("zebralogic", ZEBRA | {"solution": {"header": ["House"], "rows": [["1", "Ada"]]}}),
+        ("minif2f", MINIF2F | {"formal_statement": "2 + 2 = 4"}),
+        ("problems", {"question": "x"}),
         ("zebralogic", ZEBRA | {"solution": {"header": ["House", "A"], "rows": [["___", "___"]]}}),
         ("zebralogic", ZEBRA | {"solution": {"header": ["House", "A"], "rows": [["1", ""]]}}),
         ("math", MATH | {"answer": "?"}),

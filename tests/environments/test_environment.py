@@ -40,29 +40,16 @@ ALIGNED = ("vector_sum", "gates", "masks")
 WORDED = ("largest",)  # for models that read English, longer than the miniature recipe reads
 
 PAYLOADS = (
-    "__import__('os').system('true')",
-    "x.__class__",
-    "x.real",
-    "9**9**9",
-    "x<<99",
-    "lambda:x",
-    "[x]*9",
-    "x=1",
-    "1;1",
-    "0x1.8p9",
+    "__import__('os').system('true')", "x.__class__", "x.real", "9**9**9", "x<<99", "lambda:x",
+    "[x]*9", "x=1", "1;1", "0x1.8p9", "1\x00", "\ud800", "<eos>", "$1$", "1e9", "nan",
     "\uff11\u0662\u0661\u0660",  # digits, and not ASCII
-    "1\x00",
-    "\ud800",
-    "<eos>",
-    "$1$",
-    "1e9",
-    "nan",
-)
+)  # fmt: skip
 TOO_LONG = ("1" * 10**6, "(" * 10**6, "x" * 10**6, " " * 10**6, "\n" * 10**6)
 NO_TEXTS = (None, 5, b"1*x+1", ["1*x+1"], {}, 1.5, True, object())
 NO_ANSWERS = ("", " ", "\n", "(((((((", ")x(", "()", "-", "x(x)", "x x", "007")
 
 every_environment = pytest.mark.parametrize("name", WORKED)
+worked_or_puzzle = pytest.mark.parametrize("name", ENVIRONMENTS)
 every_level = pytest.mark.parametrize("level", LEVELS)
 
 
@@ -78,7 +65,7 @@ def neighbours(name, answer):
                 yield answer[: match.start()] + symbol + answer[match.end() :]
 
 
-@every_environment
+@worked_or_puzzle
 @every_level
 def test_a_problem_is_a_pure_function_of_level_and_seed(name, level):
     one, other = make(name), make(name)
@@ -86,18 +73,25 @@ def test_a_problem_is_a_pure_function_of_level_and_seed(name, level):
     assert problems == [other.problem(level, seed) for seed in reversed(SEEDS)][::-1]
     assert {problem.level for problem in problems} == {level}
     assert {problem.domain for problem in problems} == {one.domain}
+    again = Problem.from_json(json.loads(json.dumps(problems[0].to_json())))
+    assert again == problems[0]
+    assert one.verify(again, one.solve(problems[0]).answer).is_correct
     for key in ("canonical", "prompt", "uid"):
         assert len({getattr(problem, key) for problem in problems}) == len(problems)
 
 
 @every_environment
-def test_levels_differ_and_others_are_refused(name):
+def test_levels_differ(name):
     judge = make(name)
     sizes = [sum(len(judge.problem(level, n).prompt) for n in range(60)) for level in LEVELS]
     assert sorted(set(sizes)) == sizes
+
+
+@worked_or_puzzle
+def test_other_levels_are_refused(name):
     for level in (0, 6, -1):
         with pytest.raises(ValueError, match=f"level={level} is not in"):
-            judge.problem(level, 0)
+            make(name).problem(level, 0)
 
 
 @every_environment
@@ -170,16 +164,6 @@ def test_judges_no_problem_of_another(name):
 
 
 @every_environment
-def test_a_problem_read_from_json_is_judged_alike(name):
-    judge = make(name)
-    problem = judge.problem(4, 7)
-    again = Problem.from_json(json.loads(json.dumps(problem.to_json())))
-    assert again == problem
-    assert judge.solve(again).answer == judge.solve(problem).answer
-    assert judge.verify(again, judge.solve(problem).answer).is_correct
-
-
-@every_environment
 def test_a_problem_holds_no_reference_answer(name):
     problem = make(name).problem(2, 0)
     assert (problem.gold, problem.rubric) == (None, None)
@@ -210,7 +194,7 @@ def test_level_1_fits_the_miniature_recipe(name):
         assert len(tokenizer.encode(written)) <= quickstart.MAX_NEW_TOKENS == 48
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+@worked_or_puzzle
 def test_prompts_have_tokens(name):
     tokenizer = AsciiTokenizer()
     for level in LEVELS:
@@ -234,7 +218,7 @@ def test_every_level_has_many_problems(name, level):
     assert 1500 - len(forms) <= (320 if name in ("addition", "bases") else 56)
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+@worked_or_puzzle
 def test_every_name_is_posed_and_judged_by_one_contract(name):
     """In a stream, through one verifier, from a record; the table and the class agree."""
     judge, verifier = environments.get_environment(name), EnvironmentVerifier()

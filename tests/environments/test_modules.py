@@ -1,12 +1,16 @@
 """Modules as environments: run in the sandbox, judged from the state, named by their text."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from loong_jax.environments import Environment, modules
 from loong_jax.environments.modules import Module, ModuleEnvironment, ModuleRunner
 from loong_jax.errors import VerifierError
+from loong_jax.problems.response import render_response
 from loong_jax.sandbox import Limits
+from loong_jax.verifiers import get_verifier
 from tests.environments.module_texts import SUM
 
 pytestmark = pytest.mark.bubblewrap
@@ -133,3 +137,21 @@ def test_what_calls_fail_by_depends_on_none_beside_them(runner):
     alone = runner.run(Module(source), [("pose", (1, 0))])
     assert [one.status for one in alone] == ["limit"]
     assert runner.run(Module(source), [("pose", (1, seed)) for seed in range(12)]) == alone * 12
+
+
+def test_a_whole_response_is_judged_by_the_module_in_the_problem(environment):
+    problem = environment.problem(2, 5)
+    gold = str(sum(problem.arguments["state"]["numbers"]))
+    verifier = get_verifier("resyn")
+    try:
+        right = verifier.verify(problem, render_response("so", gold))
+        assert right.is_correct
+        assert right.isolation == "namespaces"
+        assert verifier.verify(problem, render_response("so", gold + "0")).reason == "value"
+        assert verifier.verify(problem, gold).reason == "format"  # without tags
+        bare = dataclasses.replace(problem, arguments={})
+        assert verifier.verify(bare, render_response("so", gold)).reason == "problem"
+        odd = dataclasses.replace(problem, arguments={"module": "def (", "state": 1})
+        assert verifier.verify(odd, render_response("so", gold)).reason == "module"
+    finally:
+        verifier.close()

@@ -1,9 +1,7 @@
 """What every puzzle promises at every level: the tests of admission."""
 
 import itertools
-import json
 import math
-import os
 import statistics
 import time
 
@@ -16,24 +14,10 @@ from loong_jax.environments.deductive import first_order
 from tests.bounds import EXPLODES_S
 
 SEEDS = range(2)
-PAYLOADS = (
-    "__import__('os').system('touch {path}')",
-    "[x for x in ().__class__.__base__.__subclasses__()]",
-    "9**9**9**9",
-    "lambda: 1",
-    "{{7*7}}",
-    "'; DROP TABLE answers; --",
-    "\x00",
-    "\ud800",
-    "<eos>",
-    "nan",
-    "1e309",
-    "\uff11\u0662",
-    "correct",
-    "entailed",
-    "not entailed",
-    "Thought process:",
-)
+PAYLOADS = (  # those that are code: tests/verifiers/test_payloads.py
+    "{{7*7}}", "'; DROP TABLE answers; --", "\x00", "\ud800", "<eos>", "nan", "1e309",
+    "\uff11\u0662", "correct", "entailed", "not entailed", "Thought process:",
+)  # fmt: skip
 LONG = ("1" * 10**6, "(" * 10**6, "\n" * 10**6, "1, " * 333_333, "not " * 250_000)
 OTHER_TYPES = (None, 5, 1.5, True, b"1", ["1"], {"a": 1}, object())
 
@@ -59,17 +43,6 @@ def solved(problem):
 
 @every_puzzle
 @every_level
-def test_a_problem_is_a_pure_function_of_level_and_seed(name, level):
-    found = problems(name, level)
-    assert found[1] == get_environment(name).problem(level, 1)
-    assert {p.level for p in found} == {level}
-    for key in ("uid", "canonical", "prompt"):
-        assert len({getattr(p, key) for p in found}) == len(found)
-    assert Problem.from_json(json.loads(json.dumps(found[0].to_json()))) == found[0]
-
-
-@every_puzzle
-@every_level
 def test_its_own_solution_is_right_and_no_part_of_the_prompt(name, level):
     for problem in problems(name, level):
         answer = solved(problem)
@@ -80,24 +53,21 @@ def test_its_own_solution_is_right_and_no_part_of_the_prompt(name, level):
 
 @every_puzzle
 @every_level
-def test_what_is_no_answer_is_wrong(name, level, tmp_path):
+def test_what_is_no_answer_is_wrong(name, level):
     problem = problems(name, level)[0]
-    gold, marker = solved(problem), tmp_path / "ran"
-    payloads = [text.replace("{path}", str(marker)) for text in PAYLOADS]
+    gold = solved(problem)
     other = [solved(p) for p in problems(name, level)[1:]]
     junk = [
         f"{gold} {gold}", f"{gold}\n{gold}", f"{gold} or so", f"I say {gold}", f"{gold};",
-        f"{gold},",
-        f"{gold}\n{payloads[0]}", f"{payloads[0]}\n{gold}", "\n".join([*other, gold]),
-        ", ".join([gold, *other]),
+        f"{gold},", "\n".join([*other, gold]), ", ".join([gold, *other]),
+        f"{gold}\n__import__('os')", f"__import__('os')\n{gold}",
     ]  # fmt: skip
     before_s = time.process_time()
-    for answer in ("", " ", "0", "yes", *payloads, *LONG, *OTHER_TYPES, *junk):
+    for answer in ("", " ", "0", "yes", *PAYLOADS, *LONG, *OTHER_TYPES, *junk):
         judged = judge(problem, answer)
         assert judged.outcome == "wrong", repr(answer)[:80]
         assert judged.reason in ("format", "value")
     assert time.process_time() - before_s < EXPLODES_S
-    assert not os.path.exists(marker)
 
 
 def perturbed(answer):
@@ -221,13 +191,6 @@ def test_edits_of_the_gold_never_raise(name):
         assert judge(problem, answer) == judge(problem, answer)
 
     check()
-
-
-@every_puzzle
-def test_levels_outside_are_refused(name):
-    for level in (0, 6, -1):
-        with pytest.raises(ValueError, match=f"level={level} is not in"):
-            get_environment(name).problem(level, 0)
 
 
 def test_a_task_is_posed_and_solved_by_name():

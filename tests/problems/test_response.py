@@ -5,8 +5,9 @@ import time
 
 import pytest
 
-from loong_jax.problems import response
+from loong_jax.problems import response, verdict
 from loong_jax.problems.response import FORMS, read, render
+from loong_jax.problems.verdict import Verdict
 
 TAGGED = FORMS["tagged"]
 BROKEN = {
@@ -117,6 +118,7 @@ def test_blocks():
         "<answer>" * 10**5,
         "think \\boxed{" * 10**5,
         "think" + " " * 10**6 + "<answer>",
+        "<longcat_think>" + "</longcat_think><longcat_answer>" * 30000,
     ],
 )
 def test_hostile_texts_cost_little(text):
@@ -124,4 +126,38 @@ def test_hostile_texts_cost_little(text):
     start = time.thread_time()
     for name in (None, "tagged", "think", "boxed", "plain"):
         read(text, FORMS.get(name))
+    verdict.extract_answer(text)
     assert time.thread_time() - start < 5
+
+
+# ---- verdicts on the form
+
+THINK, ANSWER = "<longcat_think>a</longcat_think>", "<longcat_answer>b</longcat_answer>"
+
+
+@pytest.mark.parametrize("answer", ["7*x+9", "", " a b ", "\n", "<b>", "1" * 10**6])
+def test_finds_the_answer_of_a_whole_response(answer):
+    assert verdict.extract_answer(response.render_response("thinking", answer)) == answer
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "b", ANSWER, THINK, ANSWER + THINK, THINK + ANSWER + ANSWER, THINK + ANSWER + "more",
+        "more" + THINK + ANSWER, THINK + "more" + ANSWER, THINK + THINK + ANSWER,
+        THINK + ANSWER[:-1],
+        "<longcat_think>" + ANSWER + "</longcat_think>",
+        THINK + ANSWER.replace("b", "<eos>"),
+    ],
+)  # fmt: skip
+def test_a_broken_form_is_wrong_and_not_ungradable(text):
+    judged = verdict.extract_answer(text)
+    assert isinstance(judged, Verdict)
+    assert (judged.outcome, judged.reason) == ("wrong", "format")
+    assert not read(text, TAGGED).is_well_formed  # the form itself agrees
+
+
+def test_an_answer_in_tags_without_thinking_says_what_it_lacks():
+    judged = verdict.answer_of("<longcat_answer>5 3</longcat_answer>")
+    assert isinstance(judged, Verdict)
+    assert judged.evidence == "<longcat_answer> without </longcat_think> before it"

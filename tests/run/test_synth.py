@@ -21,7 +21,6 @@ from loong_jax.synth.formal import (
     formalise,
     formulas,
     proofs,
-    statement,
 )
 from loong_jax.synth.formal.expert_iteration import LoopSettings, Solution
 from loong_jax.synth.formal.formulas import Implies
@@ -110,7 +109,7 @@ def test_kin_that_an_author_makes_by_other_words_is_left_out(tmp_path, monkeypat
             one.intended._replace(hypotheses=tuple(map(swapped, one.intended.hypotheses)))
             for one in problems
         ]
-        assert all(map(statement.says_the_same, posed, [one.intended for one in problems]))
+        assert all(map(formulas.says_the_same, posed, [one.intended for one in problems]))
         return [formalise.Formalised(one, said) for one, said in zip(problems, posed, strict=True)]
 
     monkeypatch.setattr(formalise, "formalise", reworded)
@@ -186,7 +185,7 @@ def test_the_command_says_what_there_is(capsys):
 
 
 def solved(*texts, proof):
-    posed = statement.of_parts(texts[:-1], texts[-1])
+    posed = formulas.of_parts(texts[:-1], texts[-1])
     return Solution(proofs.goal_of(posed), proof)
 
 

@@ -33,6 +33,14 @@ def search(**arguments):
     return {"name": "search", "arguments": arguments}
 
 
+def by_keys(name, **arguments):
+    pairs = "".join(
+        f"<longcat_arg_key>{key}</longcat_arg_key>\n<longcat_arg_value>{value}</longcat_arg_value>\n"
+        for key, value in arguments.items()
+    )
+    return f"<longcat_tool_call>{name}\n{pairs}</longcat_tool_call>"
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -78,6 +86,13 @@ def test_good_calls(body):
         call(search(query="a")) + "</longcat_tool_call>",
         "<longcat_tool_call>" + call(search(query="a")),
         call(search(query="a")) * 65,
+        by_keys("nowhere", query="a"),
+        by_keys("search", limit="5"),
+        by_keys("search", query="a", limit="five"),
+        by_keys("search", query="a").replace("</longcat_arg_value>", ""),
+        by_keys("search", query="a").replace("</longcat_tool_call>", by_keys("x")),
+        "<tool_call>no json at all</tool_call>",
+        "<tool_call>",
     ],
 )
 def test_bad_calls(text):
@@ -85,14 +100,6 @@ def test_bad_calls(text):
     assert found.problem
     assert found.calls == ()
     assert not kept({"kind": "tool_calls", "tools": TOOLS}, "x " + text)
-
-
-def by_keys(name, **arguments):
-    pairs = "".join(
-        f"<longcat_arg_key>{key}</longcat_arg_key>\n<longcat_arg_value>{value}</longcat_arg_value>\n"
-        for key, value in arguments.items()
-    )
-    return f"<longcat_tool_call>{name}\n{pairs}</longcat_tool_call>"
 
 
 @pytest.mark.parametrize(
@@ -108,24 +115,6 @@ def by_keys(name, **arguments):
 )
 def test_calls_in_the_forms_of_other_families(text, arguments):
     assert tool_calls.read(text * 2, TOOLS).calls == (("search", arguments),) * 2
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        by_keys("nowhere", query="a"),
-        by_keys("search", limit="5"),
-        by_keys("search", query="a", limit="five"),
-        by_keys("search", query="a").replace("</longcat_arg_value>", ""),
-        by_keys("search", query="a").replace("</longcat_tool_call>", by_keys("x")),
-        "<tool_call>no json at all</tool_call>",
-        "<tool_call>",
-    ],
-)
-def test_bad_calls_in_these_forms(text):
-    found = tool_calls.read(text, TOOLS)
-    assert found.problem
-    assert not found.calls
 
 
 def test_a_schema_may_be_a_boolean():

@@ -55,8 +55,7 @@ class StageCount:
     cpu_s: float
 
     def __post_init__(self):
-        if self.num_seen != self.num_kept + sum(self.reasons.values()):
-            raise AssertionError(f"stage {self.name} lost records: {self}")
+        assert self.num_seen == self.num_kept + sum(self.reasons.values()), self
 
     @property
     def shown_reasons(self) -> str:
@@ -177,14 +176,13 @@ def _passes(all_stages: Sequence[Stage]) -> list[list[Any]]:
 
 
 def _chunk_pass(members: Sequence[Any], number: int, index: int, chunk: Chunk, work: Path) -> None:
-    alive = _alive(chunk, index, number, work)
-    said = _Said()
+    alive, said = _alive(chunk, index, number, work), {}
     for stage in members:
         start = time.thread_time()
         outcome = stages.judge(stage, list(alive.values()))
-        said.add(stage.name, list(alive), outcome, time.thread_time() - start)
+        said[stage.name] = _said(list(alive), outcome, time.thread_time() - start)
         alive = _without(alive, outcome)
-    said.write(_said_path(work, number, index))
+    _write_said(_said_path(work, number, index), said)
 
 
 def _corpus_pass(
@@ -219,10 +217,9 @@ def _corpus_pass(
             {i - first: outcome.notes[i] for i in here if i in outcome.notes},
         )
         first += len(place)
-        said = _Said()
         share = len(place) / max(1, sum(map(len, places)))
-        said.add(stage.name, place.tolist(), part, sketch_s[index] + decide_s * share)
-        said.write(_said_path(work, number, index))
+        said = _said(place.tolist(), part, sketch_s[index] + decide_s * share)
+        _write_said(_said_path(work, number, index), {stage.name: said})
     shutil.rmtree(work / f"sketch-{number:02d}")
 
 
@@ -231,13 +228,9 @@ def _alive(chunk: Chunk, index: int, number: int, work: Path) -> dict[int, dict[
     dropped, notes = _so_far(work, index, number)
     found = {}
     for place, line in enumerate(records.read_lines(chunk)):
-        if place in dropped:
-            continue
-        record = records.parse(line)
-        if record is None:
-            continue
-        _note(record, notes.get(place))
-        found[place] = record
+        if place not in dropped and (record := records.parse(line)) is not None:
+            _note(record, notes.get(place))
+            found[place] = record
     return found
 
 
@@ -259,23 +252,19 @@ def _without(alive: dict[int, dict[str, Any]], outcome: Outcome) -> dict[int, di
 # ---- what was said of a chunk
 
 
-class _Said:
-    """The outcomes of all stages of a pass for one chunk, as its file holds them."""
+def _said(places: Sequence[int], outcome: Outcome, cpu_s: float) -> dict[str, Any]:
+    """The verdict of a stage on the records at these places of a chunk, as its file has it."""
+    return {
+        "seen": len(places),
+        "cpu_s": cpu_s,
+        "reasons": {str(places[i]): reason for i, reason in outcome.reasons.items()},
+        "notes": {str(places[i]): dict(note) for i, note in outcome.notes.items()},
+    }
 
-    def __init__(self):
-        self.stages: dict[str, dict[str, Any]] = {}
 
-    def add(self, name: str, places: Sequence[int], outcome: Outcome, cpu_s: float) -> None:
-        self.stages[name] = {
-            "seen": len(places),
-            "cpu_s": cpu_s,
-            "reasons": {str(places[i]): reason for i, reason in outcome.reasons.items()},
-            "notes": {str(places[i]): dict(note) for i, note in outcome.notes.items()},
-        }
-
-    def write(self, path: Path) -> None:
-        text = json.dumps(json_files.without_nan(self.stages), separators=(",", ":"))
-        json_files.write_text(path, text)
+def _write_said(path: Path, by_stage: Mapping[str, Any]) -> None:
+    text = json.dumps(json_files.without_nan(by_stage), separators=(",", ":"))
+    json_files.write_text(path, text)
 
 
 def _said_path(work: Path, number: int, index: int) -> Path:
@@ -375,8 +364,7 @@ def _count(
     yield StageCount(name=READ, num_seen=total, num_kept=left, reasons=unread, cpu_s=0.0)
     for stage in chain.stages:
         name = stage.name
-        if seen[name] != left:
-            raise AssertionError(f"{name} saw {seen[name]} records, and {left} reached it")
+        assert seen[name] == left, f"{name} saw {seen[name]} records, and {left} reached it"
         left -= sum(reasons[name].values())
         yield StageCount(
             name=name,

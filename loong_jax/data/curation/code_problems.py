@@ -13,7 +13,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from loong_jax.data.curation.stages import Record, Said, list_of, prompt_of
 from loong_jax.errors import refuse_below
@@ -116,14 +116,10 @@ class CodeExecution:
 
     def _run(self, record: Record, program: str) -> "list[Ran] | str":
         """The result of the program in every test, or the reason why it is not known."""
-        asked = {
-            "language": self.language,
-            "time_limit_s": self.time_limit_s,
-            "answer": program,
-        }
-        for name in ("language", "tests", "time_limit_s", "tolerance", "checker", "memory_mb"):
-            if (value := _setting(record, name)) is not None:
-                asked[name] = value
+        own = ("language", "tests", "time_limit_s", "tolerance", "checker", "memory_mb")
+        given = {name: value for name in own if (value := _setting(record, name)) is not None}
+        asked = {"language": self.language, "time_limit_s": self.time_limit_s, "answer": program}
+        asked |= given
         judged = _verifier(self.min_tier).verify_record(asked)
         if "tests" not in judged.details:
             return f"{judged.reason}: {judged.evidence}"
@@ -133,16 +129,14 @@ class CodeExecution:
         return [_ran(test) for test in found]
 
 
-@dataclasses.dataclass(frozen=True)
-class Ran:
+class Ran(NamedTuple):
     """The result of a program in one test; `output` is None where it crashed or ran out of time."""
 
     passed: bool
     output: str | None
 
 
-@dataclasses.dataclass(frozen=True)
-class Faults:
+class Faults(NamedTuple):
     """Numbers of tests at fault."""
 
     mismatched: tuple[int, ...]

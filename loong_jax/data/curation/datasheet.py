@@ -12,7 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import loong_jax
+from loong_jax import configs
 from loong_jax.data import json_files
 from loong_jax.data.curation.chain import Funnel
 from loong_jax.data.curation.contamination import Contamination
@@ -22,26 +25,8 @@ _COUNTED = ("origin", "licence", "domain", "verifier", "level", "source")
 _MAX_VALUES = 20  # of a field, most frequent first
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Datasheet:
-    """The facts about a corpus. `to_json` returns the content of `datasheet.json`."""
-
-    name: str
-    num_records: int
-    sha256: str  # of the file of records
-    fields: Mapping[str, Mapping[str, int]]  # how often each value occurs, "(none)" included
-    prompt_chars: Mapping[str, float]  # quantiles
-    sources: Sequence[Mapping[str, Any]]
-    stages: Sequence[Mapping[str, Any]]  # name, settings, counts
-    decontaminated_against: Sequence[Mapping[str, str]]  # file and hash
-    loong_jax_version: str = loong_jax.__version__
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-
-def describe(name: str, kept: Path, funnel: Funnel, all_stages: Sequence[Stage]) -> Datasheet:
-    """Reads the kept records once and puts beside them what the chain did."""
+def describe(name: str, kept: Path, funnel: Funnel, all_stages: Sequence[Stage]) -> dict[str, Any]:
+    """The content of `datasheet.json`: the kept records, read once, and what the chain did."""
     counts: dict[str, Counter[str]] = {field: Counter() for field in _COUNTED}
     lengths: list[int] = []
     digest = hashlib.sha256()
@@ -52,91 +37,92 @@ def describe(name: str, kept: Path, funnel: Funnel, all_stages: Sequence[Stage])
             lengths.append(len(prompt_of(record)))
             for field, counter in counts.items():
                 counter[_shown(note_of(record, field))] += 1
-    return Datasheet(
-        name=name,
-        num_records=len(lengths),
-        sha256=digest.hexdigest(),
-        fields={field: _most_common(c) for field, c in counts.items() if set(c) - {"(none)"}},
-        prompt_chars=_quantiles(lengths),
-        sources=[source._asdict() for source in funnel.sources],
-        stages=_stages(funnel, all_stages),
-        decontaminated_against=[
+    settings: dict[str, Any] = {stage.name: configs.to_json(stage) for stage in all_stages}
+    return {
+        "name": name,
+        "num_records": len(lengths),
+        "sha256": digest.hexdigest(),  # of the file of records
+        # how often each value occurs, "(none)" included
+        "fields": {f: _most_common(c) for f, c in counts.items() if set(c) - {"(none)"}},
+        "prompt_chars": _quantiles(lengths),
+        "sources": [source._asdict() for source in funnel.sources],
+        "stages": [
+            dataclasses.asdict(count) | {"settings": settings.get(count.name)}
+            for count in funnel.stages
+        ],
+        "decontaminated_against": [
             {"file": str(file), "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
             for stage in all_stages
             if isinstance(stage, Contamination)
             for file in stage.against
         ],
-    )
+        "loong_jax_version": loong_jax.__version__,
+    }
 
 
-def write(directory: Path, sheet: Datasheet) -> None:
+def write(directory: Path, sheet: Mapping[str, Any]) -> None:
     """datasheet.json and DATASHEET.md."""
-    json_files.write_json(directory / "datasheet.json", sheet.to_json())
+    json_files.write_json(directory / "datasheet.json", sheet)
     json_files.write_text(directory / "DATASHEET.md", as_markdown(sheet))
 
 
-def as_markdown(sheet: Datasheet) -> str:
-    lines = [
-        f"# Datasheet of {sheet.name}",
-        "",
-        f"{sheet.num_records:,} records, SHA-256 `{sheet.sha256}`. Made by loong_jax "
-        f"{sheet.loong_jax_version}, `loong curate`.",
-        "",
-        "## Origin and licences",
-        "",
-        *_table(("file", "records", "bytes", "SHA-256"), (
+def as_markdown(sheet: Mapping[str, Any]) -> str:
+    sources = _table(
+        ("file", "records", "bytes", "SHA-256"),
+        (
             (s["file"], f"{s['num_records']:,}", f"{s['num_bytes']:,}", f"`{s['sha256'][:16]}`")
-            for s in sheet.sources)),
-        "",
-    ]  # fmt: skip
-    for field, counts in sheet.fields.items():
-        lines += [f"- {field}: " + ", ".join(f"{value} {n:,}" for value, n in counts.items())]
-    if "licence" not in sheet.fields:
-        lines += ["- licence: no record names one. Find out before the corpus is passed on."]
-    lines += ["", "## Contents", ""]
-    lines += [
-        "Characters of a prompt: "
-        + ", ".join(f"{name} {value:,.0f}" for name, value in sheet.prompt_chars.items())
-        + ".",
-        "",
-        "## What was done",
-        "",
-        *_table(("stage", "seen", "kept", "reasons"), (
-            (s["name"], f"{s['num_seen']:,}", f"{s['num_kept']:,}",
-             ", ".join(f"{reason} {n:,}" for reason, n in s["reasons"].items()))
-            for s in sheet.stages)),
-        "",
-        "Settings of every stage are in datasheet.json.",
-        "",
-        "## Decontamination",
-        "",
-    ]  # fmt: skip
-    if sheet.decontaminated_against:
-        lines += [
-            f"- {one['file']}, SHA-256 `{one['sha256'][:16]}`"
-            for one in sheet.decontaminated_against
-        ]
-    else:
-        lines += ["**None.** No benchmark was given: name them by --against."]
-    lines += [
-        "",
-        "## To be answered by people",
-        "",
-        "Why was it collected, and for which uses is it unfit? Who is in it, and did they agree?",
-        "Who keeps it, and whom does one tell of a fault?",
-        "",
-    ]
-    return "\n".join(lines)
+            for s in sheet["sources"]
+        ),
+    )
+    fields = [f"- {field}: {_counts(counts)}" for field, counts in sheet["fields"].items()]
+    if "licence" not in sheet["fields"]:
+        fields += ["- licence: no record names one. Find out before the corpus is passed on."]
+    stages = _table(
+        ("stage", "seen", "kept", "reasons"),
+        (
+            (s["name"], f"{s['num_seen']:,}", f"{s['num_kept']:,}", _counts(s["reasons"]))
+            for s in sheet["stages"]
+        ),
+    )
+    against = [
+        f"- {one['file']}, SHA-256 `{one['sha256'][:16]}`"
+        for one in sheet["decontaminated_against"]
+    ] or ["**None.** No benchmark was given: name them by --against."]
+    lines = "\n".join
+    return f"""# Datasheet of {sheet["name"]}
+
+{sheet["num_records"]:,} records, SHA-256 `{sheet["sha256"]}`. Made by loong_jax \
+{sheet["loong_jax_version"]}, `loong curate`.
+
+## Origin and licences
+
+{lines(sources)}
+
+{lines(fields)}
+
+## Contents
+
+Characters of a prompt: {_counts(sheet["prompt_chars"], ",.0f")}.
+
+## What was done
+
+{lines(stages)}
+
+Settings of every stage are in datasheet.json.
+
+## Decontamination
+
+{lines(against)}
+
+## To be answered by people
+
+Why was it collected, and for which uses is it unfit? Who is in it, and did they agree?
+Who keeps it, and whom does one tell of a fault?
+"""
 
 
-def _stages(funnel: Funnel, all_stages: Sequence[Stage]) -> list[dict[str, Any]]:
-    from loong_jax import configs
-
-    settings: dict[str, Any] = {stage.name: configs.to_json(stage) for stage in all_stages}
-    return [
-        dataclasses.asdict(count) | {"settings": settings.get(count.name)}
-        for count in funnel.stages
-    ]
+def _counts(counts: Mapping[str, float], form: str = ",") -> str:
+    return ", ".join(f"{name} {count:{form}}" for name, count in counts.items())
 
 
 def _shown(value: Any) -> str:
@@ -152,8 +138,6 @@ def _most_common(counter: Counter[str]) -> dict[str, int]:
 
 
 def _quantiles(values: Sequence[int]) -> dict[str, float]:
-    import numpy as np
-
     if not values:
         return {}
     points = np.quantile(values, [0, 0.1, 0.5, 0.9, 1])

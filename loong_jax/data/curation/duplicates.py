@@ -28,8 +28,7 @@ from loong_jax.errors import ConfigError, refuse_below, refuse_no_share
 
 _BLOCK = 1 << 16  # values hashed at a time, so that they stay in the cache
 _SEED = 20240917
-_ID_BYTES = 32
-_ID_TYPE = f"S{_ID_BYTES}"
+_ID_TYPE = "S32"  # longer ones are cut
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -164,11 +163,12 @@ class Duplicates:
     def sketch(self, records: Sequence[Record]) -> Sketch:
         texts = ["\n".join(text_of(record, key) for key in self.keys) for record in records]
         grams = shingles.shingles(texts, self.similarity.ngram)
+        ids = [str(record.get("id", "")).encode(errors="replace") for record in records]
         return {
             "signature": signatures_of(grams, self.similarity.num_hashes),
             "fingerprint": shingles.fingerprints(texts),
             "numbers": shingles.numbers(texts),
-            "id": np.array([_id_bytes(record) for record in records], _ID_TYPE),
+            "id": np.array(ids, _ID_TYPE),
         }
 
     def decide(self, sketch: Sketch) -> Outcome:
@@ -183,7 +183,3 @@ class Duplicates:
             name = bytes(sketch["id"][of[index]]).decode(errors="replace")
             reasons[int(index)] = f"{kind}: {name or 'an earlier record'}"
         return Outcome(reasons)
-
-
-def _id_bytes(record: Record) -> bytes:
-    return str(record.get("id", "")).encode(errors="replace")[:_ID_BYTES]

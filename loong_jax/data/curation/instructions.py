@@ -10,7 +10,7 @@ import dataclasses
 import random
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from loong_jax.data.curation.stages import Record, Said, prompt_of, text_of
 from loong_jax.verifiers import constraints as checks
@@ -20,10 +20,7 @@ _WORD = re.compile(r"[A-Za-z]{5,}")
 _MAX_PHRASE_WORDS = 4
 
 
-@dataclasses.dataclass(frozen=True)
-class Asked:
-    """A constraint and the sentence that asks for it."""
-
+class Asked(NamedTuple):
     constraint: Constraint
     sentence: str
 
@@ -34,12 +31,9 @@ def kept_constraints(response: str, rng: random.Random) -> list[Asked]:
     Bounds are drawn around what is counted, so that they differ between records and seldom pin a
     number down.
     """
-    found = []
-    for make in _MAKERS:
-        asked = make(response, rng)
-        if asked is not None and checks.check([asked.constraint], response)[0].is_kept:
-            found.append(asked)
-    return found
+    made = [make(response, rng) for make in _MAKERS]
+    asked = [one for one in made if one is not None]
+    return [one for one in asked if checks.check([one.constraint], response)[0].is_kept]
 
 
 def reverse_prompt(
@@ -112,14 +106,13 @@ def _num_words(response: str, rng: random.Random) -> Asked | None:
         return None
     low = max(1, (number - rng.randint(0, number // 5)) // 10 * 10)
     high = -(-(number + rng.randint(1, number // 5 + 1)) // 10) * 10
-    kind = rng.choice(("low", "high", "both"))
-    if kind == "low":
-        return Asked(_limits("words", at_least=low), f"Use at least {low} words.")
-    if kind == "high":
-        return Asked(_limits("words", at_most=high), f"Use at most {high} words.")
-    return Asked(
-        _limits("words", at_least=low, at_most=high), f"Use between {low} and {high} words."
+    ways = (
+        ({"at_least": low}, f"at least {low}"),
+        ({"at_most": high}, f"at most {high}"),
+        ({"at_least": low, "at_most": high}, f"between {low} and {high}"),
     )
+    limits, said = rng.choice(ways)
+    return Asked({"kind": "count", "of": "words", **limits}, f"Use {said} words.")
 
 
 def _num_parts(response: str, rng: random.Random) -> Asked | None:
@@ -133,7 +126,8 @@ def _num_parts(response: str, rng: random.Random) -> Asked | None:
     for of, words in parts.items():
         number = _count(response, of)
         if number >= 2 and (of != "sentences" or number <= 12):
-            return Asked(_limits(of, exactly=number), f"Write exactly {number} {words}.")
+            asked = {"kind": "count", "of": of, "exactly": number}
+            return Asked(asked, f"Write exactly {number} {words}.")
     return None
 
 
@@ -198,7 +192,3 @@ _COMMON = (
 def _count(response: str, of: str) -> int:
     found = checks.check([{"kind": "count", "of": of, "at_least": 0}], response)[0].found
     return int(found) if found.isdigit() else 0
-
-
-def _limits(of: str, **limits: int) -> dict[str, Any]:
-    return {"kind": "count", "of": of, **limits}

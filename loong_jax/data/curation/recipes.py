@@ -28,8 +28,6 @@ from loong_jax.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Given:
-    """Inputs of a recipe that only its user knows."""
-
     against: tuple[Path, ...] = ()  # benchmarks, as JSON lines with prompts: none is kept
     rollouts: Path | None = None  # attempts: lines of id and correct, or of loong eval --json
     rollouts_without_tools: Path | None = None  # of the recipe tools

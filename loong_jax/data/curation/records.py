@@ -42,13 +42,13 @@ def find_files(inputs: Sequence[Path]) -> tuple[Path, ...]:
     files: list[Path] = []
     for path in inputs:
         if path.is_dir():
-            inside = sorted(p for p in path.iterdir() if _kind(p) is not None)
+            inside = sorted(p for p in path.iterdir() if p.suffix in JSONL or _is_array_record(p))
             if not inside:
                 raise ConfigError(f"{path} holds no *.jsonl and no *.array_record. Name another.")
             files += inside
         elif not path.is_file():
             raise ConfigError(f"{path} does not exist. Name a file or directory of records.")
-        elif _kind(path) is None:
+        elif path.suffix not in JSONL and not _is_array_record(path):
             raise ConfigError(f"{path} ends in none of {JSONL + ARRAY_RECORD}. Convert or rename.")
         else:
             files.append(path)
@@ -59,7 +59,7 @@ def find_files(inputs: Sequence[Path]) -> tuple[Path, ...]:
 
 def cut(file: Path, chunk_records: int) -> tuple[Source, list[Chunk]]:
     """Reads the file once: its hash, and where its chunks start. Empty lines are no records."""
-    if _kind(file) == "array_record":
+    if _is_array_record(file):
         return _cut_array_record(file, chunk_records)
     digest, chunks = hashlib.sha256(), []
     start = position = in_chunk = total = 0
@@ -78,7 +78,7 @@ def cut(file: Path, chunk_records: int) -> tuple[Source, list[Chunk]]:
 
 def read_lines(chunk: Chunk) -> list[bytes]:
     """The records of a chunk as JSON texts; as many as it says, or ConfigError."""
-    if _kind(Path(chunk.file)) == "array_record":
+    if _is_array_record(Path(chunk.file)):
         with contextlib.closing(_reader(Path(chunk.file))) as reader:
             found = list(reader.read(chunk.start, chunk.start + chunk.size)) if chunk.size else []
     else:
@@ -99,11 +99,9 @@ def parse(line: bytes) -> dict[str, Any] | None:
         value = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    is_object = isinstance(value, dict)
     # Few lines have so many brackets, and the others need no look at their depth.
-    if is_object and line.count(b"{") + line.count(b"[") > _MAX_DEPTH and not _is_shallow(value):
-        return None
-    return value if is_object else None
+    is_deep = line.count(b"{") + line.count(b"[") > _MAX_DEPTH and not _is_shallow(value)
+    return value if isinstance(value, dict) and not is_deep else None
 
 
 def _is_shallow(value: Any) -> bool:
@@ -126,11 +124,8 @@ def read_all(inputs: Sequence[Path], chunk_records: int = 10_000) -> Iterator[di
                     yield record
 
 
-def _kind(path: Path) -> str | None:
-    if path.suffix in JSONL:
-        return "jsonl"
-    is_array_record = path.suffix in ARRAY_RECORD or ".array_record-" in path.name
-    return "array_record" if is_array_record else None
+def _is_array_record(path: Path) -> bool:
+    return path.suffix in ARRAY_RECORD or ".array_record-" in path.name
 
 
 def _cut_array_record(file: Path, chunk_records: int) -> tuple[Source, list[Chunk]]:

@@ -55,8 +55,6 @@ class ScorerConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Scorer:
-    """A trained scorer."""
-
     params: dict[str, np.ndarray]
     tags: tuple[str, ...]
     offset: float  # difficulty = offset + scale * what the model says

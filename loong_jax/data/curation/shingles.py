@@ -58,9 +58,9 @@ def words(texts: Sequence[str]) -> Ragged:
     begins = np.flatnonzero(is_start)
     after = np.concatenate([is_letter[1:], [False]])
     ends = np.flatnonzero((is_letter & ~after) | (kinds == _ALONE)) + 1
-    powers, inverses = _powers(len(codes))
+    powers, inverses = _powers(1 << max(16, len(codes).bit_length()))
     sums = np.zeros(len(codes) + 1, np.uint64)
-    np.cumsum((codes.astype(np.uint64) + np.uint64(1)) * powers, out=sums[1:])
+    np.cumsum((codes.astype(np.uint64) + np.uint64(1)) * powers[: len(codes)], out=sums[1:])
     hashes = _mixed((sums[ends] - sums[begins]) * inverses[begins])
     starts = np.concatenate([[0], np.searchsorted(begins, text_ends)])
     return Ragged(hashes, starts.astype(np.int64))
@@ -131,15 +131,9 @@ def _kinds() -> np.ndarray:
     return kinds
 
 
-def _powers(length: int) -> tuple[np.ndarray, np.ndarray]:
-    """The first powers of the base and of its inverse, modulo 2^64."""
-    size = 1 << max(16, int(length).bit_length())
-    powers, inverses = _powers_of_size(size)
-    return powers[:length], inverses[:length]
-
-
 @functools.lru_cache(maxsize=2)
-def _powers_of_size(size: int) -> tuple[np.ndarray, np.ndarray]:
+def _powers(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first powers of the base and of its inverse, modulo 2^64."""
     found = []
     for base in (_BASE, _INVERSE):
         factors = np.full(size, base, np.uint64)

@@ -35,29 +35,25 @@ class Outcome:
     notes: Mapping[int, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
 
-@runtime_checkable
-class RecordFilter(Protocol):
+class _Named(Protocol):
     @property
     def name(self) -> str: ...
 
+
+@runtime_checkable
+class RecordFilter(_Named, Protocol):
     def reason(self, record: Record) -> Said:
         """The reason to drop the record, or notes on one that stays."""
         ...
 
 
 @runtime_checkable
-class ChunkFilter(Protocol):
-    @property
-    def name(self) -> str: ...
-
+class ChunkFilter(_Named, Protocol):
     def judge(self, records: Sequence[Record]) -> Outcome: ...
 
 
 @runtime_checkable
-class CorpusFilter(Protocol):
-    @property
-    def name(self) -> str: ...
-
+class CorpusFilter(_Named, Protocol):
     def sketch(self, records: Sequence[Record]) -> Sketch: ...
 
     def decide(self, sketch: Sketch) -> Outcome:
@@ -98,7 +94,6 @@ def text_of(record: Record, key: str) -> str:
 
 
 def list_of(record: Record, key: str) -> Sequence[Any]:
-    """The list under a key; empty where there is none."""
     value = record.get(key)
     return value if isinstance(value, list | tuple) else ()
 
@@ -112,5 +107,4 @@ def note_of(record: Record, key: str) -> Any:
 
 
 def counted(reason: str) -> str:
-    """The part of a reason that is counted."""
     return reason.partition(":")[0]

@@ -62,8 +62,6 @@ Depth = Literal["answer", "lookup", "multi-hop", "planning"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Complexity:
-    """Statistics of the tool calls in a trajectory."""
-
     num_calls: int
     num_turns: int  # turns of the policy that call
     is_parallel: bool  # some turn makes several calls

@@ -1,4 +1,4 @@
-"""Abduction: the code behind marks, the operators behind a result, the row before."""
+"""Abduction: the code behind marks, the operators behind a result, what came before."""
 
 import collections
 import itertools
@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from loong_jax.environments import answers
 from loong_jax.environments.answers import Malformed, one_line
 from loong_jax.environments.environment import Puzzle, State, canonical_json
-from loong_jax.environments.inductive import cellular
+from loong_jax.environments.inductive import automaton
 
-SHAPES = {1: (3, 6), 2: (4, 5), 3: (4, 6), 4: (4, 7), 5: (4, 8)}
+CODES = {1: (3, 6), 2: (4, 5), 3: (4, 6), 4: (4, 7), 5: (4, 8)}
 """Level: places, digits."""
 DIGITS = "123456789"
 
@@ -42,7 +42,7 @@ class Mastermind(Puzzle):
     name = "mastermind"
 
     def draw(self, level: int, rng: random.Random) -> State | None:
-        places, num_digits = SHAPES[level]
+        places, num_digits = CODES[level]
         digits = DIGITS[:num_digits]
         every = ["".join(code) for code in itertools.product(digits, repeat=places)]
         code, left = rng.choice(every), set(every)
@@ -170,7 +170,7 @@ class Predecessor(Puzzle):
     def draw(self, level: int, rng: random.Random) -> State | None:
         rule = "".join(rng.sample("11110000", 8))
         before = "".join(rng.choice("01") for _ in range(WIDTH[level]))
-        row = cellular.after(before, _rule({"rule": rule}), 1) or ""
+        row = automaton.after(before, _rule({"rule": rule}), 1) or ""
         by_one_place = {"11110000", "00001111", "11001100", "00110011", "10101010", "01010101"}
         if rule in by_one_place or len(set(row)) < 2 or row in (before, before[::-1]):
             return None
@@ -192,7 +192,7 @@ class Predecessor(Puzzle):
     def flaw(self, state: State, answer: str) -> str | None:
         row = state["row"]
         (before,) = answers.grid(answer, 1, len(row), "01")
-        found = cellular.after(before, _rule(state), 1)
+        found = automaton.after(before, _rule(state), 1)
         return None if found == row else f"it becomes {found}"
 
     def answer(self, state: State) -> str:
@@ -208,6 +208,86 @@ class Predecessor(Puzzle):
                     if rule[cells[-2:] + symbol] == row[place]
                 }
             for cells in reached.values():
-                if cellular.after(cells, rule, 1) == row:
+                if automaton.after(cells, rule, 1) == row:
                     return cells
         raise ValueError(f"the row {row} has no predecessor")
+
+
+SIZES = {1: 3, 2: 4, 3: 5, 4: 6, 5: 7}
+
+
+def switched(size: int, cell: int) -> int:
+    """The lights that one switch changes, as a bit mask: its own and its neighbours'."""
+    row, column = divmod(cell, size)
+    mask = 1 << cell
+    for r, c in ((row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)):
+        if 0 <= r < size and 0 <= c < size:
+            mask |= 1 << (r * size + c)
+    return mask
+
+
+def _mask(rows: list[str]) -> int:
+    return sum(1 << place for place, cell in enumerate("".join(rows)) if cell == "1")
+
+
+def _rows(mask: int, size: int) -> list[str]:
+    return [
+        "".join(str(mask >> (row * size + column) & 1) for column in range(size))
+        for row in range(size)
+    ]
+
+
+class LightsOut(Puzzle):
+    """State: {"lights": rows of 0 and 1}."""
+
+    name = "lights_out"
+
+    def draw(self, level: int, rng: random.Random) -> State | None:
+        size, lights = SIZES[level], 0
+        for cell in range(size * size):
+            if rng.random() < 0.5:
+                lights ^= switched(size, cell)
+        return {"lights": _rows(lights, size)} if lights else None
+
+    def prompt(self, state: State) -> str:
+        size = len(state["lights"])
+        return (
+            f"A {size} by {size} grid of lights, each with a switch that turns over its own light "
+            "and those just above, below, left and right of it. All lights were off; then some "
+            "switches were pressed once. Now the lights are (1 is on):\n"
+            + "\n".join(state["lights"])
+            + "\nWhich switches were pressed? Any set that gives these lights is right. Answer "
+            f"with {size} lines of {size} symbols: 1 for a pressed switch, 0 for the others."
+        )
+
+    def flaw(self, state: State, answer: str) -> str | None:
+        size = len(state["lights"])
+        pressed = _mask(answers.grid(answer, size, size, "01"))
+        lights = 0
+        for cell in range(size * size):
+            if pressed >> cell & 1:
+                lights ^= switched(size, cell)
+        wrong = lights ^ _mask(state["lights"])
+        if not wrong:
+            return None
+        row, column = divmod((wrong & -wrong).bit_length() - 1, size)
+        return f"the light in row {row + 1}, column {column + 1} would be another"
+
+    def answer(self, state: State) -> str:
+        """Elimination over GF(2): each basis vector carries the presses that make it."""
+        size = len(state["lights"])
+        basis: dict[int, tuple[int, int]] = {}  # highest bit: lights, presses
+
+        def reduced(lights: int, presses: int) -> tuple[int, int]:
+            while lights and lights.bit_length() in basis:
+                other, more = basis[lights.bit_length()]
+                lights, presses = lights ^ other, presses ^ more
+            return lights, presses
+
+        for cell in range(size * size):
+            lights, presses = reduced(switched(size, cell), 1 << cell)
+            if lights:
+                basis[lights.bit_length()] = (lights, presses)
+        rest, presses = reduced(_mask(state["lights"]), 0)
+        assert not rest
+        return "\n".join(_rows(presses, size))

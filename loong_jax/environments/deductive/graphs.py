@@ -1,6 +1,7 @@
 """Graph puzzles: colour a graph with three colours; visit every node once. Any solution counts."""
 
 import itertools
+import operator
 import random
 
 from loong_jax.environments import answers, csp
@@ -53,7 +54,7 @@ class GraphColouring(Puzzle):
     def answer(self, state: State) -> str:
         network = csp.Network(state["nodes"], 3)
         for a, b in state["edges"]:
-            network.relate(a - 1, b - 1, csp.differ)
+            network.relate(a - 1, b - 1, operator.ne)
         colours = network.solutions([7] * state["nodes"], 1)[0]
         return ", ".join(f"{node}={COLOURS[colour]}" for node, colour in enumerate(colours, 1))
 

@@ -19,7 +19,6 @@ def runs(cells: Sequence[int]) -> list[int]:
 
 @functools.cache
 def _lines(size: int, clue: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Every line of this size with these runs."""
     every = (tuple(bits >> place & 1 for place in range(size)) for bits in range(1 << size))
     return [cells for cells in every if tuple(runs(cells)) == clue]
 

@@ -1,6 +1,7 @@
 """Squares of digits, each once in every row and column. Their solutions are unique."""
 
 import itertools
+import operator
 import random
 from collections.abc import Sequence
 
@@ -42,9 +43,9 @@ def _network(groups: Groups, less: Sequence[Sequence[int]] = ()) -> csp.Network:
     network = csp.Network(num_cells, round(num_cells**0.5))
     for a, b in itertools.combinations(range(num_cells), 2):
         if any(group[a] == group[b] for group in groups.values()):
-            network.relate(a, b, csp.differ)
+            network.relate(a, b, operator.ne)
     for a, b in less:
-        network.relate(a, b, csp.less)
+        network.relate(a, b, operator.lt)
     return network
 
 

@@ -1,6 +1,7 @@
 """Zebra puzzles: who lives where, from clues about houses in a row. The solution is unique."""
 
 import itertools
+import operator
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -19,10 +20,6 @@ ATTRIBUTES = {
 }
 
 
-def same(a: int, b: int) -> bool:
-    return a == b
-
-
 def just_left(a: int, b: int) -> bool:
     return a + 1 == b
 
@@ -32,11 +29,11 @@ def beside(a: int, b: int) -> bool:
 
 
 RELATIONS = {
-    "same": (same, "{} and {} are in the same house."),
-    "apart": (csp.differ, "{} and {} are in different houses."),
+    "same": (operator.eq, "{} and {} are in the same house."),
+    "apart": (operator.ne, "{} and {} are in different houses."),
     "just left": (just_left, "{} is in the house just left of {}."),
     "beside": (beside, "{} is in a house next to {}."),
-    "left": (csp.less, "{} is somewhere left of {}."),
+    "left": (operator.lt, "{} is somewhere left of {}."),
 }
 
 
@@ -55,7 +52,7 @@ def _houses(state: State, clues: Sequence[Sequence[Any]], limit: int) -> list[li
     network = csp.Network(len(values), num_houses)
     for start in range(0, len(values), num_houses):
         for a, b in itertools.combinations(range(start, start + num_houses), 2):
-            network.relate(a, b, csp.differ)
+            network.relate(a, b, operator.ne)
     domains = [(1 << num_houses) - 1] * len(values)
     for kind, first, second in clues:
         if kind == "at":

@@ -17,10 +17,6 @@ NUM_EXAMPLES = 3
 SYMBOLS = "0123"
 
 
-def _rotate(grid: Grid) -> Grid:
-    return tuple("".join(column) for column in zip(*grid[::-1], strict=True))
-
-
 def _fall(grid: Grid) -> Grid:
     columns = ("".join(column).replace("0", "") for column in zip(*grid, strict=True))
     return tuple(
@@ -40,7 +36,10 @@ def _most(grid: Grid) -> Grid:
 
 
 STEPS: dict[str, tuple[str, Callable[[Grid], Grid]]] = {
-    "rotate": ("turn the grid a quarter clockwise", _rotate),
+    "rotate": (
+        "turn the grid a quarter clockwise",
+        lambda g: tuple(map("".join, zip(*g[::-1], strict=True))),
+    ),
     "mirror": ("mirror it left to right", lambda g: tuple(row[::-1] for row in g)),
     "flip": ("mirror it top to bottom", lambda g: g[::-1]),
     "right": (

@@ -75,29 +75,13 @@ def report(control, ended, *blobs):
 
 def mount_all(request, limits):
     """A fresh /tmp, a procfs of this pid namespace alone, and the artefact at /app."""
-    artefact = request["artefact"]
-    if artefact:
+    read_only = system.MS_RDONLY | system.MS_NOSUID | system.MS_NODEV
+    if artefact := request["artefact"]:
         system.mount(f"/cache/{artefact}", "/app", None, system.MS_BIND)
-        system.mount(
-            None,
-            "/app",
-            None,
-            system.MS_REMOUNT
-            | system.MS_BIND
-            | system.MS_RDONLY
-            | system.MS_NOSUID
-            | system.MS_NODEV,
-        )
-    if (
-        system.LIBC.umount2(b"/cache", system.MNT_DETACH) != 0
-    ):  # other artefacts are not this program's business
-        system.mount(
-            "none",
-            "/cache",
-            "tmpfs",
-            system.MS_RDONLY | system.MS_NOSUID | system.MS_NODEV,
-            "size=4k,nr_inodes=2",
-        )
+        system.mount(None, "/app", None, system.MS_REMOUNT | system.MS_BIND | read_only)
+    # Other artefacts are not this program's business.
+    if system.LIBC.umount2(b"/cache", system.MNT_DETACH) != 0:
+        system.mount("none", "/cache", "tmpfs", read_only, "size=4k,nr_inodes=2")
     quota = f"size={limits['disk_bytes']},nr_inodes={limits['disk_files']},mode=1777"
     system.mount("none", "/tmp", "tmpfs", system.MS_NOSUID | system.MS_NODEV, quota)
     if os.path.isdir("/proc"):

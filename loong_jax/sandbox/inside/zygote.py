@@ -48,7 +48,9 @@ def main():
         request, blob = found
         starts = call.run if request["mode"] == "call" else run
         reply, outputs = starts(request, blob, state)
-        reap_orphans()
+        with contextlib.suppress(ChildProcessError):  # orphans
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
         system.write_frame(stdout, reply, outputs)
         for fd in {blob, *(fd for fd, _, _ in outputs)}:
             os.close(fd)
@@ -150,9 +152,3 @@ def summary(state, watch, outputs, end, limits, kills_before):
     parts = [*outputs[:3], collected]
     reply["sizes"] = [size for _, _, size in parts]
     return reply, parts
-
-
-def reap_orphans():
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass

@@ -8,8 +8,7 @@ from typing import Any
 
 from loong_jax.errors import ConfigError, LoongError
 from loong_jax.synth.authors import prompts, structured
-from loong_jax.synth.authors.records import Reply, Request, Settings, Transcript
-from loong_jax.synth.authors.store import CallStore
+from loong_jax.synth.authors.store import CallStore, Reply, Request, Settings, Transcript
 from loong_jax.verifiers.judge.client import (
     Budget,
     Client,
@@ -29,7 +28,7 @@ class AuthorDown(LoongError):
 
 
 class Author:
-    """Asks one endpoint. Safe to share between threads; close it, or use it in a `with`.
+    """Asks one endpoint. Safe to share between threads; to be closed.
 
     Every reply is in the store before anybody sees it, and a question that is in the store is
     never asked again. A call that failed for good (after its attempts) is stored as well, since it
@@ -64,12 +63,6 @@ class Author:
             self.budget.num_requests += 1
             self.budget.num_tokens += record["prompt_tokens"] + record["reply_tokens"]
 
-    def __enter__(self) -> "Author":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
-
     @property
     def name(self) -> str:
         """The model's, by which its work is labelled."""
@@ -78,11 +71,11 @@ class Author:
     def ask(self, requests: Sequence[Request]) -> list[Reply]:
         """Replies in order, many asked at once. Raises for a request that is wrong, never for a
         reply: its `failure` says what became of it."""
-        return [future.result() for future in self.submit(requests)]
-
-    def submit(self, requests: Sequence[Request]) -> list[concurrent.futures.Future[Reply]]:
-        """A future per request, in order. `asyncio.wrap_future` makes one awaitable."""
-        return [self._submit(self._call(request), request.schema) for request in requests]
+        begun = [self._begin(self._call(request)) for request in requests]
+        return [
+            reply_of(future.result(), request.schema, was_stored=is_known)
+            for request, (future, is_known) in zip(requests, begun, strict=True)
+        ]
 
     def ask_chat(
         self, role: str, prompt_name: str, messages: Sequence[Mapping[str, str]], seed: int = 0
@@ -90,7 +83,8 @@ class Author:
         """The reply to a chat that somebody else has put together, such as the judge's."""
         digest = content_hash(list(messages[:-1]))
         call = self._transcript(role, prompt_name, digest, messages, seed, is_json=False)
-        return self._submit(call, None).result()
+        future, is_known = self._begin(call)
+        return reply_of(future.result(), None, was_stored=is_known)
 
     def require_up(self) -> None:
         """AuthorDown if the endpoint has stopped answering."""
@@ -117,30 +111,19 @@ class Author:
 
     # ---- one call
 
-    def _submit(
-        self, call: Transcript, schema: Mapping[str, Any] | None
-    ) -> concurrent.futures.Future[Reply]:
-        answered: concurrent.futures.Future[Reply] = concurrent.futures.Future()
+    def _begin(self, call: Transcript) -> tuple[concurrent.futures.Future[Transcript], bool]:
+        """The transcript of a call; true if it was made, or under way, before."""
         with self._lock:
             record = self.store.get(call.key)
             kept = self._held.get(call.key) if record is None else Transcript.from_json(record)
-            running = self._running.get(call.key)
-            is_first = running is None
-            if kept is None and running is None:
-                running = self._running[call.key] = self._pool.submit(self._perform, call)
-        if kept is not None:
-            answered.set_result(reply_of(kept, schema, was_stored=True))
-            return answered
-        assert running is not None
-
-        def pass_on(done: concurrent.futures.Future[Transcript]) -> None:
-            try:
-                answered.set_result(reply_of(done.result(), schema, was_stored=not is_first))
-            except BaseException as error:
-                answered.set_exception(error)
-
-        running.add_done_callback(pass_on)
-        return answered
+            if kept is not None:
+                known: concurrent.futures.Future[Transcript] = concurrent.futures.Future()
+                known.set_result(kept)
+                return known, True
+            is_running = call.key in self._running
+            if not is_running:
+                self._running[call.key] = self._pool.submit(self._perform, call)
+            return self._running[call.key], is_running
 
     def _call(self, request: Request) -> Transcript:
         prompt = prompts.load(request.prompt_name)
@@ -154,7 +137,6 @@ class Author:
         self, role: str, prompt_name: str, prompt_digest: str,
         messages: Sequence[Mapping[str, str]], seed: int, *, is_json: bool,
     ) -> Transcript:  # fmt: skip
-        """The call as it will be made."""
         chosen = self._settings.get(role, Settings())
         model = chosen.model or self.endpoint.model
         temperature, max_tokens = chosen.temperature, chosen.max_reply_tokens
@@ -186,7 +168,10 @@ class Author:
             try:
                 made = _answered(call, self._client.complete(call.messages, sent))
             except JudgeUnavailable as error:
-                made = dataclasses.replace(call, failure=failure_of(error), detail=str(error)[:300])
+                known = {"budget": "over_budget", "timeout": "timed_out"}
+                failure = known.get(error.reason, "unreachable")
+                failure = failure if error.status is None else f"http_{error.status}"
+                made = dataclasses.replace(call, failure=failure, detail=str(error)[:300])
             return self._keep(made, num_before)
         finally:
             with self._lock:
@@ -198,7 +183,7 @@ class Author:
         `num_before` replies ago: at the end of a batch all calls that run out of time end in a row.
         """
         if made.reply is not None:
-            self.store.put(made.key, made.to_json())
+            self.store.put(made.key, dataclasses.asdict(made))
             with self._lock:
                 self._num_replies += 1
             self._keep_held()
@@ -213,7 +198,7 @@ class Author:
     def _keep_held(self) -> None:
         with self._lock:  # kept over the writing: a call is in the store or held, never in neither
             for made in self._held.values():
-                self.store.put(made.key, made.to_json())
+                self.store.put(made.key, dataclasses.asdict(made))
             self._held, self._num_failed = {}, 0
 
 
@@ -235,22 +220,9 @@ def reply_of(
             failure = "refused"
         elif not text.strip():
             failure = "malformed"
-    transcript = dataclasses.replace(made, failure=failure, detail=detail)
-    is_good = failure is None
-    return Reply(
-        text=text if is_good else None,
-        parsed=parsed,
-        failure=failure,
-        transcript=transcript,
-        was_stored=was_stored,
-    )
-
-
-def failure_of(error: JudgeUnavailable) -> str:
-    if error.status is not None:
-        return f"http_{error.status}"
-    known = {"budget": "over_budget", "timeout": "timed_out"}
-    return known.get(error.reason, "unreachable")
+    text = text if failure is None else None
+    made = dataclasses.replace(made, failure=failure, detail=detail)
+    return Reply(text=text, parsed=parsed, failure=failure, transcript=made, was_stored=was_stored)
 
 
 def _answered(call: Transcript, completion: Completion) -> Transcript:

@@ -55,22 +55,22 @@ def parse(text: str, schema: Mapping[str, Any]) -> Any:
 
 
 def fields(**properties: Any) -> dict[str, Any]:
-    """The schema of an object with exactly these keys, each `str`, `int`, `float`, `bool` or a
-    schema. Texts may not be empty."""
+    """The schema of an object with exactly these keys, each `str`, `bool` or a schema.
+
+    Texts may not be empty.
+    """
     kinds: dict[type, dict[str, Any]] = {
         str: {"type": "string", "minLength": 1},
-        int: {"type": "integer"},
-        float: {"type": "number"},
         bool: {"type": "boolean"},
     }
     shapes = {
-        name: dict(kinds[kind]) if isinstance(kind, type) else kind
-        for name, kind in properties.items()
+        name: kinds[kind] if isinstance(kind, type) else kind for name, kind in properties.items()
     }
+    names = list(properties)
     return {
         "type": "object",
         "properties": shapes,
-        "required": list(properties),
+        "required": names,
         "additionalProperties": False,
     }
 

@@ -1,6 +1,6 @@
 """The formal loop: problems in words become statements, are filtered, proved, and learnt from.
 
-    formulas, statement, proofs   the propositional language
+    formulas, proofs              the propositional language
     problems                      theorems drawn at random, told in words
     formalise                     problems in words as statements: an author translates, filters
     backends                      Metamath, Coq and Lean under one protocol

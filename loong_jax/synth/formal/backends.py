@@ -16,9 +16,8 @@ from loong_jax.problems import verdict
 from loong_jax.problems.verdict import Verdict
 from loong_jax.synth.formal import formulas, hilbert, proofs
 from loong_jax.synth.formal.expert_iteration import Solution
-from loong_jax.synth.formal.formulas import Atom, Formula, Implies, Malformed, Not
+from loong_jax.synth.formal.formulas import Atom, Formula, Implies, Malformed, Not, Statement
 from loong_jax.synth.formal.proofs import LETTERS, Node, NoProof
-from loong_jax.synth.formal.statement import Statement
 from loong_jax.verifiers.formal import isolated
 from loong_jax.verifiers.formal.coq import CoqVerifier
 from loong_jax.verifiers.formal.lean import LeanVerifier
@@ -111,7 +110,7 @@ class MetamathBackend:
         return hilbert.proof(statement, node, hilbert.variables_of(statement))
 
     def check_statements(self, statements: Sequence[str]) -> list[Verdict]:
-        return [self._check_statement(text) for text in statements]
+        return list(map(self._check_statement, statements))
 
     def check_proofs(self, claims: Sequence[Claim]) -> list[Verdict]:
         return [self._judged(claim.statement, claim.proof) for claim in claims]
@@ -236,12 +235,9 @@ class CoqBackend:
         for match in reversed(terms):
             assert match is not None
             whole = f"(conj ({match[1]}) {whole})" if whole else f"({match[1]})"
-        return self._verifier.verify_record(
-            {
-                "statement": " /\\ ".join(f"({claim.statement})" for claim in claims),
-                "answer": f"Proof. exact {whole}. Qed.",
-            }
-        )
+        statement = " /\\ ".join(f"({claim.statement})" for claim in claims)
+        record = {"statement": statement, "answer": f"Proof. exact {whole}. Qed."}
+        return self._verifier.verify_record(record)
 
 
 _EXACT = re.compile(r"Proof\. exact \((fun [^.]*)\)\. Qed\.")

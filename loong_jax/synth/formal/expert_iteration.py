@@ -166,7 +166,6 @@ def run(
 
 
 def summary(done: Round) -> dict[str, Any]:
-    """A round in numbers."""
     return {
         "round": done.number,
         "num_examples": done.num_examples,
@@ -211,10 +210,9 @@ def _attempts(
 def _judged(
     goals: Sequence[Goal], answers: Sequence[Sequence[str]], check: Check
 ) -> Iterator[Attempt]:
+    pairs = zip(goals, answers, strict=True)
     distinct = list(
-        dict.fromkeys(
-            Solution(g, answer) for g, some in zip(goals, answers, strict=True) for answer in some
-        )
+        dict.fromkeys(Solution(goal, answer) for goal, some in pairs for answer in some)
     )
     verdict_of = dict(zip(distinct, check(distinct), strict=True))
     for goal, some in zip(goals, answers, strict=True):

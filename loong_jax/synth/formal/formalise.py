@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loong_jax.synth.authors import Author, Reply, Request, structured
-from loong_jax.synth.formal import formulas, statement
+from loong_jax.synth.formal import formulas
 from loong_jax.synth.formal import problems as theorems
 from loong_jax.synth.formal.backends import Backend
-from loong_jax.synth.formal.statement import Statement
+from loong_jax.synth.formal.formulas import Statement
 
 # Every way to leave, in the order of the stages; the last word is for those that stay.
 STAGES = (
@@ -37,6 +37,11 @@ class Decision(NamedTuple):
 
 
 KEPT = Decision("kept")
+ASKED = {  # where a failed call stops a problem -> role, prompt, shape of the reply
+    "no reply": ("formaliser", "formalise", STATEMENT),
+    "no back-translation": ("back-translator", "back_translate", PROBLEM),
+    "judged different": ("formal-judge", "judge", JUDGEMENT),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,15 +74,20 @@ class Formalised:
             "problem": self.problem.text,
             "glossary": self.problem.glossary,
             "statement": shown,
-            "stage": self.decision.stage,
-            "detail": self.decision.detail,
+            **self.decision._asdict(),
             "calls": [reply.transcript.key for reply in self.replies],
         }
 
 
+Decide = Callable[[Formalised, Any], Decision]  # by what was replied
+
+
 def told(posed: Statement, rng: np.random.Generator) -> WordProblem:
     """A problem whose meaning is known, from its statement."""
-    glossary = theorems.draw_glossary(posed.atoms, rng)
+    drawn = rng.permutation(len(theorems.CLAUSES))
+    glossary = {
+        name: theorems.CLAUSES[i] for name, i in zip(sorted(posed.atoms), drawn, strict=False)
+    }
     text = theorems.tell(posed, glossary)
     return WordProblem(uid=posed.uid, text=text, glossary=glossary, intended=posed)
 
@@ -92,29 +102,18 @@ def formalise(
     """
     made = [Formalised(problem) for problem in problems]
 
-    def ask(
-        stage: str,
-        role: str,
-        prompt: str,
-        schema: dict[str, Any],
-        fields: Callable[[Formalised], dict[str, str]],
-        decide: Callable[[Formalised, Any], Decision],
-    ) -> None:
+    def ask(stage: str, fields: Callable[[Formalised], dict[str, str]], decide: Decide) -> None:
         """One call for each that is kept so far; where it fails, nothing speaks for that one."""
+        role, prompt, schema = ASKED[stage]
         kept = [one for one in made if one.is_kept]
         glossaries = [theorems.glossary_text(one.problem.glossary) for one in kept]
-        replies = author.ask(
-            [
-                Request(
-                    role=role,
-                    prompt_name=f"formal/{prompt}",
-                    seed=seed,
-                    schema=schema,
-                    fields={**fields(one), "glossary": glossary},
-                )
-                for one, glossary in zip(kept, glossaries, strict=True)
-            ]
-        )
+        given = [{**fields(one), "glossary": g} for one, g in zip(kept, glossaries, strict=True)]
+        name = f"formal/{prompt}"
+        requests = [
+            Request(role=role, prompt_name=name, seed=seed, schema=schema, fields=one)
+            for one in given
+        ]
+        replies = author.ask(requests)
         author.require_up()
         for one, reply in zip(kept, replies, strict=True):
             one.replies.append(reply)
@@ -130,41 +129,24 @@ def formalise(
         one.statement = found
         return look(found, one.problem.glossary)
 
-    def judged(one: Formalised, parsed: Any) -> Decision:
-        return (
-            KEPT if parsed["is_same"] else Decision("judged different", parsed["reasoning"][:200])
-        )
+    def told_back(one: Formalised) -> dict[str, str]:
+        said = one.replies[-1].parsed["problem"]
+        return {"problem": one.problem.text, "back_translation": said}
 
-    ask(
-        "no reply",
-        "formaliser",
-        "formalise",
-        STATEMENT,
-        lambda one: {"problem": one.problem.text},
-        first_look,
-    )
-    ask(
-        "no back-translation",
-        "back-translator",
-        "back_translate",
-        PROBLEM,
-        _in_formulas,
-        lambda one, parsed: KEPT,
-    )
-    ask(
-        "judged different",
-        "formal-judge",
-        "judge",
-        JUDGEMENT,
-        lambda one: {
-            "problem": one.problem.text,
-            "back_translation": one.replies[-1].parsed["problem"],
-        },
-        judged,
-    )
+    def judged(_: Formalised, parsed: Any) -> Decision:
+        if parsed["is_same"]:
+            return KEPT
+        return Decision("judged different", parsed["reasoning"][:200])
+
+    ask("no reply", lambda one: {"problem": one.problem.text}, first_look)
+    ask("no back-translation", _in_formulas, lambda one, parsed: KEPT)
+    ask("judged different", told_back, judged)
     for one in made:
-        if one.is_kept and one.problem.intended is not None and one.statement is not None:
-            one.decision = compare(one.statement, one.problem.intended)
+        intended = one.problem.intended
+        if not one.is_kept or intended is None or one.statement is None:
+            continue
+        if not formulas.says_the_same(one.statement, intended):
+            one.decision = Decision("not as intended", formulas.show(intended.formula)[:200])
     return made
 
 
@@ -199,7 +181,7 @@ def funnel(made: Sequence[Formalised]) -> dict[str, int]:
 def read(hypotheses: Sequence[str], goal: str, backend: Backend) -> Statement | Decision:
     """The syntax filter: the parts are formulas, and the whole is a statement of the backend."""
     try:
-        found = statement.of_parts(hypotheses, goal)
+        found = formulas.of_parts(hypotheses, goal)
         text = backend.statement_text(found)
     except ValueError as error:
         return Decision("syntax", str(error)[:200])
@@ -224,10 +206,3 @@ def look(posed: Statement, atoms: Collection[str]) -> Decision:
     if not formulas.follows(posed.hypotheses, posed.goal):
         return Decision("refutable", "a row of the truth table makes the goal alone false")
     return KEPT
-
-
-def compare(posed: Statement, intended: Statement) -> Decision:
-    """Compares with the intended statement, where it is known: each hypothesis, and the goal."""
-    if statement.says_the_same(posed, intended):
-        return KEPT
-    return Decision("not as intended", formulas.show(intended.formula)[:200])

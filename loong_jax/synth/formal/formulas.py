@@ -1,10 +1,15 @@
-"""Propositional formulas over implication and negation, and what a truth table tells of them.
+"""Propositional formulas over implication and negation, their truth tables, and statements.
 
 Written `p -> (q -> r)` and `~p`: `->` groups to the right, atoms are words of letters and digits.
 These two connectives are the language of the verifiers' built-in Metamath database.
+
+A statement to be proved is hypotheses and a goal, as people write theorems. Two statements are kin
+when a change of names and of the order of hypotheses makes them equal. Kin have the same proofs, so
+they never sit on both sides of a split.
 """
 
 import functools
+import hashlib
 import itertools
 import operator
 import re
@@ -147,8 +152,6 @@ def _rows(formulas: Sequence[Formula]) -> Iterator[dict[str, bool]]:
 
 
 def _implication(tokens: Sequence[str], place: int, depth: int) -> tuple[Formula, int]:
-    if depth > MAX_DEPTH:
-        raise Malformed(f"more than {MAX_DEPTH} formulas stand inside each other")
     left, place = _operand(tokens, place, depth)
     if place < len(tokens) and tokens[place] == "->":
         right, place = _implication(tokens, place + 1, depth + 1)
@@ -175,3 +178,82 @@ def _operand(tokens: Sequence[str], place: int, depth: int) -> tuple[Formula, in
 
 def _in_brackets(formula: Formula) -> str:
     return f"({show(formula)})" if isinstance(formula, Implies) else show(formula)
+
+
+# ---- statements
+
+
+_ROUNDS = 4  # of refinement; more than the longest chain of hypotheses needs to be told apart by
+
+
+class Statement(NamedTuple):
+    """`goal` follows from `hypotheses`. The goal is no implication: its premises are hypotheses."""
+
+    hypotheses: tuple[Formula, ...]
+    goal: Formula
+
+    @property
+    def formula(self) -> Formula:
+        """The closed theorem `h1 -> (h2 -> ... -> goal)`."""
+        return implication(self.hypotheses, self.goal)
+
+    @property
+    def atoms(self) -> list[str]:
+        return atoms_of([*self.hypotheses, self.goal])
+
+    @property
+    def uid(self) -> str:
+        """Equal for equal statements."""
+        return hashlib.blake2b(show(self.formula).encode(), digest_size=8).hexdigest()
+
+    @property
+    def kin(self) -> str:
+        """Equal for kin; some that are not kin share it as well."""
+        return _kin(self)
+
+
+def of_parts(hypotheses: Sequence[str], goal: str) -> Statement:
+    """A statement from the texts of its formulas. Raises Malformed."""
+    more, last = premises_of(parse(goal))
+    return Statement((*(parse(text) for text in hypotheses), *more), last)
+
+
+def says_the_same(left: Statement, right: Statement) -> bool:
+    """True if their goals are equivalent and their hypotheses are, each to one of the other's.
+
+    Hypothesis by hypothesis, because two theorems are always equivalent as a whole.
+    """
+    rest = list(right.hypotheses)  # equivalence makes classes: first come, first matched
+    for formula in left.hypotheses:
+        twin = next((r for r in rest if are_equivalent(formula, r)), None)
+        if twin is None:
+            return False
+        rest.remove(twin)
+    return not rest and are_equivalent(left.goal, right.goal)
+
+
+@functools.lru_cache(maxsize=65536)
+def _kin(statement: Statement) -> str:
+    """Refines colours of atoms by where they stand (Weisfeiler and Leman's method)."""
+    color = dict.fromkeys(statement.atoms, "")
+    for _ in range(_ROUNDS):
+        seen: dict[str, list[str]] = {name: [] for name in color}
+        for hypothesis in statement.hypotheses:
+            _note(hypothesis, _painted(hypothesis, color), seen)
+        _note(statement.goal, f"goal {_painted(statement.goal, color)}", seen)
+        color = {name: _hash("|".join(sorted(places))) for name, places in seen.items()}
+    lines = sorted(_painted(hypothesis, color) for hypothesis in statement.hypotheses)
+    return _hash("\n".join([*lines, _painted(statement.goal, color)]))
+
+
+def _note(formula: Formula, where: str, seen: dict[str, list[str]]) -> None:
+    for index, name in enumerate(leaves(formula)):
+        seen[name].append(f"{index} of {where}")
+
+
+def _painted(formula: Formula, color: Mapping[str, str]) -> str:
+    return fold(formula, lambda name: f"<{color[name]}>", "~{}".format, "({}>{})".format)
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

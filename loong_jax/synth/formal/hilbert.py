@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from loong_jax.synth.formal import formulas
-from loong_jax.synth.formal.formulas import Formula
+from loong_jax.synth.formal.formulas import Formula, Statement
 from loong_jax.synth.formal.proofs import Node, Rule, rules_of
-from loong_jax.synth.formal.statement import Statement
 
 # The database names four variables; set.mm's names for more go into the theorem's frame.
 _BUILT_IN = ("ph", "ps", "ch", "th")

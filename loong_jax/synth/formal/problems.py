@@ -10,14 +10,13 @@ the door is open, then the cat sleeps"; an implication among the premises is in 
 
 import dataclasses
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from loong_jax.errors import ConfigError
 from loong_jax.synth.formal import formulas
-from loong_jax.synth.formal.formulas import Atom, Formula, Implies, Not
-from loong_jax.synth.formal.statement import Statement
+from loong_jax.synth.formal.formulas import Atom, Formula, Implies, Not, Statement
 
 _MAX_TRIES = 5_000
 ATOM_NAMES = string.ascii_lowercase[15:23]  # p to w
@@ -139,12 +138,6 @@ CLAUSES = (
     *("the gate is locked", "the snow melts", "the garden is green", "the alarm is set"),
 )
 NOT = "it is false that "
-
-
-def draw_glossary(atoms: Sequence[str], rng: np.random.Generator) -> dict[str, str]:
-    """A clause for each atom. Atoms are listed in the order of the alphabet."""
-    chosen = rng.permutation(len(CLAUSES))
-    return {name: CLAUSES[chosen[i]] for i, name in enumerate(sorted(atoms))}
 
 
 def tell(statement: Statement, glossary: Mapping[str, str]) -> str:

@@ -1,10 +1,10 @@
 """LoongEnv: new problems out of seeds, their answers computed by programs that are executed.
 
     seeds, strategies     seeds; new questions by few-shot, self-instruct or evol-instruct
-    gates, duplicates     questions that are refused before anything runs
+    gates                 questions that are refused before anything runs
     execution             the answer: the output of a program, whatever the author stated
-    judging, solving      a judge's opinion; chains of thought that must reach the same answer
-    run, outputs          all stages in a row; their files
+    judging               a judge's opinion; chains of thought that must reach the same answer
+    run, summary          all stages in a row; their files
 
 Source: Loong, arXiv 2509.03059, sections 2 and 3.
 """

@@ -1,29 +1,29 @@
 """`loong synth loongenv`: settings from the command line, one run, and the files it leaves."""
 
+import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
 from loong_jax.errors import ConfigError
 from loong_jax.synth import opening
 from loong_jax.synth.authors import Author, CallStore, Settings
-from loong_jax.synth.loongenv import outputs, run, summary
+from loong_jax.synth.loongenv import run, summary
 from loong_jax.synth.loongenv import seeds as seed_files
-from loong_jax.synth.loongenv.execution import ExecutionConfig, Executions
+from loong_jax.synth.loongenv.execution import Executions
 from loong_jax.synth.loongenv.run import LoongEnvConfig
 from loong_jax.synth.loongenv.seeds import SeedSet
-from loong_jax.synth.loongenv.strategies import EvolInstruct
 from loong_jax.verifiers.judge.client import Budget
 
 # Questions and solutions vary, programs and verdicts do not (facts of the original: T 0.7 and 0).
 TEMPERATURES = {
     "question": 0.7, "solve": 0.7, "code": 0.0, "score": 0.0, "judge": 0.0, "match": 0.0,
 }  # fmt: skip
-Strategies = tuple[Literal["few_shot", "self_instruct", "evol_instruct"], ...]
 BUDGET_SPENT = 3  # exit status
 
 
@@ -58,16 +58,7 @@ class LoongEnvOptions:
         tyro.conf.arg(help="other models by role: --models judge NAME (roles: question, code, "
                            "score, judge, match, solve)"),
     ] = dataclasses.field(default_factory=dict)  # fmt: skip
-    domains: tuple[str, ...] = ()  # of the seeds; all unless named
-    strategies: Strategies = run.STRATEGIES  # any of these, in this order
-    items: int = 20  # to keep, per domain and strategy
-    max_candidates: int = 0  # per domain and strategy; 0 means five times items
-    num_attempts: int = 4  # of the solver at a candidate
-    min_correct: int = 1  # attempts that must reach the executed answer
-    generations: int = 2  # of evol-instruct
-    rewrites: int = 2  # of a question in each generation
-    round_size: int = 16  # candidates that go through the stages together
-    seed: int = 0  # another one asks everything anew
+    settings: Annotated[LoongEnvConfig, tyro.conf.arg(name="")] = LoongEnvConfig()
     packages: Path | None = None  # for programs to import, as pip install --target fills it
     cpu_s: float = 10.0  # of one program
     # the budget, over all starts of this run
@@ -100,22 +91,15 @@ def main(options: LoongEnvOptions) -> int:
     Returns the exit status: 0, or BUDGET_SPENT where the budget ended the run early.
     """
     start = time.monotonic()
-    config = LoongEnvConfig(
-        strategies=options.strategies, domains=options.domains, items=options.items,
-        max_candidates=options.max_candidates, num_attempts=options.num_attempts,
-        min_correct=options.min_correct, round_size=options.round_size, seed=options.seed,
-        evol=EvolInstruct(generations=options.generations, rewrites=options.rewrites),
-    )  # fmt: skip
     endpoint = opening.endpoint_of(
         options.endpoint, options.model, timeout_s=options.timeout_s,
         max_reply_tokens=options.max_reply_tokens, json_mode=options.json_mode,
     )  # fmt: skip
     seeds = seed_files.load(options.seeds)
-    domains = run.chosen_domains(config, seeds)
-    kept = {
-        **dataclasses.asdict(options), "model": endpoint.model,
-        "seeds_digest": seed_files.digest(seeds),
-    }  # fmt: skip
+    domains = run.chosen_domains(options.settings, seeds)
+    kept = dataclasses.asdict(options)
+    kept |= kept.pop("settings")
+    kept |= {"model": endpoint.model, "seeds_digest": seed_files.digest(seeds)}
     opening.claim(options.out / "config.json", kept, FREE)
     roles = {
         role: Settings(temperature=temperature, model=options.models.get(role))
@@ -127,10 +111,9 @@ def main(options: LoongEnvOptions) -> int:
     ) as author:
         print(f"author {author.name}; seeds: {_counts(seeds, domains)}", flush=True)
         num_before = len(author.store)
-        made = _made(options, config, seeds, author)
+        made = _made(options, seeds, author)
         author.settle()
-        outputs.write(options.out, made, seeds, domains, author.store, author.name)
-        figures = summary.write(options.out, made, seeds, author, options.prices)
+        figures = summary.write(options.out, made, seeds, domains, author, options.prices)
         num_calls = len(author.store) - num_before
     print(summary.as_text(figures))
     print(
@@ -140,18 +123,17 @@ def main(options: LoongEnvOptions) -> int:
     return 0 if made.is_complete else BUDGET_SPENT
 
 
-def _made(
-    options: LoongEnvOptions, config: LoongEnvConfig, seeds: SeedSet, author: Author
-) -> run.Made:
-    settings = ExecutionConfig(packages=options.packages, cpu_s=options.cpu_s)
-    with CallStore(options.out / "executions.jsonl") as store:
-        executions = Executions(settings, store)
-        try:
-            if executions.note:
-                print(f"note: {executions.note}", flush=True)
-            return run.make(config, seeds, author, executions, lambda s: print(s, flush=True))
-        finally:
-            executions.close()
+def _made(options: LoongEnvOptions, seeds: SeedSet, author: Author) -> run.Made:
+    with (
+        CallStore(options.out / "executions.jsonl") as store,
+        contextlib.closing(
+            Executions(store, packages=options.packages, cpu_s=options.cpu_s)
+        ) as executions,
+    ):
+        say = functools.partial(print, flush=True)
+        if executions.note:
+            say(f"note: {executions.note}")
+        return run.make(options.settings, seeds, author, executions, say)
 
 
 def _counts(seeds: SeedSet, domains: Sequence[str]) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from loong_jax.errors import ConfigError
-from loong_jax.sandbox import Limits
 from loong_jax.synth.authors import CallStore
 from loong_jax.synth.loongenv import gates
 from loong_jax.synth.loongenv.candidates import Candidate
@@ -18,49 +17,33 @@ from loong_jax.verifiers.loongbench import rationales
 from loong_jax.verifiers.loongbench.rationales import Execution, RationaleRunner
 
 MAX_ANSWER_CHARS = 2000
+NUM_WORKERS = 2  # sandboxes
 NUM_RUNS = 2  # a program that prints two things is no gold
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ExecutionConfig:
-    """Settings of programs: `packages` is a directory as `pip install --target` fills it."""
-
-    packages: Path | None = None  # this interpreter's own unless given, where the sandbox reads it
-    num_workers: int = 2
-    cpu_s: float = 10.0
-    memory_mb: int = 4096
-
-    def __post_init__(self):
-        for name in ("num_workers", "cpu_s", "memory_mb"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name}={getattr(self, name)} is not above 0. Raise it.")
-
-    @property
-    def limits(self) -> Limits:
-        return dataclasses.replace(
-            rationales.LIMITS,
-            cpu_s=self.cpu_s, wall_s=30 + 5 * self.cpu_s, memory_bytes=self.memory_mb * 2**20,
-        )  # fmt: skip
-
-
 class Executions:
-    """Runs programs on some sandboxes at once; what was run once is read from the store."""
+    """Runs programs on some sandboxes at once; what was run once is read from the store.
 
-    def __init__(self, config: ExecutionConfig, store: CallStore):
-        self._config = config
+    `packages` is a directory as `pip install --target` fills it: this interpreter's own unless
+    given, where the sandbox reads it.
+    """
+
+    def __init__(self, store: CallStore, *, packages: Path | None, cpu_s: float):
+        if not cpu_s > 0:
+            raise ConfigError(f"cpu_s={cpu_s} is not above 0. Raise it.")
+        self._limits = dataclasses.replace(rationales.LIMITS, cpu_s=cpu_s, wall_s=30 + 5 * cpu_s)
         self._store = store
         self._empty = None
-        self.where = rationales.directory(config.packages)
-        if config.packages is None and not _sandbox_reads(self.where):
+        self.where = rationales.directory(packages)
+        if packages is None and not _sandbox_reads(self.where):
             self._empty = tempfile.TemporaryDirectory(prefix="no-packages-")
             os.chmod(self._empty.name, 0o755)
             self.where = Path(self._empty.name)
         self._runners: queue.SimpleQueue[RationaleRunner] = queue.SimpleQueue()
-        self._made: list[RationaleRunner] = []
-        for _ in range(config.num_workers):
-            self._made.append(RationaleRunner(self.where, config.limits))
-            self._runners.put(self._made[-1])
-        self._pool = concurrent.futures.ThreadPoolExecutor(config.num_workers, "execution")
+        self._made = [RationaleRunner(self.where, self._limits) for _ in range(NUM_WORKERS)]
+        for runner in self._made:
+            self._runners.put(runner)
+        self._pool = concurrent.futures.ThreadPoolExecutor(NUM_WORKERS, "execution")
 
     @property
     def note(self) -> str:
@@ -76,11 +59,8 @@ class Executions:
     def available(self, packages: Sequence[str]) -> dict[str, str]:
         """The packages among these that are installed, with their versions."""
         installed = rationales.installed(self.where)
-        return {
-            name: installed[name]
-            for name in packages
-            if installed.get(name, "standard library") != "standard library"
-        }
+        found = {name: installed[name] for name in packages if name in installed}
+        return {name: what for name, what in found.items() if what != "standard library"}
 
     def run(self, programs: Sequence[str]) -> list[list[Execution]]:
         """NUM_RUNS executions of each program, in order; one where the first one failed."""
@@ -95,7 +75,7 @@ class Executions:
 
     def _run(self, code: str) -> list[Execution]:
         packages = sorted(rationales.installed(self.where).items())
-        key = content_hash(code, packages, dataclasses.asdict(self._config.limits), NUM_RUNS)
+        key = content_hash(code, packages, dataclasses.asdict(self._limits), NUM_RUNS)
         if (record := self._store.get(key)) is not None:
             return [Execution(**one) for one in record["runs"]]
         runner = self._runners.get()
@@ -130,28 +110,25 @@ def executed(
 
 def _answered(candidate: Candidate, runs: Sequence[Execution]) -> Candidate:
     last = runs[-1]
-    if last.is_ours:
-        return candidate.ended("sandbox_failed", last.failure)
     if last.missing:
         return candidate.ended("undeclared_package", last.missing)
-    if not last.is_done:
-        return candidate.ended("not_executable", last.failure)
+    if last.failure:
+        return candidate.ended("sandbox_failed" if last.is_ours else "not_executable", last.failure)
     answers = {answer_of(one.output, candidate.domain) for one in runs}
     if len(answers) > 1:
         # They are in the store, and not told here: another run of it would have others.
         return candidate.ended("not_deterministic", f"{len(answers)} answers in {len(runs)} runs")
     [answer] = answers
-    if not answer:
-        return candidate.ended("no_answer", "the program prints nothing")
     if len(answer) > MAX_ANSWER_CHARS:
         return candidate.ended("no_answer", f"an answer of {len(answer)} characters")
-    if answer.casefold() in ("none", "nan", "inf", "-inf", "[]", "{}"):
-        return candidate.ended("no_answer", f"the program prints {answer}")
+    if answer.casefold() in ("", "none", "nan", "inf", "-inf", "[]", "{}"):
+        return candidate.ended("no_answer", f"the program prints {answer or 'nothing'}")
+    answered = dataclasses.replace(candidate, answer=answer)
     if how := gates.hard_coded(candidate.code, answer, candidate.question):
-        return dataclasses.replace(candidate, answer=answer).ended("hard_coded", how)
+        return answered.ended("hard_coded", how)
     if gates.tells(candidate.question, answer):
-        return dataclasses.replace(candidate, answer=answer).ended("answer_in_question", answer)
-    return dataclasses.replace(candidate, answer=answer)
+        return answered.ended("answer_in_question", answer)
+    return answered
 
 
 def answer_of(output: str, domain: str) -> str:

@@ -1,10 +1,15 @@
-"""Gates of questions and programs that need no request and no execution."""
+"""Gates of questions and programs that need no request and no execution.
+
+Among them are duplicates: equal texts, or nearly equal ones by word n-grams; exact and quadratic in
+the worst case, which serves some ten thousand questions.
+"""
 
 import ast
 import functools
 import importlib.metadata
 import re
 import sys
+from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -91,12 +96,7 @@ def hard_coded(code: str, answer: str, question: str) -> str:
     except syntax.UNREADABLE:
         return ""
     kinds = (ast.BinOp, ast.Call, ast.Compare, ast.UnaryOp, ast.BoolOp, ast.comprehension, ast.For)
-    working = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, kinds) and not _is_print(node) and not _is_sign(node)
-    ]
-    if not working:
+    if not any(isinstance(node, kinds) and not _is_shown(node) for node in ast.walk(tree)):
         return "nothing is computed"
     given = set(_NUMBER.findall(question))
     for node in ast.walk(tree):
@@ -121,11 +121,86 @@ def modules_of(where: Path) -> Mapping[str, frozenset[str]]:
     return {top: frozenset(names) for top, names in found.items()}
 
 
-def _is_print(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and (
-        node.func.id in ("print", "str", "repr")
-    )  # fmt: skip
+def _is_shown(node: ast.AST) -> bool:
+    """True if a node computes nothing: it prints, or is the sign of a constant."""
+    match node:
+        case ast.Call(func=ast.Name(id="print" | "str" | "repr")):
+            return True
+        case ast.UnaryOp(operand=ast.Constant()):
+            return True
+    return False
 
 
-def _is_sign(node: ast.AST) -> bool:
-    return isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant)
+# ---- duplicates
+
+
+N = 3  # words in a gram
+SAME_NUMBERS_SHARE = 0.6  # Jaccard similarity from which equal numbers make a duplicate
+ANY_NUMBERS_SHARE = 0.95
+_WORD = re.compile(r"-?\d+(?:\.\d+)?|[^\W\d_]+")
+
+
+class Duplicates:
+    """Questions by name. `find` names the nearest earlier one that is too near."""
+
+    def __init__(self):
+        self._exact: dict[tuple[str, ...], str] = {}
+        self._grams: dict[str, frozenset[tuple[str, ...]]] = {}
+        self._numbers: dict[str, tuple[str, ...]] = {}
+        self._holders: dict[tuple[str, ...], list[str]] = {}  # gram -> names
+
+    def __len__(self) -> int:
+        return len(self._grams)
+
+    def add(self, name: str, question: str) -> None:
+        words = words_of(question)
+        self._exact.setdefault(tuple(words), name)
+        self._grams[name] = grams(words)
+        self._numbers[name] = _numbers(words)
+        for gram in self._grams[name]:
+            self._holders.setdefault(gram, []).append(name)
+
+    def find(self, question: str) -> tuple[str, float] | None:
+        """The earlier question that this one repeats, and their similarity; None for a new one."""
+        words = words_of(question)
+        if (name := self._exact.get(tuple(words))) is not None:
+            return name, 1.0
+        name, similarity = self.nearest(question)
+        is_same = similarity >= ANY_NUMBERS_SHARE or (
+            similarity >= SAME_NUMBERS_SHARE and self._numbers[name] == _numbers(words)
+        )
+        return (name, similarity) if is_same else None
+
+    def nearest(self, question: str, besides: str = "") -> tuple[str, float]:
+        """The most similar question, and the Jaccard similarity of their n-grams."""
+        own = grams(words_of(question))
+        shared: Counter[str] = Counter()
+        for gram in own:
+            shared.update(self._holders.get(gram, ()))
+        scored = (
+            (count / (len(own) + len(self._grams[name]) - count), name)
+            for name, count in shared.items()
+            if name != besides
+        )
+        similarity, name = max(scored, default=(0.0, ""))
+        return name, similarity
+
+
+def words_of(text: str) -> list[str]:
+    return _WORD.findall(text.casefold())
+
+
+def grams(words: list[str]) -> frozenset[tuple[str, ...]]:
+    """All runs of N words; the whole text where it is shorter."""
+    if len(words) <= N:
+        return frozenset({tuple(words)})
+    return frozenset(tuple(words[n : n + N]) for n in range(len(words) - N + 1))
+
+
+def shape(question: str) -> tuple[str, ...]:
+    """The words of a question with every number as #: equal for questions of one template."""
+    return tuple("#" if word[-1].isdigit() else word for word in words_of(question))
+
+
+def _numbers(words: list[str]) -> tuple[str, ...]:
+    return tuple(sorted(word for word in words if word[-1].isdigit()))

@@ -1,16 +1,32 @@
-"""The judge: whether a question is well posed and its program solves it.
+"""The dual verification (arXiv 2509.03059, 2.2): a judge's opinion, and a solver that must agree.
 
-Among the candidates of a round are canaries, small problems whose verdict is known. A judge that
-errs on more than one of them is asked again once about the whole round, and then not believed.
+The judge says whether a question is well posed and its program solves it. Among the candidates of a
+round are canaries, small problems whose verdict is known. A judge that errs on more than one of
+them is asked again once about the whole round, and then not believed.
+
+An answer counts once a solver that saw no program reaches it too; solutions that do are kept. Rules
+compare first; a judge is asked where they see no equality, so that another form of the same answer
+is not lost.
 """
 
+import dataclasses
 import random
-from collections.abc import Sequence
-from typing import Any
+import threading
+from collections.abc import Mapping, Sequence
 
-from loong_jax.synth.authors import structured
-from loong_jax.synth.loongenv.candidates import Candidate
-from loong_jax.synth.loongenv.workshop import Answer, Workshop
+from loong_jax.synth.authors import Author, structured
+from loong_jax.synth.loongenv.candidates import (
+    Answer,
+    Attempt,
+    Candidate,
+    OverBudget,
+    Workshop,
+    seed_of,
+)
+from loong_jax.verifiers.judge import Item, Judge, JudgeConfig
+from loong_jax.verifiers.judge.client import Endpoint, JudgeUnavailable, content_hash
+from loong_jax.verifiers.loongbench import LoongBenchVerifier
+from loong_jax.verifiers.loongbench.domains import Row, get_domain
 
 VERDICT = structured.fields(reasoning=str, is_clear=bool, is_correct=bool)
 NUM_CANARY_PAIRS = 2
@@ -58,10 +74,10 @@ def _sit(
     order = list(asked)
     workshop.rng(f"{name}/order").shuffle(order)
     answers = workshop.asker.ask("judge", {key: asked[key] for key in order}, VERDICT)
-    num_failed = sum(
-        _accepts(answers[f"{name}/canary{n}"].parsed) is not is_right
-        for n, (_, is_right) in enumerate(known)
-    )
+    num_failed = 0
+    for n, (_, is_right) in enumerate(known):
+        said = answers[f"{name}/canary{n}"].parsed
+        num_failed += said is None or (said["is_clear"] and said["is_correct"]) is not is_right
     return {one.id: answers[f"{name}/{one.id}"] for one in candidates}, num_failed
 
 
@@ -76,9 +92,128 @@ def _ended(candidate: Candidate, answer: Answer) -> Candidate:
     return candidate
 
 
-def _accepts(said: Any) -> bool | None:
-    return None if said is None else said["is_clear"] and said["is_correct"]
-
-
 def _fields(domain: str, question: str, code: str, answer: str) -> dict[str, str]:
     return {"domain": domain, "question": question, "code": code, "answer": answer}
+
+
+# ---- solutions
+
+
+SOLUTION = structured.fields(reasoning=str, answer=str)
+PROBES = ("", "unknown", "7", "-1.6180339", "(1, 2)")  # rewarded by chance at most
+MAX_PROBES_PASSED = 1
+
+
+def gradable(candidates: Sequence[Candidate], rules: LoongBenchVerifier) -> list[Candidate]:
+    """Open candidates whose answer the verifier takes for itself and for nothing else."""
+    found = []
+    for candidate in candidates:
+        row = row_of(candidate)
+        passed = [probe for probe in PROBES if rules.judge(row, probe).is_correct]
+        if not rules.judge(row, candidate.answer).is_correct:
+            found.append(candidate.ended("ungradable_answer", candidate.answer))
+        elif len(passed) > MAX_PROBES_PASSED:
+            found.append(candidate.ended("ungradable_answer", f"{passed} pass as well"))
+        else:
+            found.append(candidate)
+    return found
+
+
+def solved(
+    candidates: Sequence[Candidate], workshop: Workshop, rules: LoongBenchVerifier,
+    *, num_attempts: int, min_correct: int, round_name: str,
+) -> list[Candidate]:  # fmt: skip
+    """Candidates with their attempts: passed, or ended without agreement."""
+    asked = {
+        f"{one.id}/{n}": {"domain": one.domain, "question": one.question}
+        for one in candidates
+        for n in range(num_attempts)
+    }
+    answers = workshop.asker.ask("solve", asked, SOLUTION)
+    attempts: dict[str, Attempt] = {}
+    disputed: dict[str, Item] = {}
+    by_id = {one.id: one for one in candidates}
+    for name, answer in answers.items():
+        candidate = by_id[name.rpartition("/")[0]]
+        if answer.failure:
+            attempts[name] = Attempt(verdict=answer.failure)
+            continue
+        said = answer.parsed["answer"]
+        verdict = rules.judge(row_of(candidate), said).outcome
+        attempts[name] = Attempt(
+            answer=said, reasoning=answer.parsed["reasoning"], verdict=verdict, by="rules"
+        )
+        if verdict != "correct":
+            disputed[name] = Item(candidate.question, candidate.answer, said)
+    matched = _matched(disputed, workshop.asker.author, seed_of(workshop.asker.seed, round_name))
+    for name in matched:
+        attempts[name] = dataclasses.replace(attempts[name], verdict="correct", by="judge")
+    found = []
+    for one in candidates:
+        names = [f"{one.id}/{n}" for n in range(num_attempts)]
+        calls = [key for name in names for key in answers[name].calls]
+        tried = one.after(calls, attempts=tuple(attempts[name] for name in names))
+        num_correct = sum(attempt.verdict == "correct" for attempt in tried.attempts)
+        if num_correct >= min_correct:
+            found.append(tried.ended("passed"))
+        else:
+            detail = f"{num_correct} of {num_attempts} attempts reach {one.answer[:80]}"
+            found.append(tried.ended("unsolved", detail))
+    return found
+
+
+def row_of(candidate: Candidate) -> Row:
+    return Row(
+        domain=get_domain(candidate.domain), question=candidate.question, gold=candidate.answer,
+        tolerance=candidate.notes.get("tolerance", 0.0),
+    )  # fmt: skip
+
+
+def _matched(disputed: Mapping[str, Item], author: Author, seed: int) -> list[str]:
+    """Names of those that the judge calls equal to the executed answer."""
+    if not disputed:
+        return []
+    items = list(dict.fromkeys(disputed.values()))
+    client = StoredClient(author, seed)
+    judge = Judge(author.endpoint, JudgeConfig(seed=seed), client=client)
+    verdicts = dict(zip(items, judge.judge_batch(items), strict=True))
+    author.require_up()
+    if client.is_over_budget:
+        raise OverBudget
+    return [name for name, item in disputed.items() if verdicts[item].is_correct]
+
+
+class StoredClient:
+    """The judge's way to the author: through its store, so that no call is paid for twice.
+
+    A chat that is asked again gets another seed, as a malformed reply does; canaries of another
+    round have another, too.
+    """
+
+    def __init__(self, author: Author, seed: int):
+        self._author = author
+        self._seed = seed
+        self._lock = threading.Lock()
+        self._asked: dict[str, int] = {}
+        self.is_over_budget = False
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self._author.endpoint
+
+    def ask(self, messages: Sequence[Mapping[str, str]]) -> str:
+        key = content_hash(list(messages))
+        with self._lock:
+            number = self._asked[key] = self._asked.get(key, -1) + 1
+        seed = seed_of(self._seed, key, number)
+        reply = self._author.ask_chat("match", "judge/reasoning", messages, seed)
+        if reply.text is not None:
+            return reply.text
+        if reply.failure == "over_budget":
+            self.is_over_budget = True
+        if reply.failure in ("malformed", "truncated", "refused"):
+            return reply.transcript.reply or ""
+        raise JudgeUnavailable(reply.failure or "endpoint", reply.transcript.detail)
+
+    def close(self) -> None:
+        """The author is closed by who opened it."""

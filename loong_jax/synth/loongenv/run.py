@@ -7,19 +7,19 @@ again, and pays for nothing twice; and two runs with one seed give the same file
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, get_args
 
 from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.synth.authors import Author
-from loong_jax.synth.loongenv import execution, gates, judging, solving, strategies
-from loong_jax.synth.loongenv.candidates import Candidate
-from loong_jax.synth.loongenv.duplicates import Duplicates
+from loong_jax.synth.loongenv import execution, gates, judging, strategies
+from loong_jax.synth.loongenv.candidates import Asker, Candidate, OverBudget, Workshop
 from loong_jax.synth.loongenv.execution import Executions
+from loong_jax.synth.loongenv.gates import Duplicates
 from loong_jax.synth.loongenv.seeds import Seed, SeedSet
-from loong_jax.synth.loongenv.strategies import EvolInstruct, FewShot, SelfInstruct
-from loong_jax.synth.loongenv.workshop import Asker, OverBudget, Strategy, Workshop
 from loong_jax.verifiers.loongbench import LoongBenchVerifier
 
-STRATEGIES = ("few_shot", "self_instruct", "evol_instruct")
+Strategy = Literal["few_shot", "self_instruct", "evol_instruct"]
+EXTRA_PACKAGES = ("numpy", "sympy")  # beside those that the seeds declare
 MIN_SEEDS = 3
 
 
@@ -27,29 +27,24 @@ MIN_SEEDS = 3
 class LoongEnvConfig:
     """Numbers of items, and gates. Costs: calls per candidate, see docs/how-to/synthesis.md."""
 
-    strategies: tuple[str, ...] = STRATEGIES
-    domains: tuple[str, ...] = ()  # all that have seeds, unless named
+    domains: tuple[str, ...] = ()  # of the seeds; all unless named
+    strategies: tuple[Strategy, ...] = get_args(Strategy)  # any of these, in this order
     items: int = 20  # to keep, per domain and strategy
-    max_candidates: int = 0  # per domain and strategy; 0: five times `items`
-    round_size: int = 16  # candidates that go through together; part of what makes a run repeatable
-    num_attempts: int = 4  # of the solver, per candidate
+    max_candidates: int = 0  # per domain and strategy; 0 means five times items
+    num_attempts: int = 4  # of the solver at a candidate
     min_correct: int = 1  # attempts that must reach the executed answer
-    max_tries: int = 2  # of a reply that is refused, malformed or cut off
-    evol: EvolInstruct = EvolInstruct()
-    extra_packages: tuple[str, ...] = ("numpy", "sympy")  # beside those the seeds declare
-    seed: int = 0
+    generations: int = 2  # of evol-instruct
+    rewrites: int = 2  # of a question in each generation
+    round_size: int = 16  # candidates that go through together; part of what a run repeats
+    seed: int = 0  # another one asks everything anew
 
     def __post_init__(self):
-        for name in ("items", "round_size", "num_attempts", "max_tries"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} is below 1. Raise it.")
-        if not 0 <= self.min_correct <= self.num_attempts:
+        refuse_below(self, 1, "items", "round_size", "num_attempts", "generations", "rewrites")
+        refuse_below(self, 0, "max_candidates", "min_correct")
+        if self.min_correct > self.num_attempts:
             raise ConfigError(
                 f"min_correct={self.min_correct} is not in 0..num_attempts={self.num_attempts}."
             )
-        refuse_below(self, 0, "max_candidates")
-        if unknown := sorted(set(self.strategies) - set(STRATEGIES)):
-            raise ConfigError(f"strategies {unknown} are unknown. Choose of {STRATEGIES}.")
         if not self.strategies or len(set(self.strategies)) < len(self.strategies):
             raise ConfigError(f"strategies={self.strategies} must name each once. Choose some.")
 
@@ -57,8 +52,15 @@ class LoongEnvConfig:
     def most_candidates(self) -> int:
         return self.max_candidates or 5 * self.items
 
-    def strategy(self, name: str) -> Strategy:
-        return {"few_shot": FewShot(), "self_instruct": SelfInstruct()}.get(name, self.evol)
+    def propose(
+        self, strategy: Strategy, workshop: Workshop, ids: Sequence[str]
+    ) -> list[Candidate]:
+        """A candidate per id, open with a question, or ended."""
+        if strategy == "evol_instruct":
+            settings = {"generations": self.generations, "rewrites": self.rewrites}
+            return strategies.evol_instruct(workshop, ids, **settings)
+        made = {"few_shot": strategies.few_shot, "self_instruct": strategies.self_instruct}
+        return made[strategy](workshop, ids)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,7 +83,7 @@ def make(
 ) -> Made:
     """Runs all domains and strategies. AuthorDown once the endpoint stops answering."""
     rules = LoongBenchVerifier()
-    asker = Asker(author, seed=config.seed, max_tries=config.max_tries)
+    asker = Asker(author, seed=config.seed)
     found: list[Candidate] = []
     try:
         for domain in chosen_domains(config, seeds):
@@ -91,12 +93,10 @@ def make(
             shown = seeds.shown(domain)
             workshop = Workshop(
                 asker=asker, domain=domain, seeds=shown,
-                packages=executions.available(declared(shown, config)),
+                packages=executions.available(declared(shown)),
             )  # fmt: skip
             for name in config.strategies:
-                made, is_spent = _make_one(
-                    config, config.strategy(name), workshop, known, executions, rules, say
-                )
+                made, is_spent = _make_one(config, name, workshop, known, executions, rules, say)
                 found += made
                 if is_spent:
                     say("the budget is spent; raise it and run the same command to go on")
@@ -120,9 +120,9 @@ def chosen_domains(config: LoongEnvConfig, seeds: SeedSet) -> list[str]:
     return named
 
 
-def declared(seeds: Sequence[Seed], config: LoongEnvConfig) -> list[str]:
+def declared(seeds: Sequence[Seed]) -> list[str]:
     """Packages that a program may import: what seeds of the domain declare, and the extra ones."""
-    return sorted({name for seed in seeds for name in seed.packages} | set(config.extra_packages))
+    return sorted({name for seed in seeds for name in seed.packages} | set(EXTRA_PACKAGES))
 
 
 def _make_one(
@@ -131,7 +131,7 @@ def _make_one(
 ) -> tuple[list[Candidate], bool]:  # fmt: skip
     """Makes all candidates of a strategy in a domain; true if the budget ended them."""
     found: list[Candidate] = []
-    prefix = f"{workshop.domain}/{strategy.name}"
+    prefix = f"{workshop.domain}/{strategy}"
     num_kept = 0
     while num_kept < config.items and len(found) < config.most_candidates:
         size = min(config.round_size, config.most_candidates - len(found))
@@ -139,9 +139,7 @@ def _make_one(
         here = dataclasses.replace(
             workshop, earlier=[one.question for one in found if one.state == "passed"]
         )
-        progress: dict[str, Candidate] = {
-            name: Candidate(id=name, domain=here.domain, strategy=strategy.name) for name in ids
-        }
+        progress = {name: Candidate(id=name, domain=here.domain, strategy=strategy) for name in ids}
         try:
             _through(progress, here, config, strategy, known, executions, rules)
         except OverBudget:
@@ -173,7 +171,7 @@ def _through(
         return [one for one in progress.values() if one.is_open]
 
     name = next(iter(progress))
-    left = after(strategy.propose(workshop, list(progress)))
+    left = after(config.propose(strategy, workshop, list(progress)))
     left = after(
         one.ended("malformed_question", why) if (why := gates.malformed(one.question)) else one
         for one in left
@@ -181,10 +179,10 @@ def _through(
     left = after(_deduplicated(left, known))
     left = after(strategies.coded(left, workshop))
     left = after(execution.executed(left, workshop.packages, executions))
-    left = after(solving.gradable(left, rules))
+    left = after(judging.gradable(left, rules))
     left = after(judging.judged(left, workshop, name))
     after(
-        solving.solved(
+        judging.solved(
             left, workshop, rules, num_attempts=config.num_attempts,
             min_correct=config.min_correct, round_name=name,
         )

@@ -101,7 +101,6 @@ def _rows(file: Path) -> Iterable[Any]:
 
 
 def _seed(row: Any, place: str) -> Seed | str:
-    """A seed, or why there is none."""
     if not isinstance(row, Mapping):
         return "no object"
     try:
@@ -126,7 +125,6 @@ def _seed(row: Any, place: str) -> Seed | str:
 
 
 def digest(seeds: SeedSet) -> str:
-    """Names a set of seeds by its content."""
     return content_hash(
         [dataclasses.astuple(seed) for found in seeds.by_domain.values() for seed in found]
     )

@@ -5,20 +5,16 @@ with it is thrown away, since executing the program gives it. self-instruct: thr
 earlier question of ours, asked for a new one. evol-instruct: a seed rewritten for some generations
 by named operators; a scorer marks each rewrite, and the best becomes the next parent, the last one
 the candidate. The original adds marks of 1-5 for diversity and 1-10 for difficulty and solvability,
-so difficulty outweighs diversity two to one unsaid; here each mark is brought to 0..1 first, with
-stated weights.
+so difficulty outweighs diversity two to one unsaid; here each mark is brought to 0..1 first.
 """
 
-import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.synth.authors import structured
-from loong_jax.synth.loongenv.candidates import Candidate
+from loong_jax.synth.loongenv.candidates import QUESTION, Candidate, Workshop
 from loong_jax.synth.loongenv.seeds import Seed
-from loong_jax.synth.loongenv.workshop import QUESTION, Workshop
 
 TRIPLE = structured.fields(question=str, code=str, answer=str)
 CODE = structured.fields(code=str)
@@ -37,48 +33,37 @@ def coded(candidates: Sequence[Candidate], workshop: Workshop) -> list[Candidate
     found = []
     for one in candidates:
         if (answer := answers.get(one.id)) is not None:
-            one = one.after(answer.calls)
-            if answer.failure:
-                one = one.ended("author_failed", answer.failure)
-            else:
-                one = dataclasses.replace(one, code=answer.parsed["code"])
+            said = answer.parsed or {"code": ""}
+            one = one.after(answer.calls, code=said["code"])
+            one = one.ended("author_failed", answer.failure) if answer.failure else one
         found.append(one)
     return found
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FewShot:
-    name: str = "few_shot"
-
-    def propose(self, workshop: Workshop, ids: Sequence[str]) -> list[Candidate]:
-        shown = {name: workshop.shown(workshop.rng(name)) for name in ids}
-        examples = {
-            name: [{"question": s.question, "code": s.code, "answer": s.gold} for s in seeds]
-            for name, seeds in shown.items()
-        }
-        return _posed(self.name, TRIPLE, workshop, shown, examples)
+def few_shot(workshop: Workshop, ids: Sequence[str]) -> list[Candidate]:
+    shown = {name: workshop.shown(workshop.rng(name)) for name in ids}
+    examples = {
+        name: [{"question": s.question, "code": s.code, "answer": s.gold} for s in seeds]
+        for name, seeds in shown.items()
+    }
+    return _posed("few_shot", TRIPLE, workshop, shown, examples)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SelfInstruct:
-    name: str = "self_instruct"
-
-    def propose(self, workshop: Workshop, ids: Sequence[str]) -> list[Candidate]:
-        shown, examples = {}, {}
-        for name in ids:
-            rng = workshop.rng(name)
-            shown[name] = workshop.shown(rng)
-            examples[name] = [seed.question for seed in shown[name]]
-            if workshop.earlier:
-                examples[name].append(rng.choice(workshop.earlier))
-        return _posed(self.name, QUESTION, workshop, shown, examples)
+def self_instruct(workshop: Workshop, ids: Sequence[str]) -> list[Candidate]:
+    shown, examples = {}, {}
+    for name in ids:
+        rng = workshop.rng(name)
+        shown[name] = workshop.shown(rng)
+        examples[name] = [seed.question for seed in shown[name]]
+        if workshop.earlier:
+            examples[name].append(rng.choice(workshop.earlier))
+    return _posed("self_instruct", QUESTION, workshop, shown, examples)
 
 
 def _posed(
     strategy: str, schema: Mapping[str, Any], workshop: Workshop,
     shown: Mapping[str, Sequence[Seed]], examples: Mapping[str, Sequence[Any]],
 ) -> list[Candidate]:  # fmt: skip
-    """A candidate per id out of its examples."""
     asked = {
         name: {
             "domain": workshop.domain,
@@ -90,21 +75,13 @@ def _posed(
     answers = workshop.asker.ask("question", asked, schema, prompt=strategy)
     found = []
     for name, seeds in shown.items():
-        answer = answers[name]
-        candidate = Candidate(
+        answer, said = answers[name], answers[name].parsed or {}
+        one = Candidate(
             id=name, domain=workshop.domain, strategy=strategy, calls=answer.calls,
-            seeds=tuple(seed.id for seed in seeds),
+            seeds=tuple(seed.id for seed in seeds), question=said.get("question", "").strip(),
+            code=said.get("code", ""), stated=said.get("answer", ""),
         )  # fmt: skip
-        if answer.failure:
-            found.append(candidate.ended("author_failed", answer.failure))
-            continue
-        said = answer.parsed
-        found.append(
-            dataclasses.replace(
-                candidate, question=said["question"].strip(), code=said.get("code", ""),
-                stated=said.get("answer", ""),
-            )
-        )  # fmt: skip
+        found.append(one.ended("author_failed", answer.failure) if answer.failure else one)
     return found
 
 
@@ -138,104 +115,75 @@ MARKS = structured.fields(
     solvability={"type": "number", "minimum": 1, "maximum": 10},
 )
 _HIGHEST = {"diversity": 5, "difficulty": 10, "solvability": 10}
+BREADTH_SHARE = 0.3  # of the operators drawn
+MIN_SOLVABILITY = 4  # of 10; a rewrite below it is nobody's parent
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EvolInstruct:
-    name: str = "evol_instruct"
-    generations: int = 2
-    rewrites: int = 2  # per generation
-    breadth_share: float = 0.3  # of the operators drawn
-    weights: Mapping[str, float] = dataclasses.field(
-        default_factory=lambda: {"diversity": 1.0, "difficulty": 1.0, "solvability": 1.0}
-    )
-    min_solvability: float = 4.0  # of 10; below it a rewrite is nobody's parent
-
-    def __post_init__(self):
-        refuse_below(self, 1, "generations", "rewrites")
-        if not 0 <= self.breadth_share <= 1:
-            raise ConfigError(f"breadth_share={self.breadth_share} is not in 0..1. Choose there.")
-        if set(self.weights) != set(_HIGHEST):
-            raise ConfigError(f"weights={dict(self.weights)} must name {sorted(_HIGHEST)}.")
-
-    def propose(self, workshop: Workshop, ids: Sequence[str]) -> list[Candidate]:
-        found = {}
-        for name in ids:
-            [seed] = workshop.rng(name).sample(list(workshop.seeds), 1)
-            found[name] = Candidate(
-                id=name, domain=workshop.domain, strategy=self.name, question=seed.question,
-                seeds=(seed.id,), notes={"operators": ()},
-            )  # fmt: skip
-        for generation in range(self.generations):
-            alive = {name: one for name, one in found.items() if one.is_open}
-            found |= self._evolved(workshop, alive, generation)
-        return [found[name] for name in ids]
-
-    def _evolved(
-        self, workshop: Workshop, parents: Mapping[str, Candidate], generation: int
-    ) -> dict[str, Candidate]:
-        """Each parent's best rewrite, or the parent ended where it has none."""
-        drawn = {
-            f"{name}/{generation}/{n}": self._operator(workshop, f"{name}/{generation}/{n}")
-            for name in parents
-            for n in range(self.rewrites)
-        }
-        parent_of = {key: parents[key.rsplit("/", 2)[0]] for key in drawn}
-        rewritten = workshop.asker.ask(
-            "question",
-            {
-                key: {
-                    "domain": workshop.domain, "operator": operator.words,
-                    "question": parent_of[key].question,
-                }
-                for key, operator in drawn.items()
-            },
-            QUESTION, prompt="evolve",
+def evol_instruct(
+    workshop: Workshop, ids: Sequence[str], *, generations: int, rewrites: int
+) -> list[Candidate]:
+    """`rewrites` of each question in every generation; the best is the next one's parent."""
+    found = {}
+    for name in ids:
+        [seed] = workshop.rng(name).sample(list(workshop.seeds), 1)
+        found[name] = Candidate(
+            id=name, domain=workshop.domain, strategy="evol_instruct", question=seed.question,
+            seeds=(seed.id,), notes={"operators": ()},
         )  # fmt: skip
-        posed = {key: a.parsed["question"].strip() for key, a in rewritten.items() if not a.failure}
-        marked = workshop.asker.ask(
-            "score",
-            {
-                key: {
-                    "domain": workshop.domain, "parent": parent_of[key].question,
-                    "question": question,
-                }
-                for key, question in posed.items()
-            },
-            MARKS,
-        )  # fmt: skip
-        found = {}
-        for name, parent in parents.items():
-            keys = [key for key in drawn if parent_of[key] is parent]
-            calls = [c for key in keys for c in rewritten[key].calls]
-            calls += [c for key in keys if key in marked for c in marked[key].calls]
-            scored = [(self.score(marked[k].parsed), k) for k in keys if k in marked]
-            best = max(scored, default=(-1.0, ""), key=lambda pair: pair[0])
-            if best[0] < 0:
-                failed = parent.after(calls)
-                failures = [rewritten[k].failure for k in keys if k not in posed]
-                failures += [marked[k].failure for k in keys if k in posed and marked[k].failure]
-                if len(failures) < len(keys):
-                    found[name] = failed.ended("malformed_question", "no rewrite is solvable")
-                else:
-                    found[name] = failed.ended("author_failed", failures[0])
-                continue
-            operators = (*parent.notes["operators"], drawn[best[1]].name)
-            notes = {"operators": operators, "marks": marked[best[1]].parsed}
-            found[name] = parent.after(calls, question=posed[best[1]], notes=notes)
-        return found
+    for generation in range(generations):
+        alive = {name: one for name, one in found.items() if one.is_open}
+        found |= _evolved(workshop, alive, generation, rewrites)
+    return [found[name] for name in ids]
 
-    def score(self, marks: Mapping[str, Any] | None) -> float:
-        """Weighted mean of the marks in 0..1; -1 for a rewrite that is out of the question."""
-        if marks is None or marks["solvability"] < self.min_solvability:
-            return -1.0
-        total = sum(self.weights.values())
-        parts = ((marks[name] - 1) / (high - 1) for name, high in _HIGHEST.items())
-        weights = (self.weights[name] for name in _HIGHEST)
-        return sum(w * part for w, part in zip(weights, parts, strict=True)) / total
 
-    def _operator(self, workshop: Workshop, key: str) -> Operator:
-        rng = workshop.rng(key)
-        if workshop.domain == "advanced_math":
-            return rng.choice(FOR_MATHS)
-        return rng.choice(IN_BREADTH if rng.random() < self.breadth_share else IN_DEPTH)
+def _evolved(
+    workshop: Workshop, parents: Mapping[str, Candidate], generation: int, rewrites: int
+) -> dict[str, Candidate]:
+    """Each parent's best rewrite, or the parent ended where it has none."""
+    names = {f"{name}/{generation}/{n}": name for name in parents for n in range(rewrites)}
+    drawn = {key: _operator(workshop, key) for key in names}
+    domain, ask = workshop.domain, workshop.asker.ask
+    asked = {
+        key: {"domain": domain, "operator": one.words, "question": parents[names[key]].question}
+        for key, one in drawn.items()
+    }
+    rewritten = ask("question", asked, QUESTION, prompt="evolve")
+    posed = {key: a.parsed["question"].strip() for key, a in rewritten.items() if not a.failure}
+    asked = {
+        key: {"domain": domain, "parent": parents[names[key]].question, "question": question}
+        for key, question in posed.items()
+    }
+    marked = ask("score", asked, MARKS)
+    found = {}
+    for name, parent in parents.items():
+        keys = [key for key in names if names[key] == name]
+        calls = [c for key in keys for c in rewritten[key].calls]
+        calls += [c for key in keys if key in marked for c in marked[key].calls]
+        scores = {key: score(marked[key].parsed) for key in keys if key in marked}
+        best = max(scores, default="", key=scores.__getitem__)
+        if scores.get(best, -1) >= 0:
+            operators = (*parent.notes["operators"], drawn[best].name)
+            notes = {"operators": operators, "marks": marked[best].parsed}
+            found[name] = parent.after(calls, question=posed[best], notes=notes)
+            continue
+        failures = [rewritten[k].failure for k in keys if k not in posed]
+        failures += [marked[k].failure for k in keys if k in posed and marked[k].failure]
+        end = ("malformed_question", "no rewrite is solvable")
+        if len(failures) == len(keys):
+            end = ("author_failed", failures[0])
+        found[name] = parent.after(calls).ended(*end)
+    return found
+
+
+def score(marks: Mapping[str, Any] | None) -> float:
+    """Mean of the marks in 0..1; -1 for a rewrite that is out of the question."""
+    if marks is None or marks["solvability"] < MIN_SOLVABILITY:
+        return -1.0
+    return sum((marks[name] - 1) / (high - 1) for name, high in _HIGHEST.items()) / len(_HIGHEST)
+
+
+def _operator(workshop: Workshop, key: str) -> Operator:
+    rng = workshop.rng(key)
+    if workshop.domain == "advanced_math":
+        return rng.choice(FOR_MATHS)
+    return rng.choice(IN_BREADTH if rng.random() < BREADTH_SHARE else IN_DEPTH)

@@ -1,18 +1,22 @@
-"""The summary of a run, per domain and strategy: funnel, difficulty, diversity, cost."""
+"""The files of a run: candidates, items with their transcripts, problems to train on; a summary.
+
+The summary has, per domain and strategy: funnel, difficulty, diversity, cost.
+"""
 
 import dataclasses
 import itertools
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from loong_jax.data import json_files
+from loong_jax.problems.problem import Domain
 from loong_jax.synth.authors import Author, CallStore
 from loong_jax.synth.loongenv import candidates
 from loong_jax.synth.loongenv.candidates import OUTCOMES, Candidate
-from loong_jax.synth.loongenv.duplicates import Duplicates, shape
+from loong_jax.synth.loongenv.gates import Duplicates, shape
 from loong_jax.synth.loongenv.run import Made
 from loong_jax.synth.loongenv.seeds import Seed, SeedSet
 
@@ -26,20 +30,37 @@ class Prices:
 
 
 def write(
-    directory: Path, made: Made, seeds: SeedSet, author: Author, prices: Prices
-) -> dict[str, Any]:
-    """Writes summary.json and returns what it says."""
+    directory: Path, made: Made, seeds: SeedSet, domains: Iterable[str], author: Author,
+    prices: Prices,
+) -> dict[str, Any]:  # fmt: skip
+    """Writes all files anew; returns what summary.json says.
+
+    The bytes of the others depend on settings, seeds and replies alone.
+    """
+    by_id = {seed.id: seed for found in seeds.by_domain.values() for seed in found}
+    kept = made.kept
+    files: dict[str, Iterable[dict[str, Any]]] = {
+        "candidates": map(dataclasses.asdict, made.candidates),
+        "items": (item(one, by_id, author.store) for one in kept),
+        "problems": (problem(one, by_id, author.name) for one in kept),
+        "solutions": (line for one in kept for line in solutions(one)),
+        "held_out": (held_out(seed) for name in domains for seed in seeds.held_out(name)),
+    }
+    for name, lines in files.items():
+        json_files.write_jsonl(directory / f"{name}.jsonl", lines)
+    figures = figures_of(made, seeds, author, prices)
+    json_files.write_json(directory / "summary.json", figures)
+    return figures
+
+
+def figures_of(made: Made, seeds: SeedSet, author: Author, prices: Prices) -> dict[str, Any]:
     groups: dict[tuple[str, str], list[Candidate]] = {}
     for one in made.candidates:
         groups.setdefault((one.domain, one.strategy), []).append(one)
-    rows = [
-        {"domain": domain, "strategy": strategy}
-        | row(found, seeds.by_domain[domain], author.store, prices)
-        for (domain, strategy), found in groups.items()
-    ]
     counts = candidates.funnel(made.candidates)
     num_tokens = sum(r["prompt_tokens"] + r["reply_tokens"] for r in author.store.records())
-    figures = {
+    failed = Counter(r["failure"] for r in author.store.records() if r["failure"])
+    return {
         "author": author.name,
         "is_complete": made.is_complete,
         "num_candidates": len(made.candidates),
@@ -49,12 +70,15 @@ def write(
         "num_calls": len(author.store),
         "num_tokens": num_tokens,
         "tokens_per_item": _ratio(num_tokens, len(made.kept)),
-        "failed_calls": failed_calls(author.store),
+        # calls that came to nothing on the way; malformed replies are counted by candidate
+        "failed_calls": dict(sorted(failed.items())),
         "skipped_seeds": dict(seeds.skipped),
-        "rows": rows,
+        "rows": [
+            {"domain": domain, "strategy": strategy}
+            | row(found, seeds.by_domain[domain], author.store, prices)
+            for (domain, strategy), found in groups.items()
+        ],
     }
-    json_files.write_json(directory / "summary.json", figures)
-    return figures
 
 
 def row(
@@ -99,13 +123,11 @@ def diversity(kept: Sequence[Candidate], seeds: Sequence[Seed]) -> dict[str, flo
         return dict.fromkeys(
             ("distance_to_seeds", "distance_to_siblings", "distinct_shapes", "distinct_bigrams")
         )
-    known = Duplicates()
-    for seed in seeds:
-        known.add(seed.id, seed.question)
+    known, siblings = Duplicates(), Duplicates()
+    for index, some in ((known, seeds), (siblings, kept)):
+        for one in some:
+            index.add(one.id, one.question)
     to_seeds = [1 - known.nearest(one.question)[1] for one in kept]
-    siblings = Duplicates()
-    for one in kept:
-        siblings.add(one.id, one.question)
     to_siblings = [1 - siblings.nearest(one.question, besides=one.id)[1] for one in kept]
     pairs = Counter(pair for one in kept for pair in itertools.pairwise(shape(one.question)))
     return {
@@ -140,13 +162,7 @@ def cost(
     }
 
 
-def failed_calls(calls: CallStore) -> dict[str, int]:
-    """Calls that came to nothing on the way, by how. Malformed replies are counted by candidate."""
-    return dict(sorted(Counter(r["failure"] for r in calls.records() if r["failure"]).items()))
-
-
 def as_text(figures: dict[str, Any]) -> str:
-    """The table for the terminal."""
     head = ["domain", "strategy", "candidates", *OUTCOMES, "accuracy", "tokens/item"]
     lines = [head]
     for one in figures["rows"]:
@@ -172,3 +188,66 @@ def _ratio(total: float, count: int) -> float | None:
 
 def _mean(values: Sequence[float]) -> float | None:
     return statistics.fmean(values) if values else None
+
+
+NUM_LEVELS = 5
+_ROOMS: dict[str, Domain] = {"logic": "logic", "programming": "code"}  # of others: stem
+
+
+def problem(one: Candidate, seeds: Mapping[str, Seed], author: str) -> dict[str, Any]:
+    """A line of problems.jsonl, in the format of data/problem_files."""
+    return {
+        "id": one.id,
+        "prompt": one.question,
+        "gold": one.answer,
+        "verifier": "loongbench",
+        "arguments": {"domain": one.domain},
+        "domain": _ROOMS.get(one.domain, "stem"),
+        "level": level(one),
+        "origin": f"loongenv/{one.strategy}, author {author}",
+        "licence": licence(one, seeds),
+    }
+
+
+def held_out(seed: Seed) -> dict[str, Any]:
+    """A seed that no author saw, as a problem to measure on."""
+    tolerance = {"tolerance": seed.tolerance} if seed.tolerance else {}
+    return {
+        "id": seed.id,
+        "prompt": seed.question,
+        "gold": seed.gold,
+        "verifier": "loongbench",
+        "arguments": {"domain": seed.domain, **tolerance},
+        "domain": _ROOMS.get(seed.domain, "stem"),
+        "origin": "loongbench, held out",
+        "licence": seed.licence,
+    }
+
+
+def item(one: Candidate, seeds: Mapping[str, Seed], calls: CallStore) -> dict[str, Any]:
+    """A kept candidate with everything that was said about it."""
+    transcripts = [calls.get(key) for key in one.calls]
+    return {
+        **dataclasses.asdict(one),
+        "accuracy": one.accuracy,
+        "level": level(one),
+        "licence": licence(one, seeds),
+        "transcripts": [said for said in transcripts if said is not None],
+    }
+
+
+def solutions(one: Candidate) -> list[dict[str, Any]]:
+    """The accepted chains of thought, each reasoning once."""
+    right = {a.reasoning: a for a in one.attempts if a.verdict == "correct"}
+    known = {"id": one.id, "prompt": one.question}
+    return [known | {"thinking": a.reasoning, "answer": a.answer} for a in right.values()]
+
+
+def level(one: Candidate) -> int:
+    """1 where every attempt was right, 5 where hardly one was."""
+    return 1 + round((NUM_LEVELS - 1) * (1 - (one.accuracy or 0.0)))
+
+
+def licence(one: Candidate, seeds: Mapping[str, Seed]) -> str:
+    """The licences of the seeds that were shown, since an item may stay close to them."""
+    return " AND ".join(sorted({seeds[name].licence for name in one.seeds}))

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from loong_jax.environments.modules import Module, ModuleRunner
-from loong_jax.synth.authors.records import Reply, Request
+from loong_jax.synth.authors.store import Reply, Request
 from loong_jax.synth.resyn import calibration, questions
 from loong_jax.synth.resyn.calibration import LevelCount
 from loong_jax.synth.resyn.items import Item, ResynSettings
@@ -48,14 +48,8 @@ def _decide(item: Item, runner: ModuleRunner, attempts: list, settings: ResynSet
         for (level, _, _), found in zip(attempts, judged, strict=True)
         if found.status == "ok"
     ]
-    counts = [
-        LevelCount(
-            level,
-            sum(right for of, right in graded if of == level),
-            sum(of == level for of, _ in graded),
-        )
-        for level in item.levels
-    ]
+    by_level = {level: [right for of, right in graded if of == level] for level in item.levels}
+    counts = [LevelCount(level, sum(found), len(found)) for level, found in by_level.items()]
     least = settings.min_graded_share * settings.calibration.attempts_per_level
     if min(count.num_attempts for count in counts) < least:
         item.stop("calibration", "too few attempts", f"graded by level: {counts}")

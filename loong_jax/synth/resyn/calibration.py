@@ -8,6 +8,7 @@ and a policy must have something to learn (`target_band`).
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Annotated, Literal, NamedTuple
@@ -54,8 +55,6 @@ class LevelCount(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """A decision and what it rests on."""
-
     decision: Decision
     test: Literal["wald", "exact", "none"]
     p_falling: float  # one-sided, of the slope being zero
@@ -137,24 +136,20 @@ def exact_p_falling(counts: Sequence[LevelCount]) -> float:
 
 
 def calibrate(counts: Sequence[LevelCount], rule: CalibrationRule) -> Calibration:
-    """The decision on an environment from its solved attempts per level; levels ascend."""
-    if len(counts) < 2 or any(c.num_attempts < 1 for c in counts):
-        raise ConfigError(f"counts={list(counts)} need two levels with attempts. Make more.")
-    counts = tuple(counts)
+    """The decision on an environment from its solved attempts per level.
+
+    Levels ascend; there are two at least, each with attempts.
+    """
     rates = [c.num_solved / c.num_attempts for c in counts]
     mean = sum(rates) / len(rates)
     low, high = rule.target_band
-    if mean < low or mean > high:  # too few of one outcome to ask for a slope
-        return Calibration(
-            decision="impossible" if mean < low else "trivial",
-            test="none",
-            p_falling=1.0,
-            drop=rates[0] - rates[-1],
-            rate=mean,
-            counts=counts,
-        )
+    made = functools.partial(Calibration, rate=mean, counts=tuple(counts))
+    drop = rates[0] - rates[-1]
+    if not low <= mean <= high:  # too few of one outcome to ask for a slope
+        end: Decision = "impossible" if mean < low else "trivial"
+        return made(decision=end, test="none", p_falling=1.0, drop=drop)
     if (fit := fit_logistic(counts)) is None:
-        test, drop = "exact", rates[0] - rates[-1]
+        test = "exact"
         failed = [c._replace(num_solved=c.num_attempts - c.num_solved) for c in counts]
         p_falling, p_rising = exact_p_falling(counts), exact_p_falling(failed)
     else:
@@ -166,9 +161,7 @@ def calibrate(counts: Sequence[LevelCount], rule: CalibrationRule) -> Calibratio
         decision = "kept"
     elif p_rising < rule.alpha and -drop >= rule.min_drop:
         decision = "inverted"
-    return Calibration(
-        decision=decision, test=test, p_falling=p_falling, drop=drop, rate=mean, counts=counts
-    )
+    return made(decision=decision, test=test, p_falling=p_falling, drop=drop)
 
 
 def _rate(fit: Fit, level: int) -> float:

@@ -93,7 +93,8 @@ def main(options: ResynOptions) -> int:
 def _audited(words: list[str], sets: dict[str, list[str]], options: ResynOptions) -> list[str]:
     """The keywords without those that name an evaluated task, unless they are wanted."""
     rows = keywords.audit(words, sets)
-    left_out = [] if options.settings.keeps_overlapping else keywords.overlapping(rows)
+    left_out = [row["keyword"] for row in rows if row["names_tasks"]]
+    left_out = [] if options.settings.keeps_overlapping else left_out
     json_files.write_json(options.out / "audit.json", {"keywords": rows, "left_out": left_out})
     if left_out:
         print(

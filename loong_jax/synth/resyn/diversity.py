@@ -45,8 +45,7 @@ def verifier_form(source: str) -> str:
             if isinstance(node, ast.Name) and node.id in functions and node.id not in seen:
                 seen[node.id] = None
                 waiting.append(node.id)
-    kept = _kept_names(source)
-    normal = _Normal(kept)
+    normal = _Normal(_kept_names(source))
     return "\n".join(ast.dump(normal.visit(functions[name]), annotate_fields=False)
                      for name in seen)  # fmt: skip
 
@@ -72,17 +71,13 @@ def similarity(one: str, other: str) -> float:
 
 def measure(forms: Mapping[str, Form], keywords: Mapping[str, str]) -> dict[str, Any]:
     """Figures on a set of environments by name; `keywords` says what each came from."""
-    names = sorted(forms)
-    nearest = []
-    for name in names:
-        others = [
-            similarity(forms[name].verifier, forms[other].verifier)
-            for other in names
-            if other != name
-        ]
-        nearest.append(max(others, default=0.0))
+    texts = [forms[name].verifier for name in sorted(forms)]
+    nearest = [
+        max((similarity(a, b) for j, b in enumerate(texts) if j != i), default=0.0)
+        for i, a in enumerate(texts)
+    ]
     return {
-        "environments": len(names),
+        "environments": len(forms),
         "distinct_verifiers": len({form.digests[0] for form in forms.values()}),
         "distinct_templates": len({form.digests[1] for form in forms.values()}),
         "distinct_both": _num_both(list(forms.values())),

@@ -16,7 +16,7 @@ from loong_jax.environments import module_source
 from loong_jax.environments.modules import Module, ModuleRunner
 from loong_jax.sandbox import SandboxLost
 from loong_jax.synth.resyn import instance_gates, reward_gates
-from loong_jax.synth.resyn.trial import Trial
+from loong_jax.synth.resyn.instance_gates import Trial
 
 ON_SOURCE: dict[str, Callable[[str], str]] = {
     "size": module_source.size,
@@ -73,11 +73,9 @@ def examine(module: Module, runner: ModuleRunner, second: ModuleRunner) -> Exami
         if why:
             return Examined(gate=name, detail=why)
     share, _ = reward_gates.guess(trial)
-    longest = [
-        max(len(case.question) for case in trial.cases if case.level == level)
-        for level in trial.levels
-    ]
-    return Examined(levels=trial.levels, guess_share=round(share, 4), prompt_chars=tuple(longest))
+    asked = {level: [c.question for c in trial.cases if c.level == level] for level in trial.levels}
+    longest = tuple(max(map(len, questions)) for questions in asked.values())
+    return Examined(levels=trial.levels, guess_share=round(share, 4), prompt_chars=longest)
 
 
 class Examiner:
@@ -88,8 +86,8 @@ class Examiner:
         count = num_pairs or len(os.sched_getaffinity(0))
         self._pairs: queue.SimpleQueue[tuple[ModuleRunner, ModuleRunner]] = queue.SimpleQueue()
         self._runners = [ModuleRunner() for _ in range(2 * count)]
-        for i in range(count):
-            self._pairs.put((self._runners[2 * i], self._runners[2 * i + 1]))
+        for pair in zip(self._runners[::2], self._runners[1::2], strict=True):
+            self._pairs.put(pair)
         self._threads = concurrent.futures.ThreadPoolExecutor(count, "examiner")
 
     @property
@@ -103,10 +101,8 @@ class Examiner:
     def _examine(self, module: Module) -> Examined:
         path = self._directory / f"{module.hash}.json"
         if (known := json_files.read_json(path)) is not None:
-            return Examined(
-                gate=known["gate"], detail=known["detail"], levels=tuple(known["levels"]),
-                guess_share=known["guess_share"], prompt_chars=tuple(known["prompt_chars"]),
-            )  # fmt: skip
+            tuples = {name: tuple(known[name]) for name in ("levels", "prompt_chars")}
+            return Examined(**known | tuples)
         pair = self._pairs.get()
         try:
             found = examine(module, *pair)
@@ -119,9 +115,3 @@ class Examiner:
         self._threads.shutdown(cancel_futures=True)
         for runner in self._runners:
             runner.close()
-
-    def __enter__(self) -> "Examiner":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()

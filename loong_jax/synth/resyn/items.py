@@ -69,9 +69,6 @@ class Item:
         assert stage == KEPT or stage in STAGES, stage
         self.end, self.reason, self.detail = stage, reason, detail[:300]
 
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
 
 def count(items: Sequence[Item]) -> dict[str, Any]:
     """Items by stage where they ended and reason; in = out + refused at every stage, asserted."""
@@ -85,15 +82,14 @@ def count(items: Sequence[Item]) -> dict[str, Any]:
     kept = sum(item.end == KEPT for item in items)
     assert left == kept, f"{left} items are left, but {kept} are kept"
     revised = [item for item in items if item.was_revised]
+    refusals = Counter(item.first_refusal for item in items if item.first_refusal)
     return {
         "items": len(items),
         "stages": stages,
         "kept": kept,
         "revised": len(revised),
         "kept_after_revision": sum(item.end == KEPT for item in revised),
-        "first_refusals": dict(
-            sorted(Counter(item.first_refusal for item in items if item.first_refusal).items())
-        ),
+        "first_refusals": dict(sorted(refusals.items())),
     }
 
 

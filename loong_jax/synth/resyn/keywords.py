@@ -47,7 +47,8 @@ def read(path: Path) -> list[str]:
     """Keywords of a file: one a line, `#` begins a comment; or a JSON list of texts."""
     try:
         text = path.read_text(encoding="utf-8-sig")
-        words = json.loads(text) if path.suffix == ".json" else _lines(text)
+        lines = [line.partition("#")[0] for line in text.splitlines()]
+        words = json.loads(text) if path.suffix == ".json" else lines
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{path} cannot be read as keywords: {error}. Name another file."
@@ -98,11 +99,6 @@ def audit(words: Sequence[str], sets: Mapping[str, Sequence[str]]) -> list[dict[
     ]
 
 
-def overlapping(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Keywords that are the name of an evaluated task."""
-    return [row["keyword"] for row in rows if row["names_tasks"]]
-
-
 def shared_runs(questions: Sequence[str], sets: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """By set, how many questions share a run of `NGRAM` words with one of its texts."""
     found = {}
@@ -110,10 +106,6 @@ def shared_runs(questions: Sequence[str], sets: Mapping[str, Sequence[str]]) -> 
         known = {run for text in texts for run in _runs(text)}
         found[name] = sum(any(run in known for run in _runs(question)) for question in questions)
     return found
-
-
-def _lines(text: str) -> list[str]:
-    return [line.partition("#")[0].strip() for line in text.splitlines()]
 
 
 def _words(text: str) -> list[str]:

@@ -4,6 +4,7 @@ Replies are the only outside input, and an author keeps them on disk before anyb
 run that was killed is the same run again, without a second payment. Equal replies give equal files.
 """
 
+import contextlib
 import dataclasses
 import re
 import shutil
@@ -15,7 +16,7 @@ from loong_jax.data import json_files, packages
 from loong_jax.data.packages import Package
 from loong_jax.environments.modules import Module
 from loong_jax.synth.authors.author import Author
-from loong_jax.synth.authors.records import Reply, Request
+from loong_jax.synth.authors.store import Reply, Request
 from loong_jax.synth.resyn import calibrate, diversity, questions
 from loong_jax.synth.resyn import keywords as keywords_room
 from loong_jax.synth.resyn.diversity import Form
@@ -39,12 +40,12 @@ def run(
 
     Questions of what is kept are compared with the texts of `evaluation_sets`.
     """
-    with Examiner(out / "work") as examiner:
+    with contextlib.closing(Examiner(out / "work")) as examiner:
         flow = _Flow(author, examiner, settings)
         on_stage("ideas", len(keywords))
         items = flow.ideas(keywords)
         on_stage("modules", _open(items))
-        flow.modules(items)
+        flow.written([item for item in items if item.is_open], "module")
         on_stage("gates", _open(items))
         flow.examine(items)
         on_stage("judge", _open(items))
@@ -52,7 +53,7 @@ def run(
         on_stage("revision", sum(bool(item.complaint) for item in items if item.is_open))
         flow.revise(items)
         on_stage("calibration", _open(items))
-        flow.calibrate(items)
+        calibrate.run(flow.ask, examiner.runner, [i for i in items if i.is_open], settings)
         on_stage("packages", _open(items))
         author.settle()
         for item in items:
@@ -67,7 +68,7 @@ def run(
         "questions_like_evaluation": shared,
         "is_complete": flow.is_complete,
     }
-    json_files.write_jsonl(out / "items.jsonl", [item.to_json() for item in items])
+    json_files.write_jsonl(out / "items.jsonl", map(dataclasses.asdict, items))
     json_files.write_json(out / "report.json", report)
     return report
 
@@ -117,10 +118,7 @@ class _Flow:
                     titles.add(title)
         return items
 
-    def modules(self, items: Sequence[Item]) -> None:
-        self._written([item for item in items if item.is_open], "module")
-
-    def _written(self, todo: Sequence[Item], name: str) -> None:
+    def written(self, todo: Sequence[Item], name: str) -> None:
         """Each item with the module that the author writes, or stopped without one."""
         seed = self.settings.seed
         replies = self.ask([questions.request(name, seed, item) for item in todo])
@@ -203,16 +201,12 @@ class _Flow:
     def revise(self, items: Sequence[Item]) -> None:
         """The one revision of what a gate or the judge refused, then all of it again."""
         todo = [item for item in items if item.is_open and item.complaint]
-        self._written(todo, "revise")
+        self.written(todo, "revise")
         for item in todo:
             item.was_revised, item.complaint = True, ""
             self.forms.pop(item.uid, None)
         self.examine(todo)
         self.judge(todo)
-
-    def calibrate(self, items: Sequence[Item]) -> None:
-        todo = [item for item in items if item.is_open]
-        calibrate.run(self.ask, self.examiner.runner, todo, self.settings)
 
     def questions(self, items: Sequence[Item]) -> list[str]:
         """Two questions of each level of each item."""

@@ -6,19 +6,11 @@ from typing import Any
 
 from loong_jax.problems import response
 from loong_jax.synth.authors import prompts, structured
-from loong_jax.synth.authors.records import Request
+from loong_jax.synth.authors.store import Request
 from loong_jax.synth.resyn.items import Item
 
-IDEAS = {
-    "type": "object",
-    "required": ["ideas"],
-    "properties": {
-        "ideas": {
-            "type": "array",
-            "items": structured.fields(title=str, description=str),
-        }
-    },
-}
+_LISTED = {"type": "array", "items": structured.fields(title=str, description=str)}
+IDEAS = {"type": "object", "required": ["ideas"], "properties": {"ideas": _LISTED}}
 MODULE_VIEW = structured.fields(
     reference_free=bool, computational_advantage=bool, is_complete=bool, scales=bool, comment=str
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from loong_jax import syntax
 from loong_jax.environments import modules
-from loong_jax.synth.resyn.trial import Case, Trial
+from loong_jax.synth.resyn.instance_gates import Case, Trial
 from loong_jax.verifiers import admission, attacks
 
 LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 101, 202, 404, 808, 1601, modules.MAX_ANSWER_CHARS)

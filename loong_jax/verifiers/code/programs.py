@@ -33,7 +33,11 @@ def source_of(text: str, language: str, called: Collection[str] = ()) -> str:
     """
     names = _names(language)
     text = response.without_end(text)
-    if "python" in names and any(mark in text for mark in ("```", "~~~", "<")) and _parses(text):
+    if (
+        "python" in names
+        and any(mark in text for mark in ("```", "~~~", "<"))
+        and _statements(text)
+    ):
         return text  # what looks like a fence or a tag is in its strings
     text = response.read(text).answer
     found = [
@@ -114,10 +118,6 @@ def _is_program(text: str, names: set[str]) -> bool:
         else getattr(node, "value", node) is not None  # `input: 3` says a type and sets nothing
         for node in _statements(text)
     )
-
-
-def _parses(text: str) -> bool:
-    return bool(_statements(text))
 
 
 def _statements(text: str) -> list[ast.stmt]:

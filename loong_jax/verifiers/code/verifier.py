@@ -79,15 +79,11 @@ class CodeVerifier:
         compiled programs beyond this verifier's life.
         """
         cache = ArtefactCache(Path(cache_dir)) if cache_dir is not None else None
-        self._executor = Executor(
+        self.executor = Executor(
             num_boxes=num_boxes or len(os.sched_getaffinity(0)), cache=cache, uses_fork=uses_fork
         )
-        self.tier: IsolationTier = self._executor.mechanism.tier
+        self.tier: IsolationTier = self.executor.mechanism.tier
         self._stops_at_failure = stops_at_failure
-
-    @property
-    def executor(self) -> Executor:
-        return self._executor
 
     def verify(self, problem: Problem, response_text: str) -> Verdict:
         """Judges the program of a whole response; the problem's arguments are a record."""
@@ -111,12 +107,8 @@ class CodeVerifier:
         """Verdict of one case; raises VerifierError for an unknown or missing language."""
         calls = [test.call for test in case.tests if test.call]
         self._require_calls(case.language, calls)
-        builds = {
-            name: self._executor.build(case.language, case.source, name)
-            for name in dict.fromkeys(
-                test.call.function if test.call else "" for test in case.tests
-            )
-        }
+        names = dict.fromkeys(test.call.function if test.call else "" for test in case.tests)
+        builds = {name: self.executor.build(case.language, case.source, name) for name in names}
         built = next((one for one in builds.values() if one.lost or one.failure), None)
         built = built or next(iter(builds.values()))
         if built.lost:
@@ -127,7 +119,7 @@ class CodeVerifier:
             return self._verdict(results, compiled | {"output": built.failure})
         checker = None
         if case.checker is not None:
-            checker = self._executor.build(case.checker.language, case.checker.source)
+            checker = self.executor.build(case.checker.language, case.checker.source)
             if said := checker.failure or checker.lost:
                 return _no_checker(said)
 
@@ -137,22 +129,19 @@ class CodeVerifier:
 
         results = self._test_all(judge, case.tests)
         rejects = any(result.status == "WA" for result in results)
-        if checker is not None and rejects and (said := self._executor.check(checker)):
+        if checker is not None and rejects and (said := self.executor.check(checker)):
             return _no_checker(said)  # an interpreter ends with status 1 for that too
-        failed = next((i for i, r in enumerate(results) if r.status == "RE"), None)
-        if failed is not None and (said := self._executor.check(built)):
-            detail = "not compiled"
-            results = [
-                dataclasses.replace(r, status="CE", detail=detail) if r.status == "RE" else r
-                for r in results
-            ]
+        fails = any(result.status == "RE" for result in results)
+        if fails and (said := self.executor.check(built)):
+            changes = {"RE": {"status": "CE", "detail": "not compiled"}}
+            results = [dataclasses.replace(r, **changes.get(r.status, {})) for r in results]
             compiled["output"] = said
         return self._verdict(
             results, compiled if built.language.compile or "output" in compiled else {}
         )
 
     def close(self) -> None:
-        self._executor.close()
+        self.executor.close()
 
     # ---- tests
 
@@ -173,13 +162,11 @@ class CodeVerifier:
     ) -> list[TestResult]:
         """Results in order; after a failure the rest is skipped where that was asked for."""
         if not self._stops_at_failure:
-            return list(self._executor.threads.map(judge, tests))
+            return list(self.executor.threads.map(judge, tests))
         results: list[TestResult] = []
         for test in tests:
-            if results and results[-1].status != "OK":
-                results.append(TestResult(status="SKIPPED"))
-            else:
-                results.append(judge(test))
+            is_open = not results or results[-1].status == "OK"
+            results.append(judge(test) if is_open else TestResult(status="SKIPPED"))
         return results
 
     def _test(self, case: Case, built: Built, checker: Built | None, test: CodeTest) -> TestResult:
@@ -190,9 +177,9 @@ class CodeVerifier:
             memory_bytes=case.memory_mb * MB,
         )
         if test.call is not None:
-            ended = self._executor.call(built, cases.encoded(test.call, built.name), limits)
+            ended = self.executor.call(built, cases.encoded(test.call, built.name), limits)
         else:
-            ended = self._executor.execute(
+            ended = self.executor.execute(
                 built, limits, stdin=test.stdin.encode("utf-8", "surrogatepass")
             )
         status, detail = status_of(ended)
@@ -218,7 +205,7 @@ class CodeVerifier:
             "output.txt": stdout,
             "answer.txt": answer.encode("utf-8", "surrogatepass"),
         }
-        ended = self._executor.execute(
+        ended = self.executor.execute(
             checker,
             dataclasses.replace(PROGRAM, wall_s=30.0),
             files=files,
@@ -275,13 +262,9 @@ def status_of(ended: Ended) -> tuple[Status, str]:
         return "OK", ""
     if any(words in ended.stderr[-8192:] for words in _OUT_OF_MEMORY):
         return "MLE", "it reports that memory ran out"
-    return "RE", _how(ended.status)
-
-
-def _how(status: int | None) -> str:
-    if status is not None and status < 0:
-        return f"signal {-status}"
-    return f"exit status {status}"
+    if ended.status is not None and ended.status < 0:
+        return "RE", f"signal {-ended.status}"
+    return "RE", f"exit status {ended.status}"
 
 
 def _compare_value(result: bytes, test: CodeTest, tolerance: float | None) -> tuple[Status, str]:
@@ -292,11 +275,8 @@ def _compare_value(result: bytes, test: CodeTest, tolerance: float | None) -> tu
         is_right = any(compare.matches_value(value, e, tolerance) for e in test.expected)
     except (ValueError, RecursionError):
         return "WA", "what it reported is no value"
-    return ("OK", "") if is_right else ("WA", f"it returned another value: {_shown(value)}")
-
-
-def _shown(value: Any) -> str:
-    return json.dumps(value.get("v") if isinstance(value, dict) else value)[:200]
+    shown = json.dumps(value.get("v") if isinstance(value, dict) else value)[:200]
+    return ("OK", "") if is_right else ("WA", f"it returned another value: {shown}")
 
 
 def _as_result(status: Status, detail: str, ended: Ended) -> TestResult:

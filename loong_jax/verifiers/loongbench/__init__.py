@@ -2,7 +2,7 @@
 
     domains                rules of equality in each domain
     literals, quantities   values, read and not evaluated; numbers with units
-    compare                an answer and its gold, by the rules of a domain
+    verifier               an answer and its gold, by the rules of a domain
     rationales             the data set's programs, run in the sandbox
 
 Source: Loong, arXiv 2509.03059, section 2.

@@ -116,10 +116,8 @@ def _is_permutation(gold: list[Any], answer: list[Any], limits: dict[str, float]
         return False
     left = list(answer)
     for wanted in gold:
-        for position, given in enumerate(left):
-            if equal(wanted, given, **limits):
-                del left[position]
-                break
-        else:
+        place = next((i for i, one in enumerate(left) if equal(wanted, one, **limits)), None)
+        if place is None:
             return False
+        del left[place]
     return True

@@ -13,20 +13,13 @@ from typing import Any, NamedTuple
 
 Record = dict[str, Any]
 
-_NAMES = tuple(
-    re.findall(
-        r"\w+",
+_NAMES, _THINGS, _PLACES = (
+    re.findall(r"\w+", words)
+    for words in (
         "Ada Bo Chen Dina Emeka Farid Grace Hana Ivo Juno Kofi Lena Mira Nils Oya Priya",
-    )
-)
-_THINGS = tuple(
-    re.findall(
-        r"\w+",
         "apples coins marbles books tickets stamps bricks shells candles boxes ropes tiles",
+        "market harbour school garden station library bakery workshop museum farm",
     )
-)
-_PLACES = tuple(
-    re.findall(r"\w+", "market harbour school garden station library bakery workshop museum farm")
 )
 _SYLLABLES = tuple(re.findall(r"..", "bacedifoguhakelimonuparesitovuwayezo"))
 
@@ -118,6 +111,10 @@ def planted() -> Mapping[str, Planted]:
 # ---- prompts
 
 
+def _asked(rng: random.Random, *texts: str) -> Record:
+    return {"prompt": rng.choice(texts)}
+
+
 def _incomplete(rng: random.Random) -> Record:
     text = prompt(rng)
     words = text.split()
@@ -140,92 +137,73 @@ def _incomplete(rng: random.Random) -> Record:
 
 def _looks_incomplete(rng: random.Random) -> Record:
     a = rng.randint(2, 50)
-    return {
-        "prompt": rng.choice(
-            (
-                f"Find the next term of the sequence {a}, {a * 2}, {a * 4}, ...",
-                f"Express the area of a square of diagonal {a}d in terms of d",
-                f"A map is drawn at 1:{a}000. How long is a road of {a} km on it?",
-                f"For which x is [x, {a}) a subset of (0, {a + 5}]? Give the least such integer.",
-                f"A picture frame is {a} cm wide and twice as high. What is its area?",
-                f"A ticket costs $ {a}. How much do {a + 3} tickets cost in dollars?",
-            )
-        )
-    }
+    return _asked(
+        rng,
+        f"Find the next term of the sequence {a}, {a * 2}, {a * 4}, ...",
+        f"Express the area of a square of diagonal {a}d in terms of d",
+        f"A map is drawn at 1:{a}000. How long is a road of {a} km on it?",
+        f"For which x is [x, {a}) a subset of (0, {a + 5}]? Give the least such integer.",
+        f"A picture frame is {a} cm wide and twice as high. What is its area?",
+        f"A ticket costs $ {a}. How much do {a + 3} tickets cost in dollars?",
+    )
 
 
 def _multi_part(rng: random.Random) -> Record:
     first, second = prompt(rng), prompt(rng)
-    return {
-        "prompt": rng.choice(
-            (
-                f"(a) {first}\n(b) {second}",
-                f"{first} (i) Give the value. (ii) State for which inputs it changes.",
-                f"{first} Also find the least value for which this fails.",
-                f"1. {first}\n2. {second}\n3. {prompt(rng)}",
-                f"{first} {second}",
-                f"{first} What would it be for twice the amount?",
-                f"Part A: {first} Part B: {second}",
-                f"{first} Justify each step, and then compute the same for n + 1.",
-            )
-        )
-    }
+    return _asked(
+        rng,
+        f"(a) {first}\n(b) {second}",
+        f"{first} (i) Give the value. (ii) State for which inputs it changes.",
+        f"{first} Also find the least value for which this fails.",
+        f"1. {first}\n2. {second}\n3. {prompt(rng)}",
+        f"{first} {second}",
+        f"{first} What would it be for twice the amount?",
+        f"Part A: {first} Part B: {second}",
+        f"{first} Justify each step, and then compute the same for n + 1.",
+    )
 
 
 def _looks_multi_part(rng: random.Random) -> Record:
     a, b = rng.randint(2, 50), rng.randint(2, 50)
-    return {
-        "prompt": rng.choice(
-            (
-                f"A set S satisfies: (1) {a} is in S; (2) if n is in S then n + {b} is in S. How "
-                f"many elements of S lie below {a * b}?",
-                f"Find all pairs (a) of reals with a^2 = {a}, and give their sum.",
-                f"The machine obeys these rules: (i) it halts on {a}; (ii) it doubles every odd "
-                f"input; (iii) it halves even ones. How many steps does it take from {b}?",
-                f"What is the least n such that both n > {a} and n divides {a * b}?",
-                f"Ivo asks himself 'why {a}?' and adds {b}. What number does he get?",
-                f"Compute f({a}) + f({b}), where f(x) = x^2 if x is even and f(x) = x otherwise.",
-            )
-        )
-    }
+    return _asked(
+        rng,
+        f"A set S satisfies: (1) {a} is in S; (2) if n is in S then n + {b} is in S. How "
+        f"many elements of S lie below {a * b}?",
+        f"Find all pairs (a) of reals with a^2 = {a}, and give their sum.",
+        f"The machine obeys these rules: (i) it halts on {a}; (ii) it doubles every odd "
+        f"input; (iii) it halves even ones. How many steps does it take from {b}?",
+        f"What is the least n such that both n > {a} and n divides {a * b}?",
+        f"Ivo asks himself 'why {a}?' and adds {b}. What number does he get?",
+        f"Compute f({a}) + f({b}), where f(x) = x^2 if x is even and f(x) = x otherwise.",
+    )
 
 
 def _choice(rng: random.Random) -> Record:
     text, options = prompt(rng), rng.sample(range(2, 300), 5)
-    return {
-        "prompt": rng.choice(
-            (
-                text
-                + "".join(f"\n({letter}) {n}" for letter, n in zip("ABCDE", options, strict=True)),
-                text
-                + "".join(f" {letter}. {n}" for letter, n in zip("ABCD", options, strict=False)),
-                text
-                + "".join(f"\n{letter}) {n}" for letter, n in zip("abcd", options, strict=False)),
-                text + f" Which of these is right: {options[0]}, {options[1]} or {options[2]}?",
-                f"Which of the following numbers is prime? {options}",
-                text + "\nOptions:\n- " + "\n- ".join(map(str, options[:4])),
-                text + " $\\textbf{(A)}\\ 3 \\qquad \\textbf{(B)}\\ 4 \\qquad \\textbf{(C)}\\ 5$",
-            )
-        )
-    }
+    return _asked(
+        rng,
+        text + "".join(f"\n({letter}) {n}" for letter, n in zip("ABCDE", options, strict=True)),
+        text + "".join(f" {letter}. {n}" for letter, n in zip("ABCD", options, strict=False)),
+        text + "".join(f"\n{letter}) {n}" for letter, n in zip("abcd", options, strict=False)),
+        text + f" Which of these is right: {options[0]}, {options[1]} or {options[2]}?",
+        f"Which of the following numbers is prime? {options}",
+        text + "\nOptions:\n- " + "\n- ".join(map(str, options[:4])),
+        text + " $\\textbf{(A)}\\ 3 \\qquad \\textbf{(B)}\\ 4 \\qquad \\textbf{(C)}\\ 5$",
+    )
 
 
 def _looks_like_choice(rng: random.Random) -> Record:
     a, b = rng.randint(2, 50), rng.randint(2, 50)
-    return {
-        "prompt": rng.choice(
-            (
-                f"Points A. and B. lie {a} cm apart. How far is the midpoint from B?",
-                f"Committee (A) has {a} members and committee (B) has {b}. In how many ways can "
-                "one choose a pair with one member of each?",
-                f"Pick {a} cards from a deck of {a + b}. How many outcomes are there?",
-                f"In quadrilateral ABCD, angle A is {a} degrees and the others are equal. Find B.",
-                f"How many of the numbers {a}, {b}, {a + b} and {a * b} are even?",
-                f"A student may choose an answer at random among {a}. What is the chance that it "
-                "is right?",
-            )
-        )
-    }
+    return _asked(
+        rng,
+        f"Points A. and B. lie {a} cm apart. How far is the midpoint from B?",
+        f"Committee (A) has {a} members and committee (B) has {b}. In how many ways can "
+        "one choose a pair with one member of each?",
+        f"Pick {a} cards from a deck of {a + b}. How many outcomes are there?",
+        f"In quadrilateral ABCD, angle A is {a} degrees and the others are equal. Find B.",
+        f"How many of the numbers {a}, {b}, {a + b} and {a * b} are even?",
+        f"A student may choose an answer at random among {a}. What is the chance that it is right?",
+    )
 
 
 def _true_false(rng: random.Random) -> Record:
@@ -265,73 +243,60 @@ def _external(rng: random.Random) -> Record:
     text = prompt(rng)
     word = "".join(rng.choices(_SYLLABLES, k=3))
     a, b = rng.randint(2, 50), rng.randint(2, 50)
-    return {
-        "prompt": rng.choice(
-            (
-                f"{text} (source: https://{word}.org/q?id={a})",
-                f"{text} See www.{word}.edu/notes for the definitions.",
-                f"{text} More at {word}.com/problems.",
-                f"<p>{text}</p><br/>",
-                text.replace(" and ", " <b>and</b> ", 1) + "<span style='x'>!</span>",
-                f"| x | f(x) |\n|---|---|\n| {a} | {b} |\n{text}",
-                f"\\begin{{tabular}}{{cc}} {a} & {b} \\\\ \\end{{tabular}} {text}",
-                f"{text} ![figure](img_{a}.png)",
-                f"{text}&nbsp;&nbsp;",
-                f"Year\tSales\n2001\t{a}\n2002\t{b}\n{text}",
-            )
-        )
-    }
+    return _asked(
+        rng,
+        f"{text} (source: https://{word}.org/q?id={a})",
+        f"{text} See www.{word}.edu/notes for the definitions.",
+        f"{text} More at {word}.com/problems.",
+        f"<p>{text}</p><br/>",
+        text.replace(" and ", " <b>and</b> ", 1) + "<span style='x'>!</span>",
+        f"| x | f(x) |\n|---|---|\n| {a} | {b} |\n{text}",
+        f"\\begin{{tabular}}{{cc}} {a} & {b} \\\\ \\end{{tabular}} {text}",
+        f"{text} ![figure](img_{a}.png)",
+        f"{text}&nbsp;&nbsp;",
+        f"Year\tSales\n2001\t{a}\n2002\t{b}\n{text}",
+    )
 
 
 def _looks_external(rng: random.Random) -> Record:
     a, b = rng.randint(2, 50), rng.randint(2, 50)
-    return {
-        "prompt": rng.choice(
-            (
-                f"How many integers satisfy {a}<x and x<{a + b}, where x>{a + 1}?",
-                f"Find P(A|B) if P(A) = 1/{a}, P(B) = 1/{b} and the events are independent.",
-                f"Evaluate |x - {a}| + |x + {b}| at x = {a}.|",
-                f"A table seats {a} people and {b} tables are set. How many people can sit?",
-                f"Ada v. Bo: Ada runs {a} m/s, i.e. faster by {b} percent. How fast is Bo?",
-                f"Let <G> be generated by {a} in Z_{a * b}. What is the order of <G>?",
-                f"A web page loads in {a} ms over HTTP and {b} ms from a cache. What is the ratio?",
-            )
-        )
-    }
+    return _asked(
+        rng,
+        f"How many integers satisfy {a}<x and x<{a + b}, where x>{a + 1}?",
+        f"Find P(A|B) if P(A) = 1/{a}, P(B) = 1/{b} and the events are independent.",
+        f"Evaluate |x - {a}| + |x + {b}| at x = {a}.|",
+        f"A table seats {a} people and {b} tables are set. How many people can sit?",
+        f"Ada v. Bo: Ada runs {a} m/s, i.e. faster by {b} percent. How fast is Bo?",
+        f"Let <G> be generated by {a} in Z_{a * b}. What is the order of <G>?",
+        f"A web page loads in {a} ms over HTTP and {b} ms from a cache. What is the ratio?",
+    )
 
 
 def _conceptual(rng: random.Random) -> Record:
     word = rng.choice(("entropy", "a group", "photosynthesis", "inflation", "recursion", "a limit"))
     a = rng.randint(2, 50)
-    return {
-        "prompt": rng.choice(
-            (
-                f"Explain in your own words what {word} is and why it matters.",
-                f"What is meant by {word}?",
-                f"Discuss the role of {word} in modern science.",
-                f"Prove that n^{a} - n is even for every integer n.",
-                f"Show that the sum of {a} consecutive odd numbers is a square.",
-                f"Describe the difference between {word} and its opposite.",
-                f"Write a short essay on {word}.",
-                f"Why do we need {word}?",
-            )
-        )
-    }
+    return _asked(
+        rng,
+        f"Explain in your own words what {word} is and why it matters.",
+        f"What is meant by {word}?",
+        f"Discuss the role of {word} in modern science.",
+        f"Prove that n^{a} - n is even for every integer n.",
+        f"Show that the sum of {a} consecutive odd numbers is a square.",
+        f"Describe the difference between {word} and its opposite.",
+        f"Write a short essay on {word}.",
+        f"Why do we need {word}?",
+    )
 
 
 def _looks_conceptual(rng: random.Random) -> Record:
     a = rng.randint(2, 50)
-    return {
-        "prompt": rng.choice(
-            (
-                f"It can be proved that n^2 + n is even. What is the parity of {a}^2 + {a} + 1?",
-                f"The show starts at {a % 12 + 1} pm and lasts {a} minutes. When does it end?",
-                f"Define f(n) = n + {a}. What is f(f({a}))?",
-                f"A describing function has gain {a} at 1 Hz and half of it at 2 Hz. Find the "
-                "sum of both.",
-            )
-        )
-    }
+    return _asked(
+        rng,
+        f"It can be proved that n^2 + n is even. What is the parity of {a}^2 + {a} + 1?",
+        f"The show starts at {a % 12 + 1} pm and lasts {a} minutes. When does it end?",
+        f"Define f(n) = n + {a}. What is f(f({a}))?",
+        f"A describing function has gain {a} at 1 Hz and half of it at 2 Hz. Find the sum of both.",
+    )
 
 
 # ---- responses

@@ -10,9 +10,9 @@ from loong_jax.problems import verdict
 from loong_jax.synth.formal import (
     backends,
     expert_iteration,
+    formulas,
     hilbert,
     proofs,
-    statement,
 )
 from loong_jax.synth.formal.backends import Claim
 from loong_jax.synth.formal.problems import Theorems
@@ -28,7 +28,7 @@ def needs(program):
 
 OURS = ["metamath", pytest.param("metamath-exe", marks=needs("metamath")),
         pytest.param("coq", marks=needs("coqc"))]  # fmt: skip
-NEGATION = statement.of_parts(["~p -> ~q", "q"], "p")
+NEGATION = formulas.of_parts(["~p -> ~q", "q"], "p")
 
 
 def drawn(count, max_size=6):
@@ -63,7 +63,7 @@ def test_statements_are_told_from_what_is_none(name):
 
 def test_a_large_proof_is_written_in_hilberts_axioms():
     hypotheses = ["p", "p->q", "q->r", "r->s", "s->p->t", "t->s->u", "(p->u)->w", "w->u->v"]
-    posed = statement.of_parts(hypotheses, "v")
+    posed = formulas.of_parts(hypotheses, "v")
     node = proofs.read("HGFEDCBIADCBAFEDCBAADCBA", posed)
     backend = backends.get_backend("metamath")
     [claim] = claims_of(backend, [(posed, node)])
@@ -80,7 +80,7 @@ def test_a_large_proof_is_written_in_hilberts_axioms():
 
 def test_wffs_are_proved_for_negations_too():
     names = {"p": "ch", "q": "ta"}
-    theorem = hilbert.theorem(statement.of_parts([], "~(~p -> q) -> ~~q"), names)
+    theorem = hilbert.theorem(formulas.of_parts([], "~(~p -> q) -> ~~q"), names)
     assert theorem == "|- ( -. ( -. ch -> ta ) -> -. -. ta )"
     [judged] = backends.get_backend("metamath").check_statements([theorem])
     assert judged.is_correct, judged
@@ -90,7 +90,7 @@ def test_lean_is_sent_terms_of_its_own_language():
     with fake_lean.running() as server:
         url = f"http://127.0.0.1:{server.server_port}"
         backend = backends.get_backend("lean", url=url, pause_s=0.01)
-        posed = statement.of_parts(["(p -> q) -> r", "s", "s -> p -> q"], "r")
+        posed = formulas.of_parts(["(p -> q) -> r", "s", "s -> p -> q"], "r")
         node = proofs.read("ACBD", posed)
         [claim] = claims_of(backend, [(posed, node)])
         assert claim.statement == (

@@ -5,7 +5,7 @@ import collections
 import numpy as np
 import pytest
 
-from loong_jax.synth.formal import backends, formalise, statement
+from loong_jax.synth.formal import backends, formalise, formulas
 from loong_jax.synth.formal import problems as theorems
 from loong_jax.synth.formal.problems import Theorems
 from tests.synth.scripted import Plan, formal_roles, formal_words, ledger, roles
@@ -22,7 +22,7 @@ def problems(count):
 def test_words_are_read_back():
     for problem in problems(50):
         assert formal_words.read(problem.text, problem.glossary) == problem.intended
-    posed = statement.of_parts(["~p -> ~(q -> r)", "((p -> q) -> r) -> q"], "~~p")
+    posed = formulas.of_parts(["~p -> ~(q -> r)", "((p -> q) -> r) -> q"], "~~p")
     assert formal_words.read(theorems.tell(posed, GLOSSARY), GLOSSARY) == posed
     text = theorems.glossary_text(GLOSSARY)
     assert formal_roles.read_glossary(text) == GLOSSARY
@@ -82,7 +82,7 @@ def test_an_author_that_errs_in_all_ways(scripted, author):
     assert len([stage for stage, count in counts.items() if count]) >= 6
     for one in made:
         if one.is_kept:
-            assert statement.says_the_same(one.statement, one.problem.intended)
+            assert formulas.says_the_same(one.statement, one.problem.intended)
         assert one.record()["stage"] == one.decision.stage
         assert one.record()["calls"]
     num_calls = len(server.ledger.entries)

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.synth.formal import backends, formalise, formulas, proofs, statement
+from loong_jax.synth.formal import backends, formalise, formulas, proofs
 from loong_jax.synth.formal.expert_iteration import Solution
+from loong_jax.synth.formal.formulas import Statement
 from loong_jax.synth.formal.problems import ATOM_NAMES, Theorems
-from loong_jax.synth.formal.statement import Statement
 
-CHAIN = statement.of_parts(["p", "p -> q", "p -> q -> r"], "r")
-NESTED = statement.of_parts(["(p -> q) -> r", "s", "s -> p -> q"], "r")
-INNER = statement.of_parts(["(p -> q) -> r", "p -> q"], "r")
-OUTER = statement.of_parts(["(p -> q) -> p -> r", "p -> q"], "r")
+CHAIN = formulas.of_parts(["p", "p -> q", "p -> q -> r"], "r")
+NESTED = formulas.of_parts(["(p -> q) -> r", "s", "s -> p -> q"], "r")
+INNER = formulas.of_parts(["(p -> q) -> r", "p -> q"], "r")
+OUTER = formulas.of_parts(["(p -> q) -> p -> r", "p -> q"], "r")
 
 
 def drawn(count, seed=0, **settings):
@@ -65,7 +65,7 @@ def test_search_finds_a_smallest_proof():
     assert proofs.search(CHAIN, 4).letters == "CABA"
     assert proofs.search(CHAIN, 3) is None
     assert proofs.search(NESTED, 4).letters == "ACBD"
-    peirce = statement.of_parts([], "((p -> q) -> p) -> p")
+    peirce = formulas.of_parts([], "((p -> q) -> p) -> p")
     assert proofs.search(peirce, 8) is None, "it is classical alone"
 
 
@@ -145,7 +145,7 @@ def test_every_letter_and_name_is_met_in_the_smallest_statements():
 
 
 def of(*texts):
-    return statement.of_parts(texts[:-1], texts[-1])
+    return formulas.of_parts(texts[:-1], texts[-1])
 
 
 def test_the_goal_is_no_implication():
@@ -180,8 +180,8 @@ def test_kin_are_those_that_differ_by_names_and_order():
     ],
 )
 def test_says_the_same(other, is_same):
-    assert statement.says_the_same(of("p", "p -> q", "q"), of(*other)) == is_same
-    assert statement.says_the_same(of(*other), of("p", "p -> q", "q")) == is_same
+    assert formulas.says_the_same(of("p", "p -> q", "q"), of(*other)) == is_same
+    assert formulas.says_the_same(of(*other), of("p", "p -> q", "q")) == is_same
 
 
 def test_theorems_hold_and_are_worth_proving():

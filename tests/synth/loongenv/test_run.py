@@ -79,7 +79,7 @@ def test_the_funnel_adds_up_and_items_are_right(whole):
     assert summary["funnel"] == {state: states[state] for state in OUTCOME}
     assert sum(summary["outcomes"].values()) == summary["num_candidates"] == len(candidates) == 12
     assert [one["id"] for one in candidates] == sorted({one["id"] for one in candidates})
-    assert {one["strategy"] for one in candidates} == set(command.run.STRATEGIES)
+    assert {one["strategy"] for one in candidates} == {"few_shot", "self_instruct", "evol_instruct"}
     items = json_files.read_jsonl(whole / "items.jsonl")
     assert len(items) == states["passed"] >= 3
     for item in items:
@@ -158,7 +158,7 @@ def test_bad_settings_are_refused(root, capsys, monkeypatch):
     for changes, words in [
         ({"endpoint": ""}, "`loong serve RUN_DIR`"),
         ({"domains": "finance"}, "have no seeds"),
-        ({"items": 0}, "items=0 is below 1"),
+        ({"items": 0}, "items=0 must be at least 1"),
         ({"seeds": root / "none"}, "does not exist"),
     ]:
         assert cli.main(["synth", "loongenv", *arguments(root, "bad", **changes)]) == 1

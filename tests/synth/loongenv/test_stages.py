@@ -6,13 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from loong_jax.errors import ConfigError
 from loong_jax.synth.authors import CallStore
-from loong_jax.synth.loongenv import execution, judging, solving, strategies
-from loong_jax.synth.loongenv.candidates import Candidate, funnel
-from loong_jax.synth.loongenv.execution import ExecutionConfig, Executions
-from loong_jax.synth.loongenv.strategies import EvolInstruct
-from loong_jax.synth.loongenv.workshop import Asker, OverBudget, Workshop, seed_of
+from loong_jax.synth.loongenv import execution, judging, strategies
+from loong_jax.synth.loongenv.candidates import (
+    Asker,
+    Candidate,
+    OverBudget,
+    Workshop,
+    funnel,
+    seed_of,
+)
+from loong_jax.synth.loongenv.execution import Executions
 from loong_jax.verifiers.loongbench import LoongBenchVerifier
 from tests.synth.scripted import Said, loongenv_roles
 
@@ -48,13 +52,13 @@ def test_every_way_a_program_ends_has_its_state(tmp_path):
     ]
     with tempfile.TemporaryDirectory() as packages:
         Path(packages).chmod(0o755)
-        config = ExecutionConfig(packages=Path(packages), cpu_s=0.5)
+        settings = {"packages": Path(packages), "cpu_s": 0.5}
         with CallStore(tmp_path / "executions.jsonl") as store:
-            executions = Executions(config, store)
+            executions = Executions(store, **settings)
             found = execution.executed(asked, {}, executions)
             num_run = len(store)
             executions.close()
-            again = Executions(config, store)
+            again = Executions(store, **settings)
             assert execution.executed(asked, {}, again) == found
             again.close()
             assert len(store) == num_run, "what was run once is read back"
@@ -109,7 +113,7 @@ def test_solutions_are_kept_where_they_agree(scripted, author):
 
     server = scripted(table={"loongenv/solve": solve, "judge/reasoning": match})
     made, rules = author(server, max_parallel=1), LoongBenchVerifier()
-    [found] = solving.solved(
+    [found] = judging.solved(
         [candidate()], workshop(made), rules, num_attempts=4, min_correct=3, round_name="r"
     )
     assert found.state == "passed"
@@ -118,11 +122,11 @@ def test_solutions_are_kept_where_they_agree(scripted, author):
     ]  # fmt: skip
     assert found.accuracy == 0.75
     answers = iter(["155"] * 4)
-    [lost] = solving.solved(
+    [lost] = judging.solved(
         [candidate(1)], workshop(made), rules, num_attempts=2, min_correct=1, round_name="s"
     )
     assert lost.state == "unsolved"
-    ungradable = solving.gradable([candidate(answer="156"), candidate(1, answer="")], rules)
+    ungradable = judging.gradable([candidate(answer="156"), candidate(1, answer="")], rules)
     assert [one.state for one in ungradable] == ["open", "ungradable_answer"]
     rules.close()
 
@@ -139,19 +143,14 @@ def test_useless_replies_are_asked_for_again_with_another_seed(scripted, author)
 
 
 def test_evolution_goes_on_with_the_best_mark():
-    evol = EvolInstruct()
+    score = strategies.score
     best = {"diversity": 5, "difficulty": 10, "solvability": 10}
-    assert evol.score(best) == pytest.approx(1.0)
-    assert evol.score({"diversity": 1, "difficulty": 1, "solvability": 10}) == pytest.approx(1 / 3)
+    assert score(best) == pytest.approx(1.0)
+    assert score({"diversity": 1, "difficulty": 1, "solvability": 10}) == pytest.approx(1 / 3)
     diverse, hard = best | {"difficulty": 1}, best | {"diversity": 1}
-    assert evol.score(diverse) == pytest.approx(evol.score(hard)), "no mark outweighs by its scale"
-    assert evol.score(best | {"solvability": 3}) == -1
-    assert evol.score(None) == -1
-    lean = EvolInstruct(weights={"diversity": 0.0, "difficulty": 2.0, "solvability": 0.0})
-    assert lean.score(diverse) == 0
-    for wrong in ({"rewrites": 0}, {"breadth_share": 2.0}, {"weights": {"fun": 1.0}}):
-        with pytest.raises(ConfigError):
-            EvolInstruct(**wrong)
+    assert score(diverse) == pytest.approx(score(hard)), "no mark outweighs by its scale"
+    assert score(best | {"solvability": 3}) == -1
+    assert score(None) == -1
 
 
 def test_a_candidate_ends_once():

@@ -118,8 +118,3 @@ def test_power_grows_with_the_sample_and_the_fall():
 def test_rules_out_of_range_are_refused(bad):
     with pytest.raises(ConfigError):
         CalibrationRule(**bad)
-
-
-def test_levels_without_attempts_are_refused():
-    with pytest.raises(ConfigError, match="two levels"):
-        calibrate([LevelCount(1, 0, 0), LevelCount(2, 0, 4)], CalibrationRule())

@@ -32,7 +32,11 @@ def test_names_of_evaluated_tasks_are_found():
     named = {row["keyword"]: row["names_tasks"] for row in rows}
     assert named["Web of lie"] == ["BBH: web of lies", "BBEH: web of lies"]
     assert named["sorting"] == []
-    assert keywords.overlapping(rows) == ["Web of lie", "word sorting", "sudoku"]
+    assert [row["keyword"] for row in rows if row["names_tasks"]] == [
+        "Web of lie",
+        "word sorting",
+        "sudoku",
+    ]
 
 
 def test_texts_of_evaluation_sets_are_counted(tmp_path):

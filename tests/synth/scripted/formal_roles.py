@@ -7,9 +7,8 @@ import json
 import random
 from collections.abc import Callable
 
-from loong_jax.synth.formal import formulas, problems, statement
-from loong_jax.synth.formal.formulas import Atom, Formula, Implies, Not
-from loong_jax.synth.formal.statement import Statement
+from loong_jax.synth.formal import formulas, problems
+from loong_jax.synth.formal.formulas import Atom, Formula, Implies, Not, Statement
 from tests.synth.scripted import formal_words
 from tests.synth.scripted.defects import Defect
 from tests.synth.scripted.play import Ask, Said
@@ -54,14 +53,14 @@ def formalise(ask: Ask) -> Said:
     if spoil is not None:
         for _ in range(20):
             spoilt = spoil(meant, ask.rng)
-            if not statement.says_the_same(spoilt, meant):
+            if not formulas.says_the_same(spoilt, meant):
                 return Said(json.dumps(_parts(spoilt)), ask.defect)
     return Said(json.dumps(_parts(meant)))
 
 
 def back_translate(ask: Ask) -> Said:
     glossary = read_glossary(ask.fields["glossary"])
-    posed = statement.of_parts(ask.fields["hypotheses"].splitlines(), ask.fields["goal"])
+    posed = formulas.of_parts(ask.fields["hypotheses"].splitlines(), ask.fields["goal"])
     words = problems.tell(posed, glossary)
     if ask.defect == "loose_words":
         return Said(json.dumps({"problem": words.split("\n", 1)[-1]}), ask.defect)
@@ -73,7 +72,7 @@ def judge(ask: Ask) -> Said:
     first, second = (
         formal_words.read(ask.fields[name], glossary) for name in ("problem", "back_translation")
     )
-    is_same = statement.says_the_same(first, second)
+    is_same = formulas.says_the_same(first, second)
     planted = None
     if ask.defect == "lenient_formal_judge" and not is_same:
         is_same, planted = True, ask.defect

@@ -4,9 +4,8 @@ import re
 from collections.abc import Mapping
 
 from loong_jax.synth.formal import formulas
-from loong_jax.synth.formal.formulas import Atom, Formula, Not
+from loong_jax.synth.formal.formulas import Atom, Formula, Not, Statement
 from loong_jax.synth.formal.problems import NOT
-from loong_jax.synth.formal.statement import Statement
 
 
 class Unclear(ValueError):

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from loong_jax.data import json_files
 from loong_jax.synth.authors import Transcript, structured
 from loong_jax.synth.authors.author import reply_of
-from loong_jax.synth.loongenv import judging, solving, strategies, workshop
-from loong_jax.synth.loongenv.duplicates import words_of
+from loong_jax.synth.loongenv import candidates, judging, strategies
+from loong_jax.synth.loongenv.gates import words_of
 from loong_jax.synth.loongenv.strategies import MARKS
 from tests.synth.scripted import ledger, roles, world
 from tests.synth.scripted.defects import COMMON
@@ -25,12 +25,12 @@ Candidate = Mapping[str, Any]  # a line of candidates.jsonl
 
 _SCHEMAS = {
     "loongenv/few_shot": strategies.TRIPLE,
-    "loongenv/self_instruct": workshop.QUESTION,
-    "loongenv/evolve": workshop.QUESTION,
+    "loongenv/self_instruct": candidates.QUESTION,
+    "loongenv/evolve": candidates.QUESTION,
     "loongenv/score": MARKS,
     "loongenv/code": strategies.CODE,
     "loongenv/judge": judging.VERDICT,
-    "loongenv/solve": solving.SOLUTION,
+    "loongenv/solve": judging.SOLUTION,
     "judge/reasoning": structured.fields(reasoning=str, verdict=str),
 }
 _OF_FORM = {defect.name for defect in COMMON} - {"rate_limited"}

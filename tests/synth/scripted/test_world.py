@@ -60,12 +60,6 @@ def test_a_short_family_is_posed_where_its_seeds_are_shown_and_nowhere_else():
                 assert shown is queue or not posed.steps
 
 
-def test_the_thought_about_cards_sorts_each_half_and_then_both():
-    values = dict(zip("abcdef", (7, 3, 9, 8, 1, 5), strict=True))
-    assert CARDS.thought(values) == "379&158=135789"
-    assert CARDS.truth(values) == 135789
-
-
 def test_every_role_has_a_prompt_and_every_defect_a_role():
     for name in roles.ROLES:
         if not name.startswith("judge/"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loong_jax.sandbox import drivers, executor
+from loong_jax.sandbox import executor, languages
 from tests import sweeps
 from tests.bounds import EXPLODES_S
 
@@ -148,7 +148,7 @@ def test_an_error_of_rust_is_no_value(code):
 )
 def test_a_declaration_is_looked_for_in_bounded_time(text):
     start = time.process_time()
-    assert drivers.c_prototype(text, "f", "g") == ""
+    assert languages.c_prototype(text, "f", "g") == ""
     assert time.process_time() - start < EXPLODES_S
 
 
