@@ -78,10 +78,10 @@ def take_unit(parser: Parser, left: Node) -> Unit | None:
         return CURRENCIES[token.text]
     if token.kind not in ("word", "text") or left.head not in _NUMERIC:
         return None
-    mark = parser.mark()
+    mark = parser.position
     unit = _product_of_units(parser, first=True)
     if unit is None:
-        parser.reset(mark)
+        parser.position = mark
     return unit
 
 
@@ -90,7 +90,7 @@ def _product_of_units(parser: Parser, *, first: bool) -> Unit | None:
     if unit is None:
         return None
     while True:
-        mark = parser.mark()
+        mark = parser.position
         exponent = 1
         if parser.accept("/", "\\div") or _accept_word(parser, "per"):
             exponent = -1
@@ -103,7 +103,7 @@ def _product_of_units(parser: Parser, *, first: bool) -> Unit | None:
         else:
             other = _one_unit(parser, first=False)
         if other is None:
-            parser.reset(mark)
+            parser.position = mark
             return unit
         unit = unit.times(other, exponent or 1)
 

@@ -32,7 +32,7 @@ _BARS = {"\\lvert": ("\\rvert", "abs"), "\\vert": ("\\vert", "abs"), "\\|": ("\\
 
 def factor(parser: Parser) -> Node:
     """A primary with what is written after it: powers, factorials, degrees, percent."""
-    node = parser.primary()
+    node = primary(parser)
     while True:
         text, is_sign = parser.token.text, parser.token.kind == "sign"
         pair = f"{text} {parser.peek().text}" if text in ("per", "pro") else ""
@@ -109,7 +109,7 @@ def _split_letters(parser: Parser) -> None:
 
 def _takes_transpose(parser: Parser) -> bool:
     """True if T or \\top comes next, in braces or not; takes it."""
-    mark = parser.mark()
+    mark = parser.position
     braces = parser.accept("{")
     while parser.accept("\\mathsf", "\\mathrm", "\\intercal"):
         braces |= parser.accept("{")
@@ -117,7 +117,7 @@ def _takes_transpose(parser: Parser) -> bool:
         while braces and parser.accept("}"):
             pass
         return True
-    parser.reset(mark)
+    parser.position = mark
     return False
 
 
@@ -183,7 +183,7 @@ def _braces(parser: Parser) -> Node:
             parser.take()
             return _prescript(parser)
         return EMPTY
-    node = brackets.braced_set(parser, ("}",))
+    node = brackets.braced_set(parser, "}")
     items = node.args
     if node.head == "set":
         return items[0] if len(items) == 1 else Node("list", items)
@@ -202,7 +202,7 @@ def command(parser: Parser, token: Token) -> Node:
             degree = parser.nested(parser.sum)
             parser.expect("]")
         is_group = parser.at("{")
-        inner = parser.argument() if is_group else parser.nested(parser.primary)
+        inner = parser.argument() if is_group else parser.nested(lambda: primary(parser))
         return call("sqrt", inner) if degree is None else call("root", inner, degree)
     if name in names.FUNCTIONS and text in words.PLAIN_FUNCTIONS:
         return words.function(parser, name)
@@ -217,11 +217,11 @@ def command(parser: Parser, token: Token) -> Node:
     if text == "\\mathbb":
         return _number_set(parser)
     if text in names.WRAPPERS:
-        return parser.argument() if parser.at("{") else parser.primary()
+        return parser.argument() if parser.at("{") else primary(parser)
     if text in names.ACCENTS:
         return symbol(f"{name}({brackets.raw_argument(parser)})")
     if text in ("\\{", "\\lbrace"):
-        return brackets.braced_set(parser, ("\\}", "\\rbrace"))
+        return brackets.braced_set(parser, "\\}", "\\rbrace")
     if text in ("\\langle",):
         node = parser.nested(parser.items)
         parser.expect("\\rangle", ">")

@@ -51,7 +51,7 @@ def numeral(parser: Parser, token: Token) -> Node:
 
 
 def _prefixed(parser: Parser) -> Node:
-    mark = parser.mark()
+    mark = parser.position
     word = parser.take().text.lower()
     while parser.token.kind in ("word", "number") and not parser.token.spaced:  # x2A is two tokens
         word += parser.take().text.lower()
@@ -61,7 +61,7 @@ def _prefixed(parser: Parser) -> Node:
             return Node("based", (int(word[1:], base), base))
         except ValueError:
             pass
-    parser.reset(mark)
+    parser.position = mark
     return number(0)
 
 

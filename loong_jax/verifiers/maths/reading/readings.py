@@ -81,12 +81,12 @@ def items(parser: Parser) -> Node:
     first = parser.nested(parser.relation)
     found, joins = [first], set()
     while True:
-        mark = parser.mark()
+        mark = parser.position
         join = _separator(parser)
         if join is None:
             break
         if parser.token.kind == "end":
-            parser.reset(mark)
+            parser.position = mark
             break
         joins.add(join)
         if parser.token.kind == "word" and words.is_leading(parser.token, parser.peek()):
@@ -122,12 +122,12 @@ def relation(parser: Parser) -> Node:
         parser.take()
         return Node("chain", ((bound,), UNNAMED, parser.union()))
     first = parser.union()
-    mark = parser.mark()
+    mark = parser.position
     remainder = _modulus(parser) if parser.at("\\bmod") or parser.token.text == "mod" else None
     if remainder is not None and parser.at("="):  # 7 mod 5 = 2
         first = Node("call", ("mod", first, remainder))
     else:
-        parser.reset(mark)
+        parser.position = mark
     operators, operands = [], [first]
     while True:
         token = parser.token
@@ -152,7 +152,7 @@ def relation(parser: Parser) -> Node:
 
 def _modulus(parser: Parser) -> Node | None:
     """11 of "(mod 11)" after a congruence."""
-    mark = parser.mark()
+    mark = parser.position
     if parser.accept("\\pmod", "\\bmod", "\\mod", "\\pod"):
         return parser.argument()
     bracket = parser.accept("(")
@@ -161,7 +161,7 @@ def _modulus(parser: Parser) -> Node | None:
         modulus = parser.union()
         if not bracket or parser.accept(")"):
             return modulus
-    parser.reset(mark)
+    parser.position = mark
     return None
 
 

@@ -263,7 +263,7 @@ def _take_differential(parser: Parser) -> tuple[str, bool]:
 
     It need not where dx is the numerator of a fraction. Inner integrals come first with theirs.
     """
-    start, depth, is_open = parser.mark(), 0, 1
+    start, depth, is_open = parser.position, 0, 1
     fractions: list[int] = []  # depths of numerators
     try:
         while parser.token.kind != "end" and depth >= 0:
@@ -286,7 +286,7 @@ def _take_differential(parser: Parser) -> tuple[str, bool]:
                     return variable, depth == 0
             parser.take()
     finally:
-        parser.reset(start)
+        parser.position = start
     raise ParseError("only integrals with bounds and dx are read")
 
 

@@ -160,23 +160,23 @@ def subscripted(parser: Parser, name: str) -> Node:
         if parser.at("(") and not parser.token.spaced:
             return Node("apply", (name, *brackets.arguments_of(parser)))
         if parser.at("^") and parser.peek().text == "{" and parser.peek(2).text == "-":
-            mark = parser.mark()
+            mark = parser.position
             parser.take()
             if brackets.raw_argument(parser) == "-1" and parser.at("("):
                 return Node("apply", (name + "^-1", *brackets.arguments_of(parser)))
-            parser.reset(mark)
+            parser.position = mark
     if name in _POLYNOMIALS and parser.at("(") and not parser.token.spaced:
-        mark = parser.mark()
+        mark = parser.position
         arguments = brackets.arguments_of(parser)
         if len(arguments) == 1 and arguments[0].head == "symbol" and parser.at("="):
             return Node("apply", (name, *arguments))
-        parser.reset(mark)
+        parser.position = mark
     if name in ("C", "P") and parser.at("(") and not parser.token.spaced:
-        mark = parser.mark()
+        mark = parser.position
         arguments = brackets.arguments_of(parser)
         if len(arguments) == 2:
             return call("binomial" if name == "C" else "permutations", *arguments)
-        parser.reset(mark)
+        parser.position = mark
     return symbol(name)
 
 
