@@ -25,16 +25,18 @@ _CONSTANTS = {
     **dict.fromkeys(("\\emptyset", "\\varnothing"), EMPTY),
     **dict.fromkeys(("\\ldots", "\\dots", "\\cdots", "\\vdots"), symbol("...")),
 }
-_ROUNDED = {"\\lfloor": ("\\rfloor", "floor"), "\\lceil": ("\\rceil", "ceiling")}
-_BARS = {"\\lvert": ("\\rvert", "abs"), "\\vert": ("\\vert", "abs"), "\\|": ("\\|", "norm"),
-         "\\lVert": ("\\rVert", "norm"), "\\Vert": ("\\Vert", "norm")}  # fmt: skip
+_ENCLOSED = {"\\lfloor": ("\\rfloor", "floor"), "\\lceil": ("\\rceil", "ceiling"),
+             "\\lvert": ("\\rvert", "abs"), "\\vert": ("\\vert", "abs"), "\\|": ("\\|", "norm"),
+             "\\lVert": ("\\rVert", "norm"), "\\Vert": ("\\Vert", "norm"),
+             "|": ("|", "abs")}  # fmt: skip
 
 
 def factor(parser: Parser) -> Node:
     """A primary with what is written after it: powers, factorials, degrees, percent."""
     node = primary(parser)
     while True:
-        text, is_sign = parser.token.text, parser.token.kind == "sign"
+        token = parser.token
+        text = token.text
         pair = f"{text} {parser.peek().text}" if text in ("per", "pro") else ""
         if (parts := _SHARES.get(pair) or _SHARES.get(text)) is not None:
             for _ in pair.split() or (text,):
@@ -46,40 +48,34 @@ def factor(parser: Parser) -> Node:
         elif text in ("degrees", "degree", "deg", "\\degree"):
             parser.take()
             node = numerals.degrees(parser, node)
-        elif is_sign and text == "!":
-            parser.take()
+        elif token.kind != "sign":
+            return node
+        elif parser.accept("!"):
             node = call("double_factorial" if parser.accept("!") else "factorial", node)
-        elif is_sign and text in ("^", "**"):
-            parser.take()
+        elif parser.accept("^", "**"):
             node = _power(parser, node)
-        elif is_sign and text == "'" and node.head == "number":
+        elif text == "'" and node.head == "number":
             parser.take()
             parts = 3600 if parser.accept("'") else 60  # of an angle
             node = Node("degree", (Node("div", (node, number(parts))),))
-        elif is_sign and text == "'" and node.head in ("symbol", "apply"):
+        elif text == "'" and node.head in ("symbol", "apply"):
             parser.take()
             node = Node(node.head, (node.args[0] + "'", *node.args[1:]))
             if node.head == "symbol" and parser.at("("):
                 node = Node("apply", (node.args[0], *brackets.arguments_of(parser)))
-        elif is_sign and text == "_" and node.head in ("number", "tuple"):
+        elif text == "_" and node.head in ("number", "tuple"):
             node = numerals.based(parser, node)
         else:
             return node
 
 
 def _power(parser: Parser, base: Node) -> Node:
-    if parser.at("\\circ"):
-        parser.take()
+    if parser.accept("\\circ"):
         return numerals.degrees(parser, base)
-    if (
-        parser.at("{")
-        and parser.peek().text in ("\\circ", "\\prime", "o")
-        and (parser.peek(2).text == "}")
-    ):
-        parser.take()
-        is_degree = parser.take().text != "\\prime"
-        parser.take()
-        return numerals.degrees(parser, base) if is_degree else base
+    marks = ("\\circ", "\\prime", "o")
+    if parser.at("{") and parser.peek().text in marks and parser.peek(2).text == "}":
+        _, mark, _ = parser.take(), parser.take().text, parser.take()
+        return base if mark == "\\prime" else numerals.degrees(parser, base)
     if base.head in ("tuple", "bracket", "matrix") and _takes_transpose(parser):
         rows = base.args if base.head == "matrix" else (base.args,)
         return Node("matrix", tuple(zip(*rows, strict=True)))
@@ -91,20 +87,14 @@ def _power(parser: Parser, base: Node) -> Node:
         exponent = parser.nested(parser.sum)
         parser.expect("}")
     else:
-        _split_letters(parser)
+        word = parser.token  # without braces one letter is raised: n^ne^{-n} is n^n e^{-n}
+        letters = word.text if word.kind == "word" and word.text.isalpha() else ""
+        if len(letters) > 1 and words.letters_of(letters) == tuple(letters):
+            parser.replace(Token("word", letters[0]), Token("word", letters[1:]))
         exponent = parser.nested(parser.factor)
     if base.head == "percent" or exponent.head in ("tuple", "list", "bracket", "chain"):
         raise ParseError("no such power")
     return Node("pow", (base, exponent))
-
-
-def _split_letters(parser: Parser) -> None:
-    """Without braces one letter is raised: n^ne^{-n} is n^n e^{-n}."""
-    word = parser.token
-    if word.kind != "word" or len(word.text) < 2 or not word.text.isalpha():
-        return
-    if words.letters_of(word.text) == tuple(word.text):
-        parser.replace(Token("word", word.text[0]), Token("word", word.text[1:]))
 
 
 def _takes_transpose(parser: Parser) -> bool:
@@ -128,7 +118,7 @@ def primary(parser: Parser) -> Node:
     if token.kind == "recurring":
         whole, _, cycle = token.text[:-1].partition("(")
         return numerals.recurring(whole, cycle)
-    if token.kind in ("word", "text"):
+    if token.is_word:
         return words.from_word(parser, token)
     if token.kind == "command":
         return command(parser, token)
@@ -139,7 +129,7 @@ def primary(parser: Parser) -> Node:
     if token.text == "{":
         return _braces(parser)
     if token.text == "|":
-        return brackets.bars(parser, "|", "abs")
+        return brackets.bars(parser, *_ENCLOSED["|"])
     if token.text in CURRENCIES:
         return Node("quantity", (parser.nested(parser.product), CURRENCIES[token.text]))
     if token.text in ("-", "+"):
@@ -157,13 +147,10 @@ def argument(parser: Parser) -> Node:
         node = parser.nested(parser.items)
         parser.expect("}")
         return node
-    token = parser.token
-    if token.kind == "number" and len(token.text) > 1 and token.text.isdigit():
-        parser.replace(Token("number", token.text[0]), Token("number", token.text[1:]))
-    elif token.kind == "word" and len(token.text) > 1:
-        rest = token.text[1:]  # \frac n2 is n over 2
-        kind = "number" if rest.isdigit() else "word"
-        parser.replace(Token("word", token.text[0]), Token(kind, rest))
+    kind, first, rest = parser.token.kind, parser.token.text[:1], parser.token.text[1:]
+    if rest and (kind == "word" or (kind == "number" and (first + rest).isdigit())):
+        is_number = kind == "number" or rest.isdigit()  # \frac n2 is n over 2
+        parser.replace(Token(kind, first), Token("number" if is_number else "word", rest))
     return parser.nested(lambda: primary(parser))
 
 
@@ -179,20 +166,15 @@ def _prescript(parser: Parser) -> Node:
 def _braces(parser: Parser) -> Node:
     """A LaTeX group, or a set or dictionary of Python."""
     if parser.accept("}"):
-        if parser.at("_", "^"):
-            parser.take()
-            return _prescript(parser)
-        return EMPTY
+        return _prescript(parser) if parser.accept("_", "^") else EMPTY
     node = brackets.braced_set(parser, "}")
-    items = node.args
-    if node.head == "set":
-        return items[0] if len(items) == 1 else Node("list", items)
-    return node
+    if node.head != "set":
+        return node
+    return node.args[0] if len(node.args) == 1 else Node("list", node.args)
 
 
 def command(parser: Parser, token: Token) -> Node:
-    text = token.text
-    name = text[1:]
+    text, name = token.text, token.text[1:]
     if text in (*words.FRACTIONS, *words.BINOMIALS):
         pair = parser.argument(), parser.argument()
         return Node("div", pair) if text in words.FRACTIONS else call("binomial", *pair)
@@ -204,12 +186,11 @@ def command(parser: Parser, token: Token) -> Node:
         is_group = parser.at("{")
         inner = parser.argument() if is_group else parser.nested(lambda: primary(parser))
         return call("sqrt", inner) if degree is None else call("root", inner, degree)
-    if name in names.FUNCTIONS and text in words.PLAIN_FUNCTIONS:
+    is_function = name in names.FUNCTIONS and text in words.PLAIN_FUNCTIONS
+    if is_function or (name in ("Gamma", "zeta") and parser.at("(")):
         return words.function(parser, name)
     if name in names.CONSTANTS:
         return constant(names.CONSTANTS[name])
-    if name in ("Gamma", "zeta") and parser.at("("):
-        return words.function(parser, name)
     if name in names.GREEK:
         return words.subscripted(parser, name)
     if text in _CONSTANTS:
@@ -222,16 +203,16 @@ def command(parser: Parser, token: Token) -> Node:
         return symbol(f"{name}({brackets.raw_argument(parser)})")
     if text in ("\\{", "\\lbrace"):
         return brackets.braced_set(parser, "\\}", "\\rbrace")
-    if text in ("\\langle",):
+    if text == "\\langle":
         node = parser.nested(parser.items)
         parser.expect("\\rangle", ">")
         return Node("tuple", node.args) if node.head in ("list", "and") else node
-    if text in _ROUNDED:
+    if text in ("\\lfloor", "\\lceil"):
         node = parser.nested(parser.sum)
-        parser.expect(_ROUNDED[text][0])
-        return call(_ROUNDED[text][1], node)
-    if text in _BARS:
-        return brackets.bars(parser, *_BARS[text])
+        parser.expect(_ENCLOSED[text][0])
+        return call(_ENCLOSED[text][1], node)
+    if text in _ENCLOSED:
+        return brackets.bars(parser, *_ENCLOSED[text])
     if text == "\\begin":
         return brackets.environment(parser)
     if text in words.BIG:
