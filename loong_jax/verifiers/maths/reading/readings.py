@@ -16,6 +16,7 @@ from loong_jax.verifiers.maths.expression import (
     CostError,
     Node,
     ParseError,
+    call,
     depth,
     number,
 )
@@ -34,8 +35,7 @@ LETTERS = re.compile(r"[^\W\d_]")
 _DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d{1,2}|\d{4,}|(?<=^0,)\d+)")
 _SAID = names.patterns("readings")
 _ZERO_COMMA = re.compile(r"([-+]?0),(\d+)")
-_RATIO_IN_WORDS = re.compile(r"(\d{1,9}) to (\d{1,9})")
-_ONE_IN = re.compile(r"(\d{1,9}) in (\d{1,9})")
+_TO_OR_IN = re.compile(r"(\d{1,9}) (to|in) (\d{1,9})")
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+")
 _FORMULAS = re.compile(r"\$[^$]+\$(?:\s+\$[^$]+\$)+\.?")  # one under the other, or beside it
 _OPERATES = re.compile(r"\s*(?:[-=+*/^<>,.)]|\\(?:text|mathrm|cdot|times|le|ge|ne|in|approx|pm)\b)")
@@ -47,6 +47,7 @@ MAX_LABEL_WORDS = 8
 _SEPARATORS = {",": "list", ";": "list", "\\\\": "list", "&": "and", "\\land": "and",
                "\\wedge": "and", "\\lor": "or", "\\vee": "or", "|": "or",
                "\\implies": "list"}  # fmt: skip
+_SET_SIGNS = ("(", "[", "{", "\\{")
 _UNIONS = {"\\cup": "union", "\\cap": "intersection", "\\setminus": "setminus",
            "\\backslash": "setminus", "\\smallsetminus": "setminus",
            "\\bigcup": "union"}  # fmt: skip
@@ -78,12 +79,12 @@ def whole(parser: Parser) -> Node:
 
 def items(parser: Parser) -> Node:
     """Relations with separators between them."""
-    first = parser.nested(parser.relation)
-    found, joins = [first], set()
+    found, joins = [parser.nested(parser.relation)], set()
     while True:
         mark = parser.position
         join = _separator(parser)
-        if join is None:
+        if join is None or parser.token.kind == "end":
+            parser.position = mark
             break
         if parser.token.kind == "end":
             parser.position = mark
@@ -93,7 +94,7 @@ def items(parser: Parser) -> Node:
             parser.take()
         found.append(parser.nested(parser.relation))
     if len(found) == 1:
-        return first
+        return found[0]
     head = "or" if "or" in joins else "and" if "and" in joins else "list"
     return Node(head, tuple(found))
 
@@ -101,17 +102,14 @@ def items(parser: Parser) -> Node:
 def _separator(parser: Parser) -> str | None:
     join = None
     while True:
-        token = parser.token
-        if token.kind in ("word", "text"):
-            word = names.JOIN_WORDS.get(token.text.lower())
-            if word is None or (token.text == "y" and token.kind == "word"):
-                return join
-            join = word or join or "list"
-        elif token.kind in ("sign", "command") and token.text in _SEPARATORS:
-            if token.text == "|" and parser.bars:
-                return join
-            join = join if join in ("and", "or") else _SEPARATORS[token.text]
-        else:
+        token, found = parser.token, None
+        if token.is_word and not (token.text == "y" and token.kind == "word"):
+            found = names.JOIN_WORDS.get(token.word)
+            join = join if found is None else found or join or "list"
+        elif token.kind in ("sign", "command") and not (token.text == "|" and parser.bars):
+            found = _SEPARATORS.get(token.text)
+            join = join if found is None or join in ("and", "or") else found
+        if found is None:
             return join
         parser.take()
 
@@ -125,19 +123,18 @@ def relation(parser: Parser) -> Node:
     mark = parser.position
     remainder = _modulus(parser) if parser.at("\\bmod") or parser.token.text == "mod" else None
     if remainder is not None and parser.at("="):  # 7 mod 5 = 2
-        first = Node("call", ("mod", first, remainder))
+        first = call("mod", first, remainder)
     else:
         parser.position = mark
     operators, operands = [], [first]
     while True:
-        token = parser.token
+        token, following = parser.token, parser.peek()
         operator = names.RELATIONS.get(token.text) if token.kind != "text" else None
-        if operator is None and token.kind in ("word", "text"):
-            operator = {"in": "in", "is": "="}.get(token.text)
-            if operator == "=" and not words.starts_operand(parser, parser.peek()):
-                operator = None
-            if operator == "in" and parser.peek().text not in ("(", "[", "{", "\\{", "Interval"):
-                operator = None
+        if operator is None and token.is_word:
+            if token.text == "is" and words.starts_operand(parser, following):
+                operator = "="
+            elif token.text == "in" and following.text in (*_SET_SIGNS, "Interval"):
+                operator = "in"
         if operator is None:
             break
         parser.take()
@@ -156,7 +153,7 @@ def _modulus(parser: Parser) -> Node | None:
     if parser.accept("\\pmod", "\\bmod", "\\mod", "\\pod"):
         return parser.argument()
     bracket = parser.accept("(")
-    if parser.token.text == "mod" and parser.token.kind in ("word", "text"):
+    if parser.token.is_word and parser.token.text == "mod":
         parser.take()
         modulus = parser.union()
         if not bracket or parser.accept(")"):
@@ -171,29 +168,26 @@ def union(parser: Parser) -> Node:
         token = parser.token
         if token.kind == "command" and token.text in _UNIONS:
             head = _UNIONS[token.text]
-        elif token.text in ("U", "u") and parser.peek().text in ("(", "[", "{", "\\{"):
+        elif token.text in ("U", "u") and parser.peek().text in _SET_SIGNS:
             head = "union"
-        elif token.text == "\\" or (token.text == "\\\\" and parser.peek().text in ("\\{",)):
+        elif token.text == "\\" or (token.text == "\\\\" and parser.peek().text == "\\{"):
             head = "setminus"
         else:
             break
         parser.take()
-        node = Node(head, (_as_set(node), _as_set(parser.sum())))
-    if (
-        parser.colon_is_ratio
-        and parser.at(":", "\\colon", "\\ratio")
-        and (words.starts_operand(parser, parser.peek()) and node.head not in BARE_LISTS)
-    ):
+        sets = (  # the 3 of "(-2, 3) U {3}" has braces that were read as a group
+            Node("set", (side,)) if side.head in ("number", "neg", "div", "call") else side
+            for side in (node, parser.sum())
+        )
+        node = Node(head, tuple(sets))
+    colons = (":", "\\colon", "\\ratio")
+    is_ratio = parser.colon_is_ratio and parser.at(*colons) and node.head not in BARE_LISTS
+    if is_ratio and words.starts_operand(parser, parser.peek()):
         parts = [node]
-        while parser.accept(":", "\\colon", "\\ratio"):
+        while parser.accept(*colons):
             parts.append(parser.sum())
         node = Node("ratio", tuple(parts))
     return node
-
-
-def _as_set(node: Node) -> Node:
-    """The 3 of "(-2, 3) U {3}", whose braces were read as a group."""
-    return Node("set", (node,)) if node.head in ("number", "neg", "div", "call") else node
 
 
 class Grammar(Parser):
@@ -244,11 +238,9 @@ def _read(text: str) -> tuple[Node, ...]:
             return (EMPTY,)
         if wording.is_everything(bare):
             return (REALS,)
-        value = numerals.number_from_words(bare)
-        if value is not None:
+        if (value := numerals.number_from_words(bare)) is not None:
             return (number(value),)
-        twice = _SAID.TWICE.fullmatch(text.strip(" $"))
-        if twice is not None:
+        if (twice := _SAID.TWICE.fullmatch(text.strip(" $"))) is not None:
             digits = twice[1].replace(",", "")
             if str(numerals.number_from_words(twice[2])) == digits:
                 return (number(int(digits)),)
@@ -259,10 +251,9 @@ def _read(text: str) -> tuple[Node, ...]:
     if len(text) < 300 and (clause := sides.at_end(text)) is not None:
         text = clause[0].rstrip("$ ") + clause[1] if clause[0].count("$") < 2 else "".join(clause)
     bare = text.strip(" $")
-    if match := _RATIO_IN_WORDS.fullmatch(bare):
-        return (Node("ratio", (number(int(match[1])), number(int(match[2])))),)
-    if match := _ONE_IN.fullmatch(bare):
-        return (Node("div", (number(int(match[1])), number(int(match[2])))),)
+    if match := _TO_OR_IN.fullmatch(bare):
+        pair = number(int(match[1])), number(int(match[3]))
+        return (Node("ratio" if match[2] == "to" else "div", pair),)
     based = numerals.based_text(bare)
     with_comma = bare.replace("{,}", ",")
     if match := _ZERO_COMMA.fullmatch(with_comma):
@@ -275,11 +266,9 @@ def _read(text: str) -> tuple[Node, ...]:
     try:
         found = [_without_domains(parse(text))]
     except ParseError:
-        only = based or grouped
-        if only is not None:
+        if (only := based or grouped) is not None:
             return (only,)
-        value = sides.value_after(text)
-        if value is None:
+        if (value := sides.value_after(text)) is None:
             raise
         return _read(value)
     if based is not None:
@@ -303,29 +292,21 @@ def _is_formula(line: str) -> bool:
 
 def _without_domains(node: Node) -> Node:
     """A list without what only says where its parameters live, n in Z, which becomes a label."""
-    if node.head not in BARE_LISTS:
-        return node
-    kept = tuple(item for item in node.args if not _is_domain(item))
+    domains = [_domain(item.unlabelled) for item in node.args] if node.head in BARE_LISTS else []
+    kept = tuple(item for item, domain in zip(node.args, domains, strict=False) if not domain)
     if not kept or len(kept) == len(node.args):
         return node
-    domains = {_domain_name(i) for i in node.args if _is_domain(i)}
     bare = kept[0] if len(kept) == 1 else Node(node.head, kept)
-    labels = tuple(sorted(name.replace("set ", "in ") for name in domains))
-    return Node("labelled", (bare, labels))
+    labels = sorted({name.replace("set ", "in ") for name in domains if name})
+    return Node("labelled", (bare, tuple(labels)))
 
 
-def _is_domain(node: Node) -> bool:
-    node = node.unlabelled
-    return (
-        node.head == "chain" and node.args[0] == ("in",) and _domain_name(node).startswith("set ")
-    )
-
-
-def _domain_name(item: Node) -> str:
+def _domain(item: Node) -> str:
+    if item.head != "chain" or item.args[0] != ("in",):
+        return ""
     where = item.unlabelled.args[2]
-    if where == REALS:
-        return "set R"
-    return where.args[0] if where.head == "symbol" else ""
+    name = "set R" if where == REALS else where.args[0] if where.head == "symbol" else ""
+    return name if name.startswith("set ") else ""
 
 
 cached = functools.lru_cache(maxsize=65536)(_read)
