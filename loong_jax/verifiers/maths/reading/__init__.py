@@ -228,6 +228,12 @@ class Parser:
             return True
         return False
 
+    def accept_word(self, word: str) -> bool:
+        if self.token.is_word and self.token.text == word:
+            self.position += 1
+            return True
+        return False
+
     def expect(self, *texts: str) -> str:
         if not self.at(*texts):
             raise ParseError(f"{self.token.text!r} stands where {texts[0]!r} belongs")

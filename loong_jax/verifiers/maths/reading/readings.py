@@ -153,8 +153,7 @@ def _modulus(parser: Parser) -> Node | None:
     if parser.accept("\\pmod", "\\bmod", "\\mod", "\\pod"):
         return parser.argument()
     bracket = parser.accept("(")
-    if parser.token.is_word and parser.token.text == "mod":
-        parser.take()
+    if parser.accept_word("mod"):
         modulus = parser.union()
         if not bracket or parser.accept(")"):
             return modulus
