@@ -1,7 +1,7 @@
 """Candidates of a response, the most trusted first.
 
-What is joined by "or", "and" or mere punctuation
-is one candidate: a response that names several answers has given a list of them. Every search is
+What is joined by "or", "and" or mere punctuation is one candidate: a response that names several
+answers has given a list of them. Every search is
 bounded: at most `MAX_TAIL` characters from the end are looked at, boxes apart. `statements` gives
 the text without marks, and its boxes. `gives_up`: only the writer's own words refuse. What is said
 of the problem ("cannot be determined") is an answer, and so is what is stated after a refusal.
@@ -52,16 +52,14 @@ def spans(text: str) -> Iterator[Span]:
             yield kept
             if kept.rule == "label" and not closing.says_value(kept.text):
                 return
-        if (other := prose.second_thought(tail)) is not None:
-            yield Span(other, "phrase")
+        yield from _given(prose.second_thought(tail), "phrase")
         if not statements.is_denied(text, found[-1]):
             boxed = statements.joined(text, found)
             is_said = " is" in boxed and "\\text" in boxed and "\\begin" not in boxed
-            words = _TEXT.sub(r" \1 ", boxed)
-            if is_said and (said := next(prose.stated(words), None)) is not None:
-                yield Span(said, "boxed")  # \boxed{\text{The largest one is } 17}
-            if (parts := prose.labelled_parts(boxed)) is not None:
-                yield Span("; ".join(parts), "boxed")
+            words = _TEXT.sub(r" \1 ", boxed)  # \boxed{\text{The largest one is } 17}
+            yield from _given(next(prose.stated(words), None) if is_said else None, "boxed")
+            parts = prose.labelled_parts(boxed)
+            yield from _given(parts and "; ".join(parts), "boxed")
             yield Span(boxed, "boxed")
             if 1 < len(contents := dict.fromkeys(box.content for box in found)) < statements.SPRAY:
                 yield Span(" \\text{ and } ".join(contents), "boxes")
@@ -76,20 +74,24 @@ def spans(text: str) -> Iterator[Span]:
         yield Span(span.text.rstrip(" $.") + domain, span.rule) if domain else span
 
 
+def _given(text: str | None, rule: str, *, shorter: bool = False) -> Iterator[Span]:
+    """A candidate, if there is one; one with remarks at its end may stand without them before it."""
+    if text is not None:
+        if shorter and (bare := prose.without_remarks(text)) != text:
+            yield Span(bare.strip(" *"), rule)
+        yield Span(text, rule)
+
+
 def _after_box(said: Span) -> Span | None:
     """The answer that a text states after a box, if it may take the place of the boxed one."""
     text = statements.without_bold(said.text).strip(" $.")
+    is_label, is_prose = said.rule == "label", _PROSE.search(text) is not None
     if wording.is_choice(text):
         return Span(text, "letter")
     if closing.says_value(text):
-        return (
-            Span(said.text, said.rule) if said.rule == "label" or not _PROSE.search(text) else None
-        )
-    words = text.split()
-    is_answer = said.rule == "label" or text[:1].isupper() or wording.yes_or_no(text)
-    if len(words) > 4 or (_PROSE.search(text) and not is_answer):
-        return None
-    return Span(text, "label")
+        return said if is_label or not is_prose else None
+    is_answer = is_label or text[:1].isupper() or wording.yes_or_no(text)
+    return Span(text, "label") if len(text.split()) <= 4 and (is_answer or not is_prose) else None
 
 
 def _unboxed(body: str, line: str) -> Iterator[Span]:
@@ -108,14 +110,12 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         if is_one and prose.SAID.DISOWNED.search(after) and prose.second_thought(after) is None:
             return
     for span in found:
-        if (pair := prose.two_stated(span.text)) is not None:
-            yield Span(pair, "pair")
+        yield from _given(prose.two_stated(span.text), "pair")
         yield from _numbered(span.text)
-        if (bold := prose.bold_inside(span.text)) is not None:
-            yield Span(bold, span.rule)
-        if (apposed := _SAID.APPOSED.match(span.text)) is not None:
-            yield Span(apposed[1], span.rule)
-        yield from _with_shorter(Span(statements.without_bold(span.text), span.rule))
+        yield from _given(prose.bold_inside(span.text), span.rule)
+        apposed = _SAID.APPOSED.match(span.text)
+        yield from _given(apposed and apposed[1], span.rule)
+        yield from _given(statements.without_bold(span.text), span.rule, shorter=True)
         if last_maths.is_relative(span.text):
             return
         yield from last_maths.spans(prose.without_remarks(span.text))
@@ -126,42 +126,34 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         sentence = prose.last_sentence(body)[-MAX_WHOLE:]
         if last_maths.is_tried(sentence):
             return
-        if (term := prose.end_of_sequence(sentence)) is not None:
-            yield Span(term, "count")
+        yield from _given(prose.end_of_sequence(sentence), "count")
         if (count := prose.count_before(sentence)) is not None:
             yield from (Span(said.text, "count") for said in last_maths.spans(count))
         body = prose.without_remarks(body)
         yield from _numbered(body)
-        if (pair := prose.two_stated(sentence)) is not None:
-            yield Span(pair, "pair")
-        concluded = wording.conclusion(prose.last_sentence(body))
+        yield from _given(prose.two_stated(sentence), "pair")
+        last_said = prose.last_sentence(body)
+        concluded = wording.conclusion(last_said)
         if wording.is_nothing(concluded):
             yield Span("empty set" if concluded.endswith("empty") else concluded, "stated")
             return
-        if (bold := prose.bold_inside(prose.last_sentence(body))) is not None:
-            yield Span(bold, "bold")
-        if (derived := prose.last_inequality(body)) is not None:
-            yield Span(derived, "formula")
-        if line:
-            yield from _with_shorter(Span(line, "bold"))
-        items = statements.last_list(body)
-        if items is not None:
-            yield Span(items, "listed")
+        yield from _given(prose.bold_inside(last_said), "bold")
+        yield from _given(prose.last_inequality(body), "formula")
+        yield from _given(line or None, "bold", shorter=True)
+        yield from _given(statements.last_list(body), "listed")
         if len(body) <= MAX_WHOLE and not statements.ends_on_bullet(body):
             derived = closing.DERIVED.fullmatch(body) if "=" in body else None
             said = "" if derived is None else derived[1]
             is_value = _HAS_DIGITS.search(said) and not last_maths.IS_SUBJECT.search(said)
             if is_value and len(prose.sentences(said)) == 1:
-                yield from _with_shorter(Span(said, "stated"))
+                yield from _given(said, "stated", shorter=True)
             is_bold = body.count("**") == 2 and " **" in f" {body}"
-            yield from _with_shorter(Span(body.replace("**", " ") if is_bold else body, "whole"))
-        if (bold := statements.last_bold(body)) is not None:
-            yield from _with_shorter(Span(bold, "bold"))
+            yield from _given(body.replace("**", " ") if is_bold else body, "whole", shorter=True)
+        yield from _given(statements.last_bold(body), "bold", shorter=True)
         for said in prose.stated(body):
-            yield from _with_shorter(Span(said, "stated"))
-        if (said := prose.after_last_equals(body)) is not None:
-            yield Span(said, "stated")
-        clause = wording.CONCLUDES_ONLY.split(prose.last_sentence(body)[-MAX_WHOLE:])[-1]
+            yield from _given(said, "stated", shorter=True)
+        yield from _given(prose.after_last_equals(body), "stated")
+        clause = wording.CONCLUDES_ONLY.split(last_said[-MAX_WHOLE:])[-1]
         if not _HAS_DIGITS.search(clause) and not _SAID.SAYS_NO_MORE.match(clause):
             counted = numerals.in_digits(clause)
             if counted != clause:
@@ -180,13 +172,6 @@ def _numbered(text: str) -> Iterator[Span]:
             for part in parts
         ]
         yield Span("; ".join(said), "pair")
-
-
-def _with_shorter(span: Span) -> Iterator[Span]:
-    """A span without the remarks that end it, and as it is."""
-    if (bare := prose.without_remarks(span.text)) != span.text:
-        yield Span(bare.strip(" *"), span.rule)
-    yield span
 
 
 def last_clause(text: str) -> str:
@@ -225,17 +210,15 @@ def gives_up(text: str) -> bool:
     ):
         return True
     clauses = [clause for clause in _SAID.CLAUSES.split(body) if clause.strip()]
-    refusing: list[int] = []
-    if _SAID.MAY_REFUSE.search(body) is not None:
-        refusing = [i for i, clause in enumerate(clauses) if _refuses(clause)]
+    may_refuse = _SAID.MAY_REFUSE.search(body) is not None
+    refusing = [i for i, clause in enumerate(clauses) if may_refuse and _refuses(clause)]
     asking = [i for i, clause in enumerate(clauses) if _SAID.ASKS.search(clause[:400])]
     announced = _SAID.ANNOUNCES.search(clauses[-1]) if clauses else None
     breaks_off = announced is not None and numerals.in_digits(announced[0]) == announced[0]
     if not refusing and not asking and not breaks_off:
         return False
     others = [c for i, c in enumerate(clauses) if i not in refusing and i not in asking]
-    last = max(refusing, default=-1)
-    if refusing and not any(map(_settles, clauses[last + 1 :])):
+    if refusing and not any(map(_settles, clauses[refusing[-1] + 1 :])):
         return True
     if breaks_off and others and (announced := _SAID.ANNOUNCES.search(others[-1])):
         before = others.pop()[: announced.start()]
