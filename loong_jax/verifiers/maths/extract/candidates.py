@@ -75,7 +75,7 @@ def spans(text: str) -> Iterator[Span]:
 
 
 def _given(text: str | None, rule: str, *, shorter: bool = False) -> Iterator[Span]:
-    """A candidate, if there is one; one with remarks at its end may stand without them before it."""
+    """A candidate, if there is one; before it, if it may be `shorter`, what its remarks leave."""
     if text is not None:
         if shorter and (bare := prose.without_remarks(text)) != text:
             yield Span(bare.strip(" *"), rule)
