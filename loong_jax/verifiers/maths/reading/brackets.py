@@ -6,18 +6,9 @@
 import functools
 from typing import NamedTuple
 
+from loong_jax.verifiers.maths import expression as tree
 from loong_jax.verifiers.maths import names
-from loong_jax.verifiers.maths.expression import (
-    BARE_LISTS,
-    EMPTY,
-    REALS,
-    Node,
-    ParseError,
-    call,
-    constant,
-    number,
-    symbol,
-)
+from loong_jax.verifiers.maths.expression import Node, ParseError
 from loong_jax.verifiers.maths.reading import Parser
 
 
@@ -50,7 +41,7 @@ def parenthesised(parser: Parser) -> Node:
 def square(parser: Parser, opening: str) -> Node:
     node = parser.inside()
     closing = parser.expect("]", ")", "[")
-    items = node.args if node.head in BARE_LISTS else (node,)
+    items = node.args if node.head in tree.BARE_LISTS else (node,)
     if opening == "]" or closing != "]":
         if len(items) != 2:
             raise ParseError("an interval has two ends")
@@ -62,7 +53,7 @@ def square(parser: Parser, opening: str) -> Node:
 
 def braced_set(parser: Parser, *closing: str) -> Node:
     if parser.accept(*closing):
-        return EMPTY
+        return tree.EMPTY
     saved = parser.bars, parser.colon_is_ratio
     parser.bars, parser.colon_is_ratio = 1, False
     node = parser.nested(parser.items)
@@ -73,7 +64,7 @@ def braced_set(parser: Parser, *closing: str) -> Node:
         pairs = _dictionary(parser, node, closing) if is_key else None
         node = pairs or Node("builder", (node, parser.nested(parser.items)))
     else:
-        node = Node("set", node.args if node.head in BARE_LISTS else (node,))
+        node = Node("set", node.args if node.head in tree.BARE_LISTS else (node,))
     parser.bars, parser.colon_is_ratio = saved
     parser.expect(*closing)
     return node
@@ -99,7 +90,7 @@ def bars(parser: Parser, closing: str, name: str) -> Node:
     node = parser.nested(parser.sum)
     parser.bars -= 1
     parser.expect(closing)
-    return call(name, node)
+    return tree.call(name, node)
 
 
 def environment(parser: Parser) -> Node:
@@ -136,7 +127,7 @@ def _determinant(rows: tuple[tuple[Node, ...], ...]) -> Node:
     terms: list[Node] = []
     for column, entry in enumerate(rows[0] if rows else ()):
         minor = tuple(row[:column] + row[column + 1 :] for row in rows[1:])
-        sign = number(-1 if column % 2 else 1)
+        sign = tree.number(-1 if column % 2 else 1)
         terms.append(Node("mul", (sign, entry, _determinant(minor))))
     return Node("add", tuple(terms))
 
@@ -239,7 +230,7 @@ _RELATIONS = {"Eq": "=", "Ne": "!=", "Lt": "<", "Le": "<=", "Gt": ">", "Ge": ">=
               "StrictGreaterThan": ">", "Equality": "=", "Unequality": "!="}  # fmt: skip
 _OPEN = {"open": (True, True), "Lopen": (True, False), "Ropen": (False, True)}
 _SETS = {"Union": "union", "Intersection": "intersection", "Complement": "setminus"}
-_CONSTANT_SETS = {"EmptySet": EMPTY, "Reals": REALS}
+_CONSTANT_SETS = {"EmptySet": tree.EMPTY, "Reals": tree.REALS}
 _COLLECTIONS = {
     "list": "bracket", **dict.fromkeys(("FiniteSet", "set", "frozenset", "Set"), "set"),
     **dict.fromkeys(("Tuple", "Point", "Point2D", "Point3D", "tuple"), "tuple"),
@@ -282,7 +273,7 @@ def build(parser: Parser, name: str) -> Node:
             raise ParseError("a branch is a value and a condition")
         if not 1 <= len(arguments) <= MAX_BRANCHES:
             raise ParseError(f"more than {MAX_BRANCHES} branches")
-        rest = symbol("True"), symbol("true")
+        rest = tree.symbol("True"), tree.symbol("true")
         pairs = ((value, OTHERWISE if when in rest else when) for _, (value, when) in arguments)
         return Node("piecewise", tuple(pairs))
     raise ParseError(f"{name} is nothing we know")
@@ -311,7 +302,7 @@ def _interval(arguments: tuple[Node, ...], attribute: str | None) -> Node:
     if not 2 <= len(arguments) <= 4:
         raise ParseError("an interval has two ends")
     flags = ((node.args[2] if node.head == "chain" else node) for node in arguments[2:])
-    left_out = *(flag == symbol("True") for flag in flags), False, False
+    left_out = *(flag == tree.symbol("True") for flag in flags), False, False
     return Node("interval", (*arguments[:2], *left_out[:2]))
 
 
@@ -321,15 +312,15 @@ def simple_call(name: str, arguments: tuple[Node, ...]) -> Node:
         case "same", (first, *_):
             return first
         case "ratio_of", (above, *below):
-            return Node("div", (above, below[0] if len(below) == 1 else number(1)))
+            return Node("div", (above, below[0] if len(below) == 1 else tree.number(1)))
         case "power", (_, _):
             return Node("pow", arguments)
         case (("times" | "plus"), _):
             return Node("mul" if name == "times" else "add", arguments)
         case "exp", (power,):
-            return Node("pow", (constant("e"), power))
+            return Node("pow", (tree.constant("e"), power))
         case (("log10" | "log2"), (power,)):
-            return call("log", power, number(int(name[3:])))
+            return tree.call("log", power, tree.number(int(name[3:])))
         case "cbrt", (power,):
-            return call("root", power, number(3))
-    return call(name, *arguments)
+            return tree.call("root", power, tree.number(3))
+    return tree.call(name, *arguments)

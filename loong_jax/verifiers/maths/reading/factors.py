@@ -1,17 +1,8 @@
 """Factors of the grammar: a primary by its first token, and what is written after it."""
 
+from loong_jax.verifiers.maths import expression as tree
 from loong_jax.verifiers.maths import names
-from loong_jax.verifiers.maths.expression import (
-    EMPTY,
-    INFINITY,
-    REALS,
-    Node,
-    ParseError,
-    call,
-    constant,
-    number,
-    symbol,
-)
+from loong_jax.verifiers.maths.expression import Node, ParseError
 from loong_jax.verifiers.maths.reading import Parser, Token, brackets, numerals, sums, words
 from loong_jax.verifiers.maths.units import CURRENCIES
 
@@ -22,8 +13,8 @@ _SHARES = {  # after a number: of how many parts
     "\\permyriad": 10_000,
 }
 _CONSTANTS = {
-    **dict.fromkeys(("\\emptyset", "\\varnothing"), EMPTY),
-    **dict.fromkeys(("\\ldots", "\\dots", "\\cdots", "\\vdots"), symbol("...")),
+    **dict.fromkeys(("\\emptyset", "\\varnothing"), tree.EMPTY),
+    **dict.fromkeys(("\\ldots", "\\dots", "\\cdots", "\\vdots"), tree.symbol("...")),
 }
 _ENCLOSED = {"\\lfloor": ("\\rfloor", "floor"), "\\lceil": ("\\rceil", "ceiling"),
              "\\lvert": ("\\rvert", "abs"), "\\vert": ("\\vert", "abs"), "\\|": ("\\|", "norm"),
@@ -41,23 +32,23 @@ def factor(parser: Parser) -> Node:
         if (parts := _SHARES.get(pair) or _SHARES.get(text)) is not None:
             for _ in pair.split() or (text,):
                 parser.take()
-            node = Node("percent", (node,) if parts == 100 else (node, number(parts)))
+            node = Node("percent", (node,) if parts == 100 else (node, tree.number(parts)))
         elif text in ("rad", "radian", "radians"):
             parser.take()
-            node = Node("mul", (node, number(1)))
+            node = Node("mul", (node, tree.number(1)))
         elif text in ("degrees", "degree", "deg", "\\degree"):
             parser.take()
             node = numerals.degrees(parser, node)
         elif token.kind != "sign":
             return node
         elif parser.accept("!"):
-            node = call("double_factorial" if parser.accept("!") else "factorial", node)
+            node = tree.call("double_factorial" if parser.accept("!") else "factorial", node)
         elif parser.accept("^", "**"):
             node = _power(parser, node)
         elif text == "'" and node.head == "number":
             parser.take()
             parts = 3600 if parser.accept("'") else 60  # of an angle
-            node = Node("degree", (Node("div", (node, number(parts))),))
+            node = Node("degree", (Node("div", (node, tree.number(parts))),))
         elif text == "'" and node.head in ("symbol", "apply"):
             parser.take()
             node = Node(node.head, (node.args[0] + "'", *node.args[1:]))
@@ -137,7 +128,7 @@ def primary(parser: Parser) -> Node:
     if token.text in ("_", "^"):
         return _prescript(parser)
     if token.text.startswith("..."):
-        return symbol("...")
+        return tree.symbol("...")
     raise ParseError(f"{token.text or 'the end'!r} starts no expression")
 
 
@@ -160,13 +151,13 @@ def _prescript(parser: Parser) -> Node:
     token = parser.take()
     if token.text not in ("C", "P") or not parser.accept("_"):
         raise ParseError("a subscript without its letter")
-    return call("binomial" if token.text == "C" else "permutations", above, argument(parser))
+    return tree.call("binomial" if token.text == "C" else "permutations", above, argument(parser))
 
 
 def _braces(parser: Parser) -> Node:
     """A LaTeX group, or a set or dictionary of Python."""
     if parser.accept("}"):
-        return _prescript(parser) if parser.accept("_", "^") else EMPTY
+        return _prescript(parser) if parser.accept("_", "^") else tree.EMPTY
     node = brackets.braced_set(parser, "}")
     if node.head != "set":
         return node
@@ -177,7 +168,7 @@ def command(parser: Parser, token: Token) -> Node:
     text, name = token.text, token.text[1:]
     if text in (*words.FRACTIONS, *words.BINOMIALS):
         pair = parser.argument(), parser.argument()
-        return Node("div", pair) if text in words.FRACTIONS else call("binomial", *pair)
+        return Node("div", pair) if text in words.FRACTIONS else tree.call("binomial", *pair)
     if text == "\\sqrt":
         degree = None
         if parser.accept("["):
@@ -185,12 +176,12 @@ def command(parser: Parser, token: Token) -> Node:
             parser.expect("]")
         is_group = parser.at("{")
         inner = parser.argument() if is_group else parser.nested(lambda: primary(parser))
-        return call("sqrt", inner) if degree is None else call("root", inner, degree)
+        return tree.call("sqrt", inner) if degree is None else tree.call("root", inner, degree)
     is_function = name in names.FUNCTIONS and text in words.PLAIN_FUNCTIONS
     if is_function or (name in ("Gamma", "zeta") and parser.at("(")):
         return words.function(parser, name)
     if name in names.CONSTANTS:
-        return constant(names.CONSTANTS[name])
+        return tree.constant(names.CONSTANTS[name])
     if name in names.GREEK:
         return words.subscripted(parser, name)
     if text in _CONSTANTS:
@@ -200,7 +191,7 @@ def command(parser: Parser, token: Token) -> Node:
     if text in names.WRAPPERS:
         return parser.argument() if parser.at("{") else primary(parser)
     if text in names.ACCENTS:
-        return symbol(f"{name}({brackets.raw_argument(parser)})")
+        return tree.symbol(f"{name}({brackets.raw_argument(parser)})")
     if text in ("\\{", "\\lbrace"):
         return brackets.braced_set(parser, "\\}", "\\rbrace")
     if text == "\\langle":
@@ -210,7 +201,7 @@ def command(parser: Parser, token: Token) -> Node:
     if text in ("\\lfloor", "\\lceil"):
         node = parser.nested(parser.sum)
         parser.expect(_ENCLOSED[text][0])
-        return call(_ENCLOSED[text][1], node)
+        return tree.call(_ENCLOSED[text][1], node)
     if text in _ENCLOSED:
         return brackets.bars(parser, *_ENCLOSED[text])
     if text == "\\begin":
@@ -222,7 +213,7 @@ def command(parser: Parser, token: Token) -> Node:
     if text in ("\\$", "\\pounds", "\\euro"):
         return Node("quantity", (parser.nested(parser.product), CURRENCIES[text]))
     if text in ("\\angle", "\\triangle"):
-        return symbol(f"{name} {brackets.raw_argument(parser)}")
+        return tree.symbol(f"{name} {brackets.raw_argument(parser)}")
     raise ParseError(f"{text} is no command we know")
 
 
@@ -233,7 +224,7 @@ def _number_set(parser: Parser) -> Node:
         parser.take()
         positive = brackets.raw_argument(parser)
     if name == "R" and positive in ("+", ">0"):
-        return Node("interval", (number(0), INFINITY, True, True))
+        return Node("interval", (tree.number(0), tree.INFINITY, True, True))
     if name == "R" and not positive:
-        return REALS
-    return symbol(f"set {name}{positive}")
+        return tree.REALS
+    return tree.symbol(f"set {name}{positive}")

@@ -4,17 +4,9 @@ import itertools
 import re
 from fractions import Fraction
 
+from loong_jax.verifiers.maths import expression as tree
 from loong_jax.verifiers.maths import names
-from loong_jax.verifiers.maths.expression import (
-    INFINITY,
-    REALS,
-    CostError,
-    Node,
-    ParseError,
-    negate,
-    number,
-    symbol,
-)
+from loong_jax.verifiers.maths.expression import CostError, Node, ParseError
 from loong_jax.verifiers.maths.reading import Parser, Token, brackets
 
 MAX_EXPONENT = 5000  # of 1e5000
@@ -39,13 +31,13 @@ def numeral(parser: Parser, token: Token) -> Node:
         raise CostError(f"the exponent {exponent[:9]} is above {MAX_EXPONENT}")
     if "." not in mantissa and not exponent:
         is_prefix = mantissa == "0" and parser.token.kind == "word" and not parser.token.spaced
-        return (_prefixed(parser) if is_prefix else None) or number(int(mantissa))
+        return (_prefixed(parser) if is_prefix else None) or tree.number(int(mantissa))
     digits = len(mantissa.replace(".", "").lstrip("0"))
     if parser.token.text.startswith("...") or parser.at("\\ldots", "\\dots", "\\cdots"):
         parser.take()
         return _repeating(mantissa)
     value = Fraction(text)
-    return number(value.numerator if value.denominator == 1 else value, max(digits, 1))
+    return tree.number(value.numerator if value.denominator == 1 else value, max(digits, 1))
 
 
 def _prefixed(parser: Parser) -> Node | None:
@@ -65,7 +57,7 @@ def recurring(whole: str, cycle: str) -> Node:
         raise ParseError(f"{cycle[:20]!r} is no row of digits")
     places = len(whole.partition(".")[2])
     repeated = Fraction(int(cycle), 10**places * (10 ** len(cycle) - 1))
-    return number(Fraction(whole.rstrip(".") or "0") + repeated)
+    return tree.number(Fraction(whole.rstrip(".") or "0") + repeated)
 
 
 def _repeating(text: str) -> Node:
@@ -127,7 +119,7 @@ def degrees(parser: Parser, node: Node) -> Node:
         total += value / part
         while parser.accept(*_MARKS):
             pass
-    return Node("degree", (number(total),))
+    return Node("degree", (tree.number(total),))
 
 
 _BASES_IN_WORDS = {"binary": 2, "octal": 8, "hexadecimal": 16}
@@ -267,13 +259,13 @@ _NAMES = {"i": "set Z", "n": "set N", "r": "set Q"}
 def read(words: str) -> Node | None:
     """The set that a normal form names (see `wording.normal`); None for anything else."""
     if (named := _SAID.NAMED.fullmatch(words)) is not None:
-        return symbol(_NAMES[named["name"][0]])
+        return tree.symbol(_NAMES[named["name"][0]])
     if (match := _SAID.REALS.fullmatch(words)) is None:
         return None
     sign = match["sign"].replace("-", "")
     if sign == "nonzero":
-        return Node("setminus", (REALS, Node("set", (number(0),))))
+        return Node("setminus", (tree.REALS, Node("set", (tree.number(0),))))
     is_open = not sign.startswith("non")
     if sign in ("nonnegative", "positive", "strictly positive"):
-        return Node("interval", (number(0), INFINITY, is_open, True))
-    return Node("interval", (negate(INFINITY), number(0), True, is_open))
+        return Node("interval", (tree.number(0), tree.INFINITY, is_open, True))
+    return Node("interval", (tree.negate(tree.INFINITY), tree.number(0), True, is_open))

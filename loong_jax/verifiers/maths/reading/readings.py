@@ -7,29 +7,10 @@ import functools
 import re
 from fractions import Fraction
 
-from loong_jax.verifiers.maths import names, wording
-from loong_jax.verifiers.maths.expression import (
-    BARE_LISTS,
-    EMPTY,
-    REALS,
-    UNNAMED,
-    CostError,
-    Node,
-    ParseError,
-    call,
-    depth,
-    number,
-)
-from loong_jax.verifiers.maths.reading import (
-    Parser,
-    factors,
-    numerals,
-    prepare,
-    sides,
-    sums,
-    tokenize,
-    words,
-)
+from loong_jax.verifiers.maths import expression as tree
+from loong_jax.verifiers.maths import names, reading, wording
+from loong_jax.verifiers.maths.expression import CostError, Node, ParseError
+from loong_jax.verifiers.maths.reading import Parser, factors, numerals, sides, sums, words
 
 LETTERS = re.compile(r"[^\W\d_]")
 _DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d{1,2}|\d{4,}|(?<=^0,)\d+)")
@@ -118,12 +99,12 @@ def relation(parser: Parser) -> Node:
     bound = names.RELATIONS.get(parser.token.text) if parser.token.kind != "text" else None
     if bound in ("<", "<=", ">", ">="):  # "at least 5" bounds what it does not name
         parser.take()
-        return Node("chain", ((bound,), UNNAMED, parser.union()))
+        return Node("chain", ((bound,), tree.UNNAMED, parser.union()))
     first = parser.union()
     mark = parser.position
     remainder = _modulus(parser) if parser.at("\\bmod") or parser.token.text == "mod" else None
     if remainder is not None and parser.at("="):  # 7 mod 5 = 2
-        first = call("mod", first, remainder)
+        first = tree.call("mod", first, remainder)
     else:
         parser.position = mark
     operators, operands = [], [first]
@@ -180,7 +161,7 @@ def union(parser: Parser) -> Node:
         )
         node = Node(head, tuple(sets))
     colons = (":", "\\colon", "\\ratio")
-    is_ratio = parser.colon_is_ratio and parser.at(*colons) and node.head not in BARE_LISTS
+    is_ratio = parser.colon_is_ratio and parser.at(*colons) and node.head not in tree.BARE_LISTS
     if is_ratio and words.starts_operand(parser, parser.peek()):
         parts = [node]
         while parser.accept(*colons):
@@ -200,10 +181,10 @@ MAX_TREE_DEPTH = 200  # 1/2/3/... and 3!!!... grow deep without a bracket
 
 def parse(text: str) -> Node:
     """The expression a text stands for; raises ParseError or CostError."""
-    tokens = tokenize(prepare(text))
+    tokens = reading.tokenize(reading.prepare(text))
     may_be_deep = len(tokens) > MAX_TREE_DEPTH // 4
     node = Grammar(tokens).whole()
-    if may_be_deep and (deep := depth(node)) > MAX_TREE_DEPTH:
+    if may_be_deep and (deep := tree.depth(node)) > MAX_TREE_DEPTH:
         raise CostError(f"a tree {deep} deep, above {MAX_TREE_DEPTH}")
     return node
 
@@ -230,19 +211,19 @@ def _read(text: str) -> tuple[Node, ...]:
     if text.endswith(".") and not text.endswith(".."):
         text = text[:-1].strip()
     if len(text) < 80 and _SAID.HOLDS_EMPTY.fullmatch(text.strip(" $")):
-        return (Node("set", (EMPTY,)),)
+        return (Node("set", (tree.EMPTY,)),)
     if len(text) < 80 and LETTERS.search(text):
         bare = wording.normal(text)
         if text in ("\\emptyset", "\\varnothing") or wording.is_nothing(bare):
-            return (EMPTY,)
+            return (tree.EMPTY,)
         if wording.is_everything(bare):
-            return (REALS,)
+            return (tree.REALS,)
         if (value := numerals.number_from_words(bare)) is not None:
-            return (number(value),)
+            return (tree.number(value),)
         if (twice := _SAID.TWICE.fullmatch(text.strip(" $"))) is not None:
             digits = twice[1].replace(",", "")
             if str(numerals.number_from_words(twice[2])) == digits:
-                return (number(int(digits)),)
+                return (tree.number(int(digits)),)
         if (named := numerals.read(bare)) is not None:
             return (named,)
         if text[:1].isalpha() and (digits := numerals.with_digits(text)) is not None:
@@ -251,7 +232,7 @@ def _read(text: str) -> tuple[Node, ...]:
         text = clause[0].rstrip("$ ") + clause[1] if clause[0].count("$") < 2 else "".join(clause)
     bare = text.strip(" $")
     if match := _TO_OR_IN.fullmatch(bare):
-        pair = number(int(match[1])), number(int(match[3]))
+        pair = tree.number(int(match[1])), tree.number(int(match[3]))
         return (Node("ratio" if match[2] == "to" else "div", pair),)
     based = numerals.based_text(bare)
     with_comma = bare.replace("{,}", ",")
@@ -260,8 +241,8 @@ def _read(text: str) -> tuple[Node, ...]:
     grouped = _with_point_groups(bare.rstrip("€ "))
     if match := _SAID.EXCEPT.fullmatch(text):
         left_out = parse(match[1])
-        items = left_out.args if left_out.head in BARE_LISTS else (left_out,)
-        return (Node("setminus", (REALS, Node("set", items))),)
+        items = left_out.args if left_out.head in tree.BARE_LISTS else (left_out,)
+        return (Node("setminus", (tree.REALS, Node("set", items))),)
     try:
         found = [_without_domains(parse(text))]
     except ParseError:
@@ -277,7 +258,7 @@ def _read(text: str) -> tuple[Node, ...]:
     if match := _DECIMAL_COMMA.fullmatch(with_comma):
         found.append(_decimal(match[1], match[2]))
     elif _GROUPED.fullmatch(bare):
-        items = tuple(number(int(part)) for part in bare.split(","))
+        items = tuple(tree.number(int(part)) for part in bare.split(","))
         found.append(Node("list", items))
     return tuple(found)
 
@@ -291,8 +272,9 @@ def _is_formula(line: str) -> bool:
 
 def _without_domains(node: Node) -> Node:
     """A list without what only says where its parameters live, n in Z, which becomes a label."""
-    domains = [_domain(item.unlabelled) for item in node.args] if node.head in BARE_LISTS else []
-    kept = tuple(item for item, domain in zip(node.args, domains, strict=False) if not domain)
+    items = node.args if node.head in tree.BARE_LISTS else ()
+    domains = [_domain(item.unlabelled) for item in items]
+    kept = tuple(item for item, domain in zip(items, domains, strict=True) if not domain)
     if not kept or len(kept) == len(node.args):
         return node
     bare = kept[0] if len(kept) == 1 else Node(node.head, kept)
@@ -304,7 +286,7 @@ def _domain(item: Node) -> str:
     if item.head != "chain" or item.args[0] != ("in",):
         return ""
     where = item.unlabelled.args[2]
-    name = "set R" if where == REALS else where.args[0] if where.head == "symbol" else ""
+    name = "set R" if where == tree.REALS else where.args[0] if where.head == "symbol" else ""
     return name if name.startswith("set ") else ""
 
 
@@ -313,7 +295,7 @@ cached = functools.lru_cache(maxsize=65536)(_read)
 
 def _decimal(whole: str, decimals: str) -> Node:
     text = f"{whole}.{decimals}"
-    return number(Fraction(text), len((whole + decimals).lstrip("-+0")) or 1)
+    return tree.number(Fraction(text), len((whole + decimals).lstrip("-+0")) or 1)
 
 
 def _with_point_groups(text: str) -> Node | None:
@@ -322,4 +304,4 @@ def _with_point_groups(text: str) -> Node | None:
     if match is None:
         return None
     whole = match[1].replace(".", "").replace(" ", "")
-    return _decimal(whole, match[3]) if match[3] else number(int(whole))
+    return _decimal(whole, match[3]) if match[3] else tree.number(int(whole))

@@ -3,18 +3,9 @@
 import re
 from fractions import Fraction
 
+from loong_jax.verifiers.maths import expression as tree
 from loong_jax.verifiers.maths import names, units
-from loong_jax.verifiers.maths.expression import (
-    ONE,
-    Node,
-    ParseError,
-    call,
-    constant,
-    negate,
-    number,
-    rewritten,
-    symbol,
-)
+from loong_jax.verifiers.maths.expression import Node, ParseError
 from loong_jax.verifiers.maths.reading import Parser, Token, words
 
 
@@ -61,13 +52,13 @@ def product(parser: Parser) -> Node:
         elif is_sign and token.text in names.QUOTIENTS:
             floors = parser.take().text == "//"
             node = Node("div", (node, _signed(_sign(parser), parser.factor())))
-            node = call("floor", node) if floors else node
+            node = tree.call("floor", node) if floors else node
         elif node.head == "number" and token.kind == "word" and _CHOOSE.fullmatch(token.text):
-            node = call("binomial", node, number(int(parser.take().text[1:])))
+            node = tree.call("binomial", node, tree.number(int(parser.take().text[1:])))
         elif (unit := units.take_unit(parser, node)) is not None:
             node = _with_smaller_unit(parser, Node("quantity", (node, unit)))
         elif token.is_word and token.text in names.MULTIPLIERS:
-            node = _times(node, number(names.MULTIPLIERS[parser.take().text]))
+            node = _times(node, tree.number(names.MULTIPLIERS[parser.take().text]))
         elif (adjoined := _adjoined(parser, node)) is not None:
             node = adjoined
         else:
@@ -84,7 +75,7 @@ def _with_smaller_unit(parser: Parser, node: Node) -> Node:
     (value, unit), (more, smaller) = node.args, right.args
     if unit.dimensions != smaller.dimensions or unit.factor <= smaller.factor:
         raise ParseError("a number follows a unit")
-    part = Node("mul", (more, number(smaller.factor / unit.factor)))
+    part = Node("mul", (more, tree.number(smaller.factor / unit.factor)))
     return Node("quantity", (Node("add", (value, part)), unit))
 
 
@@ -97,8 +88,8 @@ def _adjoined(parser: Parser, left: Node) -> Node | None:
             if not is_whole:
                 raise ParseError("a number follows a factor")
             above, _, below = parser.take(), parser.take(), parser.take()
-            return Node("add", (left, number(Fraction(int(above.text), int(below.text)))))
-        is_ellipsis = left.head == "mul" and left.args[-1] == symbol("...")
+            return Node("add", (left, tree.number(Fraction(int(above.text), int(below.text)))))
+        is_ellipsis = left.head == "mul" and left.args[-1] == tree.symbol("...")
         may_be_first = left.head in ("call", "tuple") or is_ellipsis
         return _times(left, parser.factor()) if may_be_first else None
     is_apart = token.kind == "sign" and token.text in ("-", "+", "$", "[")
@@ -147,16 +138,16 @@ def _signed(sign: str, node: Node) -> Node:
     if sign != "-":
         return node
     if node.head == "degree":
-        return Node("degree", (negate(node.args[0]),))
+        return Node("degree", (tree.negate(node.args[0]),))
     if node.head == "based":
         return Node("based", (-node.args[0], node.args[1]))
-    return negate(node)
+    return tree.negate(node)
 
 
 def _times(left: Node, right: Node) -> Node:
     if left.head == "quantity" and right.head != "quantity":
         return Node("quantity", (_times(left.args[0], right), left.args[1]))
-    if left == ONE:
+    if left == tree.ONE:
         return right
     if left.head == "mul":
         return Node("mul", (*left.args, right))
@@ -179,15 +170,15 @@ def big(parser: Parser, head: str) -> Node:
             raise ParseError("only integrals with bounds and dx are read")
         variable, body = _integrand(parser)
         if not bounds:
-            return Node("apply", ("antiderivative", symbol(variable), body))
+            return Node("apply", ("antiderivative", tree.symbol(variable), body))
         return Node(head, (variable, bounds["_"], bounds["^"], body))
-    low = bounds.get("_", ONE)
+    low = bounds.get("_", tree.ONE)
     if len(bounds) < 2 or low.head != "chain" or low.args[1].head not in ("symbol", "constant"):
         raise ParseError(f"{head} without bounds")
     variable, low = low.args[1].args[0], low.args[2]
-    index = constant(variable)  # the i of a sum over i is no imaginary unit
-    body = rewritten(
-        parser.nested(parser.product), lambda node: symbol(variable) if node == index else None
+    index = tree.constant(variable)  # the i of a sum over i is no imaginary unit
+    body = tree.rewritten(
+        parser.nested(parser.product), lambda node: tree.symbol(variable) if node == index else None
     )
     return Node(head, (variable, low, bounds["^"], body))
 
@@ -204,7 +195,7 @@ def limit(parser: Parser) -> Node:
 
 def _integrand(parser: Parser) -> tuple[str, Node]:
     variable, ends_there = _take_differential(parser)
-    body = number(1) if ends_there and parser.at(_END.text) else parser.nested(parser.sum)
+    body = tree.number(1) if ends_there and parser.at(_END.text) else parser.nested(parser.sum)
     if ends_there:
         parser.expect(_END.text)
     return variable, body
