@@ -11,14 +11,13 @@ from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.reading import numerals
 
 MAX_DIGITS = 40
-_SIGNS = {0xFF01 + i: 0x21 + i for i in range(0x5E)} | {
-    0x3002: ". ", 0xFF0E: ".", 0xFF0C: ", ", 0x3001: ", ", 0xFF1B: "; ", 0xFF1A: ": ", 0xFF01: "! ",
-    0xFF1F: "? ", 0x201C: '"', 0x201D: '"', 0x3000: " "}  # fmt: skip
-_SIGNS |= {0x2212: "-", 0x2236: ":"} | dict.fromkeys(
-    map(ord, "「」\u2061\u200b\u200e\u200f\u2060\ufeff"), ""
-)
-_SIGNS |= {ord("٫"): ".", ord("٬"): ",", ord("\u00a0"): " ", ord("\u202f"): " ", ord("\u2009"): " "}
-_SIGNS |= {0x660 + i: str(i) for i in range(10)} | {0x966 + i: str(i) for i in range(10)}
+_SIGNS = {0xFF01 + i: 0x21 + i for i in range(0x5E)} | str.maketrans({
+    "。": ". ", "．": ".", "，": ", ", "、": ", ", "；": "; ", "：": ": ", "！": "! ",
+    "？": "? ", "\u201c": '"', "\u201d": '"', "\u3000": " ", "\u2212": "-", "\u2236": ":",
+    "٫": ".", "٬": ",", "\u00a0": " ", "\u202f": " ", "\u2009": " ",
+    **dict.fromkeys("「」\u2061\u200b\u200e\u200f\u2060\ufeff", ""),
+    **{chr(zero + i): str(i) for zero in (0x660, 0x966) for i in range(10)},
+})  # fmt: skip
 
 # ---- what announces an answer
 _LATIN_WORD = re.compile("[A-Za-z]{2,}")
@@ -108,7 +107,9 @@ def translated(text: str) -> str:
         text = text.translate(_SIGNS)
         if "分之" in text:
             text = _FRACTION.sub(r"\2/\1", text)
-        text = _SAID.CLOCK.sub(_time, text)
+        text = _SAID.CLOCK.sub(
+            lambda m: f" {m[2]}:{int(m[3] or 0):02} {'AM' if m[1] in _MORNING else 'PM'} ", text
+        )
         if "\\" in text:
             text = _OF_DATE.sub(r"\1", text)
         text = _WEEKDAY.sub(lambda m: f" {_WEEKDAYS[m[1]]} ", _DATE.sub(_date, text))
@@ -172,11 +173,6 @@ def _amount(match: re.Match[str]) -> str:
     return f"\\${amount}" if is_money else f"{amount} {word or ''}".strip()
 
 
-def _time(match: re.Match[str]) -> str:
-    half = "AM" if match[1] in _MORNING else "PM"
-    return f" {match[2]}:{int(match[3] or 0):02} {half} "
-
-
 def _date(match: re.Match[str]) -> str:
     year, month, day = match.groups()
     if not 1 <= int(month) <= 12:
@@ -208,12 +204,8 @@ def _plain(count: str, word: str = "") -> str:
 
 def _digits(value: Fraction) -> str:
     whole, rest = divmod(value, 1)
-    if not rest:
-        return str(whole)
-    return (
-        f"{whole}."
-        + f"{rest.numerator * 10**MAX_DIGITS // rest.denominator:0{MAX_DIGITS}}".rstrip("0")
-    )
+    decimals = f"{rest.numerator * 10**MAX_DIGITS // rest.denominator:0{MAX_DIGITS}}".rstrip("0")
+    return f"{whole}.{decimals}" if rest else str(whole)
 
 
 def _measured(match: re.Match[str]) -> str:
