@@ -122,25 +122,18 @@ def _are_words(text: str) -> bool:
     return not any(part in names.PREFIX_FUNCTIONS or part in names.GREEK for part in parts)
 
 
-def _may_be_maths(text: str) -> bool:
-    """A row of letters such as xy or AB; "pi"; "oo"."""
-    bare = text.strip(" $.")
-    return (
-        bare.isalpha() and words.letters_of(bare) is not None and "\\text" not in text
-    ) or bare in names.WORDS_OF_VALUES
-
-
 def _readings_of_words(text: str) -> tuple[Node, ...]:
-    """Readings of words such as "twelve", "no solution" or "xy", beside the words themselves."""
-    bare = wording.normal(text)
-    if (
-        wording.is_nothing(bare)
-        or wording.is_everything(bare)
-        or numerals.number_from_words(bare) is not None
-        or _may_be_maths(text)
-    ):
-        return _readings(text)
-    return ()
+    """Readings of words such as "twelve", "no solution", "xy" or "pi", beside the words."""
+    words_, letters = wording.normal(text), text.strip(" $.")
+    is_row = letters.isalpha() and words.letters_of(letters) is not None and "\\text" not in text
+    is_value = (
+        is_row
+        or letters in names.WORDS_OF_VALUES
+        or wording.is_nothing(words_)
+        or wording.is_everything(words_)
+        or numerals.number_from_words(words_) is not None
+    )
+    return _readings(text) if is_value else ()
 
 
 def _readings(text: str) -> tuple[Node, ...]:

@@ -128,7 +128,10 @@ def translated(text: str) -> str:
         text = _SAID.CHOSEN.sub(lambda m: f"\nAnswer: {m[1] or m[2]}.\n", text)
         text = _OPTION.sub(lambda m: f"option {m[1] or m[2]}", text)
     if _DIGIT.search(text) is not None:
-        if is_measured := _is_measured(text):
+        is_measured = not (  # it may have some of the words that stand after a number
+            _AMOUNT_SIGNS.isdisjoint(text) and _AMOUNTS.isdisjoint(_LATIN_WORD.findall(text))
+        )
+        if is_measured:
             text = _AMOUNT.sub(_multiplied, text)
         if "$" in text or not text.isascii():
             text = _DOLLARS.sub(lambda m: m[1] + _times(m[2], 10 ** _LETTERS[m[3]]), text)
@@ -142,11 +145,6 @@ def translated(text: str) -> str:
 
 _AMOUNTS = frozenset(word.partition(" ")[0] for word in (*_UNITS, *_POWERS) if word.isascii())
 _AMOUNT_SIGNS = frozenset("".join((*_UNITS, *_POWERS))) - frozenset(map(chr, range(128)))
-
-
-def _is_measured(text: str) -> bool:
-    """True if the text may have some of the words that stand after a number."""
-    return not (_AMOUNT_SIGNS.isdisjoint(text) and _AMOUNTS.isdisjoint(_LATIN_WORD.findall(text)))
 
 
 _AGAIN = re.compile(r"[a-z]\s*\((?:\\?\$)?\d[\d,./]*\)")

@@ -33,11 +33,12 @@ def with_concentrations(text: str) -> str:
         return text
     if len(SAID.ONE_CONCENTRATION.findall(text)) != text.count("["):
         return text
-    return SAID.ONE_CONCENTRATION.sub(lambda m: f" c_{{{_letters(m[1])}}} ", text)
-
-
-def _letters(name: str) -> str:
-    return "".join(_SIGNS.get(c, c) for c in name if c.isalnum() or c in _SIGNS)
+    return SAID.ONE_CONCENTRATION.sub(
+        lambda m: (
+            f" c_{{{''.join(_SIGNS.get(c, c) for c in m[1] if c.isalnum() or c in _SIGNS)}}} "
+        ),
+        text,
+    )
 
 
 _COUNTS = {"two": 2, "2": 2, "three": 3, "3": 3, "four": 4, "4": 4, "one": 1, "1": 1}
@@ -80,9 +81,8 @@ def at_end(text: str) -> tuple[str, str] | None:
     match = SAID.CLAUSE.search(text, start)
     if match is None or not text[: match.start()].strip():
         return _without_domain(text, start)
-    letter = next(match[name] for name in ("after", "bare", "before", "element", "listed")
-                  if match[name])  # fmt: skip
-    before = text[: match.start()]
+    groups = ("after", "bare", "before", "element", "listed")
+    letter, before = next(match[name] for name in groups if match[name]), text[: match.start()]
     if re.search(rf"(?<![A-Za-z\\]){letter}(?![a-z])", before[-200:]) is None:
         return None
     is_natural = match["set"] is not None and re.search("N|\u2115", match["set"])
@@ -105,11 +105,8 @@ def _without_domain(text: str, start: int) -> tuple[str, str] | None:
             continue
         sentence = re.split(r"[.!?]\s|\n", before[-300:])[-1]
         letter = rf"(?<![A-Za-z\\]){match['letter']}(?![a-z])"
-        if (
-            not _FORMULA_BEFORE.search(sentence)
-            or _LONE.search(sentence)
-            or SAID.RELATION.search(sentence)
-        ):
+        is_formula = _FORMULA_BEFORE.search(sentence) and not _LONE.search(sentence)
+        if not is_formula or SAID.RELATION.search(sentence):
             continue
         if re.search(letter, re.sub(r"\\[A-Za-z]+", " ", sentence)) is None:
             continue
