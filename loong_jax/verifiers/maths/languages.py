@@ -81,7 +81,7 @@ _FRACTION = re.compile(r"(\d+)\s*分之\s*(\d+)")
 _MORNING = ("上午", "早上", "早晨", "凌晨", "清晨", "午前", "오전")
 _OF_DATE = re.compile(r"\\(?:text|mathrm|mbox)\s*\{\s*([年月日号])\s*\}")
 _DATE = re.compile(r"(?:(\d{4})\s*年\s*)?(\d{1,2})\s*月\s*(\d{1,2})\s*[日号號]")
-_MONTHS = str.split(
+MONTHS = str.split(
     "January February March April May June July August September October November December"
 )
 _MONTH_NAMES = names.by_word("months")
@@ -175,7 +175,7 @@ def _date(match: re.Match[str]) -> str:
     year, month, day = match.groups()
     if not 1 <= int(month) <= 12:
         return match[0]
-    return f" {_MONTHS[int(month) - 1]} {int(day)}" + (f", {year} " if year else " ")
+    return f" {MONTHS[int(month) - 1]} {int(day)}" + (f", {year} " if year else " ")
 
 
 def _multiplied(match: re.Match[str]) -> str:

@@ -122,6 +122,7 @@ _ROWS = {
 
 
 _WORD = re.compile(r"[a-z]+(?:-[a-z]+)?")
+_ARE_INFINITE = re.compile(r"(?:\A|\b(?:has|have|are|is) )infinitely many\b")
 
 
 def is_told(wanted: str, clause: str) -> bool:
@@ -135,9 +136,7 @@ def is_told(wanted: str, clause: str) -> bool:
         return False
     if not wanted.isascii() or said == f"is {wanted}":
         return said.endswith(wanted) or concludes(said, wanted)
-    if wanted == "infinitely many" and re.search(
-        r"(?:\A|\b(?:has|have|are|is) )infinitely many\b", said
-    ):
+    if wanted == "infinitely many" and _ARE_INFINITE.search(said):
         return True
     row = _ROWS.get(wanted, {})
     told: set[str] = set()
@@ -287,10 +286,10 @@ def is_choice(text: str) -> bool:
     return _SINGLE.fullmatch(text) is not None
 
 
-_MONTHS = {name: number for number, names_ in enumerate(
-    ("january jan", "february feb", "march mar", "april apr", "may", "june jun", "july jul",
-     "august aug", "september sep sept", "october oct", "november nov", "december dec"), 1)
-    for name in names_.split()}  # fmt: skip
+_MONTHS = {"sept": 9} | {
+    name: number for number, month in enumerate(map(str.lower, languages.MONTHS), 1)
+    for name in (month, month[:3])
+}  # fmt: skip
 _DATES = (
     re.compile(r"(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})"),
     re.compile(r"(?P<month>\d{1,2})[-/.](?P<day>\d{1,2})[-/.](?P<year>\d{4})"),
@@ -350,8 +349,7 @@ def clock(text: str) -> tuple[tuple[int, int, int], bool] | None:
 def date(text: str) -> tuple[int | None, int, int] | None:
     """(year, month, day) of a date; 3/5/2020 is the fifth of March. The year may be missing."""
     text = _SAID.WEEKDAY.sub("", _SAID.IT_IS_ON.sub("", normal(text)))
-    matches = filter(None, (pattern.fullmatch(text) for pattern in _DATES))
-    for match in matches:
+    for match in filter(None, (pattern.fullmatch(text) for pattern in _DATES)):
         name, year, day = match["month"], int(match["year"] or 0), int(match["day"])
         if not name.isdigit() and name not in _MONTHS:
             continue

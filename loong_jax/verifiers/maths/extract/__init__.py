@@ -60,7 +60,7 @@ def spans(text: str) -> Iterator[Span]:
             words = _TEXT.sub(r" \1 ", boxed)  # \boxed{\text{The largest one is } 17}
             yield from _given(next(prose.stated(words), None) if is_said else None, "boxed")
             parts = prose.labelled_parts(boxed)
-            yield from _given(parts and "; ".join(parts), "boxed")
+            yield from _given("; ".join(parts) if parts else None, "boxed")
             yield Span(boxed, "boxed")
             if 1 < len(contents := dict.fromkeys(box.content for box in found)) < statements.SPRAY:
                 yield Span(" \\text{ and } ".join(contents), "boxes")

@@ -25,21 +25,16 @@ IS_SUBJECT = re.compile(
 _LETTER = re.compile(r"[a-zA-Z](?:\s*\\in\s*\\(?:mathbb|Bbb)\s*\{?[RZNQC]\}?(?:\^?\+)?)?")
 _DEFINES = re.compile(r"([fghFG])(?:\([a-z]\))?\s*(?:=|\\equiv)")
 _APART = (".", ":")  # what a colon follows is explained by what comes next
-_APART_FROM = "|".join(  # commands that a number may follow and be no part of
-    sorted(
-        {name[1:] for name in names.TEXT_WRAPPERS | names.WRAPPERS}
-        | {name[1:] for name in names.SPACING if re.fullmatch(r"\\[A-Za-z]+", name)}
-        | set(
-            str.split(
-                "therefore because implies Rightarrow Longrightarrow iff to rightarrow approx "
-                "item par newline section subsection bullet star ldots dots colon"
-            )
-        )
-    )
-)
+_WRAPPERS = names.TEXT_WRAPPERS | names.WRAPPERS
+_SPACES = {name for name in names.SPACING if re.fullmatch(r"\\[A-Za-z]+", name)}
+_LAYOUT = str.split(
+    "therefore because implies Rightarrow Longrightarrow iff to rightarrow approx item par newline "
+    "section subsection bullet star ldots dots colon"
+)  # with those before it commands that a number may follow and be no part of
+_APART_FROM = "|".join(sorted({*(name[1:] for name in _WRAPPERS | _SPACES), *_LAYOUT}))
 _STOP = re.compile(r"[.!?]\s|\n\n|=")
 _WRAPPING = re.compile(  # \text{not } 5 is "not 5"
-    rf"(?:{'|'.join(map(re.escape, sorted(names.TEXT_WRAPPERS | names.WRAPPERS)))})(?![A-Za-z])\s*"
+    rf"(?:{'|'.join(map(re.escape, sorted(_WRAPPERS)))})(?![A-Za-z])\s*"
     r"\{?|\\[ ,;:!()\[\]]|[{}$~]"
 )
 _PART_BEFORE = re.compile(  # {-}5, \frac{1}{2}, \phantom{5}, \neq 5

@@ -261,9 +261,8 @@ def _states_nothing(sentence: str) -> bool:
 
     What stands in brackets, in a reason, behind "for" or "than" is not what a sentence states.
     """
-    if len(sentence) > MAX_CHARS or any(
-        rule.search(sentence) for rule in (SAID.AMENDS, SAID.GOES_FURTHER)
-    ):
+    goes_on = SAID.AMENDS.search(sentence) or SAID.GOES_FURTHER.search(sentence)
+    if len(sentence) > MAX_CHARS or goes_on:
         return False
     return SAID.STATES_VALUE.search(SAID.BESIDE.sub(" ", sentence)) is None
 

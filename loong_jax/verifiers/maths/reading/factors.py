@@ -117,8 +117,12 @@ def primary(parser: Parser) -> Node:
         return brackets.parenthesised(parser)
     if token.text in ("[", "]"):
         return brackets.square(parser, token.text)
-    if token.text == "{":
-        return _braces(parser)
+    if token.text == "{" and parser.accept("}"):
+        return _prescript(parser) if parser.accept("_", "^") else tree.EMPTY
+    if token.text == "{":  # a LaTeX group, or a set or dictionary of Python
+        node = brackets.braced_set(parser, "}")
+        is_group = node.head == "set" and len(node.args) == 1
+        return node.args[0] if is_group else Node("list", node.args) if node.head == "set" else node
     if token.text == "|":
         return brackets.bars(parser, *_ENCLOSED["|"])
     if token.text in CURRENCIES:
@@ -152,16 +156,6 @@ def _prescript(parser: Parser) -> Node:
     if token.text not in ("C", "P") or not parser.accept("_"):
         raise ParseError("a subscript without its letter")
     return tree.call("binomial" if token.text == "C" else "permutations", above, argument(parser))
-
-
-def _braces(parser: Parser) -> Node:
-    """A LaTeX group, or a set or dictionary of Python."""
-    if parser.accept("}"):
-        return _prescript(parser) if parser.accept("_", "^") else tree.EMPTY
-    node = brackets.braced_set(parser, "}")
-    if node.head != "set":
-        return node
-    return node.args[0] if len(node.args) == 1 else Node("list", node.args)
 
 
 def command(parser: Parser, token: Token) -> Node:

@@ -24,21 +24,18 @@ def value_after(text: str) -> str | None:
     return text[len(parts[0]) :].lstrip("=\u2248").removeprefix("\\approx").strip()
 
 
-_SIGNS = {"+": "plus", "-": "minus"}
-
-
 def with_concentrations(text: str) -> str:
     """[A] and [OH^-] as letters with a subscript, where at least two stand in a formula."""
     if text.count("[") < 2 or len(text) > 300 or ("/" not in text and "\\frac" not in text):
         return text
     if len(SAID.ONE_CONCENTRATION.findall(text)) != text.count("["):
         return text
-    return SAID.ONE_CONCENTRATION.sub(
-        lambda m: (
-            f" c_{{{''.join(_SIGNS.get(c, c) for c in m[1] if c.isalnum() or c in _SIGNS)}}} "
-        ),
-        text,
-    )
+
+    def lettered(match: re.Match[str]) -> str:
+        name = match[1].replace("+", "plus").replace("-", "minus")
+        return f" c_{{{''.join(filter(str.isalnum, name))}}} "
+
+    return SAID.ONE_CONCENTRATION.sub(lettered, text)
 
 
 _COUNTS = {"two": 2, "2": 2, "three": 3, "3": 3, "four": 4, "4": 4, "one": 1, "1": 1}
@@ -87,11 +84,12 @@ def at_end(text: str) -> tuple[str, str] | None:
         return None
     is_natural = match["set"] is not None and re.search("N|\u2115", match["set"])
     where = "\\mathbb{N}" if is_natural else "\\mathbb{Z}"
-    for mark in ("$$", "$"):  # the clause was inside a formula, or took what ends it
-        if before.count(mark) % 2 == 1:
-            before += mark
-            break
-    return before, f", {letter} \\in {where}"
+    return _closed(before), f", {letter} \\in {where}"
+
+
+def _closed(before: str) -> str:
+    """With the mark of a formula that the clause was inside of, or took."""
+    return before + next((mark for mark in ("$$", "$") if before.count(mark) % 2), "")
 
 
 def _without_domain(text: str, start: int) -> tuple[str, str] | None:
@@ -121,7 +119,5 @@ def _without_domain(text: str, start: int) -> tuple[str, str] | None:
                 continue
         elif not is_set and "," not in match["gap"] and "quad" not in match["gap"]:
             continue
-        if before.count("$$") % 2 or before.count("$") % 2:
-            before += "$$" if before.count("$$") % 2 else "$"
-        return before.rstrip(" ,;(\\"), ""
+        return _closed(before).rstrip(" ,;(\\"), ""
     return None

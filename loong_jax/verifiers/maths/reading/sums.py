@@ -113,16 +113,11 @@ def _adjoined(parser: Parser, left: Node) -> Node | None:
 def _is_mixed(parser: Parser) -> bool:
     """True if "1/2" comes next, as in "3 1/2"."""
     before, numerator, slash, denominator, after = map(parser.peek, range(-1, 4))
-    return (
-        before.kind == "number"
-        and numerator.spaced
-        and numerator.text.isdigit()
-        and slash.text == "/"
-        and denominator.text.isdigit()
-        and len(denominator.text) < 10
-        and 0 < int(numerator.text) < int(denominator.text)
-        and after.text not in ("/", "^", "**", "!")
-    )
+    if before.kind != "number" or not numerator.spaced or slash.text != "/":
+        return False
+    above, below = numerator.text, denominator.text
+    is_fraction = above.isdigit() and below.isdigit() and len(below) < 10
+    return is_fraction and 0 < int(above) < int(below) and after.text not in ("/", "^", "**", "!")
 
 
 def _is_proper(node: Node) -> bool:

@@ -21,23 +21,9 @@ def letters_of(word: str) -> tuple[str, ...] | None:
         return (word,) if len(letters) <= 2 and letters not in _SHORT_WORDS else None
     if word in names.GREEK or word in ("pH", "pOH", "pK") or (word.isupper() and len(word) <= 4):
         return (word,)
-    if word in _PRODUCTS or (
-        word.lower() not in _SHORT_WORDS
-        and (len(word) == 2 or (len(word) <= 4 and not _VOWELS & set(word.lower())))
-    ):
-        return tuple(word)
-    return None
-
-
-def _is_operand(token: Token) -> bool:
-    """True if a factor can start with this word."""
-    word = token.text
-    if token.kind == "text":
-        return len(word) == 1 or word in names.PREFIX_FUNCTIONS
-    if word in names.JOIN_WORDS:
-        return word == "y"
-    is_known = word in names.FUNCTIONS or word in names.CONSTANTS or word in brackets.OBJECTS
-    return is_known or letters_of(word) is not None
+    is_short = len(word) == 2 or (len(word) <= 4 and not _VOWELS & set(word.lower()))
+    is_product = word in _PRODUCTS or (is_short and word.lower() not in _SHORT_WORDS)
+    return tuple(word) if is_product else None
 
 
 def is_leading(token: Token, following: Token) -> bool:
@@ -63,12 +49,20 @@ _STARTERS = frozenset(
 
 
 def starts_operand(parser: Parser, token: Token) -> bool:
-    if token.kind == "sign":
-        is_bar = token.text == "|" and not parser.bars
-        return is_bar or token.text in ("(", "[", "{", "-", "+", "$")
-    if token.kind == "command":
-        return token.text in _STARTERS
-    return token.kind in ("number", "recurring") or (token.is_word and _is_operand(token))
+    text = token.text
+    match token.kind:
+        case "sign":
+            return text in ("(", "[", "{", "-", "+", "$") or (text == "|" and not parser.bars)
+        case "command":
+            return text in _STARTERS
+        case "text":
+            return len(text) == 1 or text in names.PREFIX_FUNCTIONS
+        case "word" if text in names.JOIN_WORDS:
+            return text == "y"
+        case "word":
+            is_name = text in names.FUNCTIONS or text in names.CONSTANTS or text in brackets.OBJECTS
+            return is_name or letters_of(text) is not None
+    return token.kind != "end"
 
 
 def from_word(parser: Parser, token: Token) -> Node:
@@ -120,9 +114,8 @@ def subscripted(parser: Parser, name: str) -> Node:
     """A variable with what may follow its name: a subscript, or the argument of f, g or h."""
     if parser.accept("_"):
         below = brackets.raw_argument(parser)
-        is_count = below in ("n", "m", "N", "k") or (
-            below.isdigit() and len(below) < 4 and int(below) > 1
-        )
+        is_number = below.isdigit() and len(below) < 4 and int(below) > 1
+        is_count = is_number or below in ("n", "m", "N", "k")
         if name in ("C", "P", "A") and is_count and parser.accept("^"):
             lower = number(int(below)) if below.isdigit() else symbol(below)
             return call("binomial" if name == "C" else "permutations", lower, parser.argument())
