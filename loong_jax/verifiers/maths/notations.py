@@ -72,11 +72,9 @@ def equivalent(one: ast.expr, other: ast.expr) -> bool | None:
     letters = sorted(_letters(one) | _letters(other))
     if len(letters) > MAX_LETTERS:
         return None
-    rows = itertools.product((False, True), repeat=len(letters))
-    return all(
-        _holds(one, row) == _holds(other, row)
-        for row in (dict(zip(letters, values, strict=True)) for values in rows)
-    )
+    values = itertools.product((False, True), repeat=len(letters))
+    rows = (dict(zip(letters, row, strict=True)) for row in values)
+    return all(_holds(one, row) == _holds(other, row) for row in rows)
 
 
 def _letters(formula: ast.expr) -> frozenset[str]:
@@ -119,23 +117,20 @@ def read_group(text: str) -> Counter | None:
     text = _SAID.LEFT.sub("", text).strip(" .")
     text = _SAID.NAMED.sub("", text, count=1)
     found: Counter = Counter()
-    is_finite = False
-    for part in _JOIN.split(text):
-        match = _SAID.FACTOR.fullmatch(part)
+    factors = [_SAID.FACTOR.fullmatch(part) for part in _JOIN.split(text)]
+    for match in factors:
         if match is None:
             return None
         power = int(match["power"] or 1)
         if match["free"]:
             found[0] += power
-            continue
-        is_finite = True
-        if match["klein"]:
+        elif match["klein"]:
             found[2] += 2 * power
-            continue
-        order = next(int(match[group]) for group in (1, 2, 3) if match[group])
-        for prime_power in _prime_powers(order):
-            found[prime_power] += power
-    return found if is_finite else None
+        else:
+            order = next(int(match[group]) for group in (1, 2, 3) if match[group])
+            for prime_power in _prime_powers(order):
+                found[prime_power] += power
+    return None if all(match and match["free"] for match in factors) else found
 
 
 def _prime_powers(order: int) -> Iterator[int]:
@@ -203,10 +198,9 @@ def read_amounts(text: str, *, is_gold: bool = False) -> dict[str, Node]:
         word = _UNIT_WORD.match(text, match.end())
         unit = word[0] if word is not None and (word[0] in UNITS or word[0] == "items") else ""
         rest = rest.replace(f" {unit}", "", 1)
+        value = f"{match['value']} \\text{{{unit}}}" if unit else match["value"]
         try:
-            found[name] = readings.of(
-                f"{match['value']} \\text{{{unit}}}" if unit else match["value"]
-            )[0]
+            found[name] = readings.of(value)[0]
         except (ParseError, CostError):
             return {}
     is_whole = _SAID.BESIDE.fullmatch(rest) and "" not in found and not _SAID.NO_NAME.search(text)
@@ -287,9 +281,8 @@ def read_chemical(text: str) -> Chemical | None:
     formula = kept[0][0][1]
     elements = [name for name, _ in formula.atoms if name in _ELEMENTS]
     counted = any(count > 1 for _, count in formula.atoms)
-    is_sure = "\\ce" in text or (
-        len(elements) > 1 and counted and ("\\mathrm" in text or text.strip(" $.").isalnum())
-    )
+    is_alone = "\\mathrm" in text or text.strip(" $.").isalnum()
+    is_sure = "\\ce" in text or (len(elements) > 1 and counted and is_alone)
     if not (is_sure or is_marked or len(elements) > 1 or formula.charge or plain in _MOLECULES):
         return None
     return Chemical(kept, is_sure)

@@ -265,9 +265,9 @@ def _read(text: str) -> tuple[Node, ...]:
 
 def _is_formula(line: str) -> bool:
     """True if a line is a formula that neither goes on nor was begun before it."""
-    if _OPERATES.match(line) or _SAID.GOES_ON.search(line) or "\\begin" in line or "\\end" in line:
-        return False
-    return all(line.count(one) == line.count(other) for one, other in ("()", "[]", "{}"))
+    goes_on = _OPERATES.match(line) or _SAID.GOES_ON.search(line)
+    is_whole = all(line.count(one) == line.count(other) for one, other in ("()", "[]", "{}"))
+    return is_whole and not goes_on and "\\begin" not in line and "\\end" not in line
 
 
 def _without_domains(node: Node) -> Node:
@@ -285,9 +285,8 @@ def _without_domains(node: Node) -> Node:
 def _domain(item: Node) -> str:
     if item.head != "chain" or item.args[0] != ("in",):
         return ""
-    where = item.unlabelled.args[2]
-    name = "set R" if where == tree.REALS else where.args[0] if where.head == "symbol" else ""
-    return name if name.startswith("set ") else ""
+    where = tree.symbol("set R") if item.args[2] == tree.REALS else item.args[2]
+    return where.args[0] if where.head == "symbol" and where.args[0].startswith("set ") else ""
 
 
 cached = functools.lru_cache(maxsize=65536)(_read)
