@@ -155,10 +155,9 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
             yield from _given(said, "stated", shorter=True)
         yield from _given(prose.after_last_equals(body), "stated")
         clause = wording.CONCLUDES_ONLY.split(last_said[-MAX_WHOLE:])[-1]
-        if not _HAS_DIGITS.search(clause) and not _SAID.SAYS_NO_MORE.match(clause):
-            counted = numerals.in_digits(clause)
-            if counted != clause:
-                yield from last_maths.spans(languages.translated(counted))
+        is_worded = not _HAS_DIGITS.search(clause) and not _SAID.SAYS_NO_MORE.match(clause)
+        if is_worded and (counted := numerals.in_digits(clause)) != clause:
+            yield from last_maths.spans(languages.translated(counted))
     body = body.replace("**", "  ") if "**" in body and " **" in body else body
     yield from last_maths.spans(body)
 
@@ -166,13 +165,9 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
 def _numbered(text: str) -> Iterator[Span]:
     """2; 3 of "(1) f(0) = 2; (2) the minimum is 3", for who asks for both."""
     if (parts := prose.labelled_parts(text)) is not None:
-        said = [
-            next(last_maths.spans(part), Span(part, "")).text
-            if _PROSE_OR_MARK.search(part)
-            else part
-            for part in parts
-        ]
-        yield Span("; ".join(said), "pair")
+        spans = (last_maths.spans(part) if _PROSE_OR_MARK.search(part) else () for part in parts)
+        said = (next(iter(found), Span(part, "")) for part, found in zip(parts, spans, strict=True))
+        yield Span("; ".join(span.text for span in said), "pair")
 
 
 def last_clause(text: str) -> str:
@@ -202,13 +197,11 @@ def gives_up(text: str) -> bool:
         return False
     body = body.replace("\u2019", "'").replace("**", "")
     body = "\n".join(" ".join(line.split()) for line in body.splitlines() if line.strip())
-    if _SAID.HEDGED.search(prose.last_sentence(body)):
+    is_hedged = _SAID.HEDGED.search(prose.last_sentence(body)) or _SAID.UNDECIDED.search(body)
+    if is_hedged or _SAID.TAKEN_BACK.search(body[-80:]):
         return True
-    if _SAID.TAKEN_BACK.search(body[-80:]) or _SAID.UNDECIDED.search(body):
-        return True
-    if _SAID.BROKEN.search(body[-80:]) and not any(
-        _SAID.MATHS.search(span.text) for span in closing.spans(body)
-    ):
+    is_broken = _SAID.BROKEN.search(body[-80:])
+    if is_broken and not any(_SAID.MATHS.search(span.text) for span in closing.spans(body)):
         return True
     clauses = [clause for clause in _SAID.CLAUSES.split(body) if clause.strip()]
     may_refuse = _SAID.MAY_REFUSE.search(body) is not None
@@ -236,9 +229,10 @@ def _refuses(clause: str) -> bool:
 def _settles(clause: str) -> bool:
     """True if a clause states something: "so x = 12", "the sum is 5", a formula alone."""
     clause = clause.strip()
-    if _SAID.NOTHING.search(clause) and not _refuses(clause):
+    refuses = _refuses(clause)
+    if _SAID.NOTHING.search(clause) and not refuses:
         return True
-    if clause.endswith("?") or not _SAID.MATHS.search(clause) or _refuses(clause):
+    if clause.endswith("?") or not _SAID.MATHS.search(clause) or refuses:
         return False
     if any(rule.search(clause) for rule in (_SAID.ASKS, _SAID.PROMISES, _SAID.SUPPOSES)):
         return False

@@ -43,15 +43,14 @@ def stated(text: str) -> Iterator[str]:
     if (kept := SAID.ONLY.search(sentence)) is not None:
         yield kept[1]
         return
-    verbs = list(SAID.STATES.finditer(sentence))
-    if not verbs:
+    *_, verb = (None, *SAID.STATES.finditer(sentence))
+    if verb is None:
         said = SAID.ANNOUNCED.fullmatch(sentence)
         if said is not None and SAID.HAS_MATHS.search(said[1]) and not SAID.DOUBT.search(said[0]):
             yield SAID.CONCLUSION.split(said[1])[-1]
         return
-    said, before = sentence[verbs[-1].end() :], sentence[: verbs[-1].start()]
-    before = _BRACKETED.sub(" ", before)
-    if SAID.DOUBT.search(before) or SAID.DENIED.search(before) or SAID.WHOSE.search(before):
+    said, before = sentence[verb.end() :], _BRACKETED.sub(" ", sentence[: verb.start()])
+    if any(rule.search(before) for rule in (SAID.DOUBT, SAID.DENIED, SAID.WHOSE)):
         return  # "it could be 11 or it could be 12", "it cannot be 11"
     for counted in list(SAID.COUNTED.finditer(sentence))[-1:]:  # there are 24 orders of 4 things
         if not SAID.GOES_ON.search(counted[2]) and not SAID.DOUBT.search(counted[2]):

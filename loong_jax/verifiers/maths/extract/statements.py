@@ -14,6 +14,7 @@ from loong_jax.verifiers.maths.units import UNITS
 
 _GAP = re.compile(r"\s{8,}")
 SAID = names.patterns("statements")
+_MARKS = {"sup": "^{{{}}}", "sub": "_{{{}}}"}
 _ESCAPED = re.compile(r'\\(["/\\]|n(?![A-Za-z]))')
 READ = 10_000  # so many last characters of a long response are put into English,
 BESIDE = 1_000  # or from so many before its last box, where that is earlier
@@ -51,7 +52,7 @@ def statement(text: str) -> str:
     if "</" in text or "<br" in text or "<hr" in text:
         text = _SAID.BREAK.sub("\n", text)
         for _ in range(3):  # one inside another
-            text = SAID.MARKED.sub(_unmarked, text)
+            text = SAID.MARKED.sub(lambda m: _MARKS.get(m["tag"], "{}").format(m["inner"]), text)
     box = text.rfind("\\boxed")
     start = max(0, len(text) - READ) if box < 0 else max(0, min(len(text) - READ, box - BESIDE))
     before, text = text[:start], languages.translated(text[start:])
@@ -73,11 +74,6 @@ def _of_json(text: str) -> str | None:
     return _ESCAPED.sub(lambda m: "\n" if m[1] == "n" else m[1], said["text"])
 
 
-def _unmarked(match: re.Match[str]) -> str:
-    sign = {"sup": "^", "sub": "_"}.get(match["tag"])
-    return match["inner"] if sign is None else f"{sign}{{{match['inner']}}}"
-
-
 def _tagged(text: str, opening: str, closing: str) -> str:
     """The content of the last tags; tags in a row, with white space between, are one list."""
     contents: list[str] = []
@@ -91,9 +87,6 @@ def _tagged(text: str, opening: str, closing: str) -> str:
         contents.insert(0, content.strip())
         text = before
     return " \\text{ and } ".join(dict.fromkeys(contents))
-
-
-# ---- boxes
 
 
 def is_denied(text: str, box: Box) -> bool:
