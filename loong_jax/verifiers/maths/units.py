@@ -72,9 +72,10 @@ _NUMERIC = frozenset(str.split("number div mul call constant pow add neg tuple")
 
 def take_unit(parser: Parser, left: Node) -> Unit | None:
     """The unit that follows a number, such as `cm`, `km/h`, `square feet` or `m^2`."""
-    if parser.token.text in CURRENCIES:
+    token = parser.token
+    if token.text in CURRENCIES:
         return CURRENCIES[parser.take().text]
-    if not parser.token.is_word or left.head not in _NUMERIC:
+    if token.kind not in ("word", "text") or left.head not in _NUMERIC:
         return None
     mark = parser.position
     unit = _one_unit(parser, first=True)

@@ -206,20 +206,21 @@ _ANOTHER_LETTER = re.compile(r"\([A-H]\)|\b[A-H][).]\s")
 SIGN = _CHOICES.SIGN
 _LONE_LETTER = re.compile(r"(?<![A-Za-z])([B-H]|A(?! [a-z])|(?<=nly )A)(?!['A-Za-z])")
 _NUMERAL = re.compile(r"I|II|III|IV|V|VI")
+_BRACES, _MARKS = str.maketrans("", "", "{}$"), str.maketrans("", "", "{}$().*")
 
 
 def choice(text: str) -> str | None:
     """The letter of a multiple-choice answer: "B", "(B)", "B) 12 cm", "option B"."""
     text = COMMANDS.sub("", SPACES.sub(" ", text)).replace("**", "")
-    text = " ".join(re.sub(r"[{}$]", "", text).split())
+    text = " ".join(text.translate(_BRACES).split())
     for rule in (_CHOICES.CONCLUDED, _CHOICES.FOUND_RIGHT):
         if (found := rule.search(text)) is not None:
             return found[1]
     match = _CHOICES.CHOICE.match(text)
     if match is None and (small := _SAID.SMALL.fullmatch(text)):
         return (small[1] or small[2]).upper()
-    others = (_CHOICES.WITH_TEXT, _NAMED, _CHOICES.CHOSEN)
-    match = match or next(filter(None, (rule.match(text) for rule in others)), None)
+    match = match or _CHOICES.WITH_TEXT.match(text) or _NAMED.match(text)
+    match = match or _CHOICES.CHOSEN.match(text)
     if match is None:  # B of "I take (B), as it fits"
         letters = set(re.findall(r"\(([A-Z])\)", text))
         return letters.pop() if len(letters) == 1 and not DENIAL.search(text) else None
@@ -253,7 +254,7 @@ def choices(text: str) -> frozenset[str] | None:
     """The letters of a question with several: "ACD", "A, C and D"; None for anything else."""
     if len(_OPTION_LETTERS.findall(text)) < 2:
         return None
-    bare = re.sub("[{}$().*]", "", COMMANDS.sub("", SPACES.sub(" ", text)))
+    bare = COMMANDS.sub("", SPACES.sub(" ", text)).translate(_MARKS)
     bare = _CHOICES.ABOUT_OPTIONS.sub("", bare.strip())
     letters = re.sub(r"\s*(?:[,;&]|\band\b)\s*(?:and\b\s*)?|\s+", "", bare.strip())
     ordered = re.fullmatch("[A-H]{2,8}", letters) is not None and len(set(letters)) == len(letters)
@@ -282,7 +283,7 @@ def lettered(text: str) -> tuple[str, str] | None:
 
 def is_choice(text: str) -> bool:
     """True if a gold is one capital letter, as the key of a question."""
-    text = re.sub("[{}$]", "", COMMANDS.sub("", text)).strip()
+    text = COMMANDS.sub("", text).translate(_BRACES).strip()
     return _SINGLE.fullmatch(text) is not None
 
 
@@ -349,11 +350,12 @@ def clock(text: str) -> tuple[tuple[int, int, int], bool] | None:
 def date(text: str) -> tuple[int | None, int, int] | None:
     """(year, month, day) of a date; 3/5/2020 is the fifth of March. The year may be missing."""
     text = _SAID.WEEKDAY.sub("", _SAID.IT_IS_ON.sub("", normal(text)))
-    for match in filter(None, (pattern.fullmatch(text) for pattern in _DATES)):
-        name, year, day = match["month"], int(match["year"] or 0), int(match["day"])
-        if not name.isdigit() and name not in _MONTHS:
+    for pattern in _DATES:
+        match = pattern.fullmatch(text)
+        if match is None or not (match["month"].isdigit() or match["month"] in _MONTHS):
             continue
-        month = _MONTHS.get(name) or int(name)
+        year, day = int(match["year"] or 0), int(match["day"])
+        month = _MONTHS.get(match["month"]) or int(match["month"])
         try:
             datetime.date(year or 2000, month, day)
         except ValueError:

@@ -72,13 +72,6 @@ def spans(body: str) -> Iterator[Span]:
     if not matches:
         return
     last, (start, end) = matches[-1], matches[-1].span()
-    if last[5] and (
-        _is_operand(body, last)
-        or (":" in last[5] and "odds" in body[max(0, start - 80) : start])
-        or is_mentioned(body, start, end)
-        or prose.SAID.CODE.search(prose.last_sentence(body))
-    ):
-        return
     if (
         _OPERATED.search(_words_before(body, start))  # half of 24
         or _SAID.TAKEN_BACK.search(body, end)
@@ -86,6 +79,13 @@ def spans(body: str) -> Iterator[Span]:
         or _SAID.FROM.search(body, max(0, start - 60), start)  # from 60 to 66
         or _SAID.BOUND.search(body[max(0, start - 40) : start])
         or _SAID.PREMISE.match(closing.sentence_before(body, start))
+    ):
+        return
+    if last[5] and (
+        _is_operand(body, last)
+        or (":" in last[5] and "odds" in body[max(0, start - 80) : start])
+        or is_mentioned(body, start, end)
+        or prose.SAID.CODE.search(prose.last_sentence(body))
     ):
         return
     run = [last]

@@ -50,15 +50,15 @@ def stated(text: str) -> Iterator[str]:
             yield SAID.CONCLUSION.split(said[1])[-1]
         return
     said, before = sentence[verb.end() :], _BRACKETED.sub(" ", sentence[: verb.start()])
-    if any(rule.search(before) for rule in (SAID.DOUBT, SAID.DENIED, SAID.WHOSE)):
+    if SAID.DOUBT.search(before) or SAID.DENIED.search(before) or SAID.WHOSE.search(before):
         return  # "it could be 11 or it could be 12", "it cannot be 11"
     for counted in list(SAID.COUNTED.finditer(sentence))[-1:]:  # there are 24 orders of 4 things
         if not SAID.GOES_ON.search(counted[2]) and not SAID.DOUBT.search(counted[2]):
             said = counted[1]
     said = SAID.CONCLUSION.split(said)[-1]
-    is_number = numerals.number_from_words(said.strip(" *")) is not None
-    is_maths = SAID.HAS_MATHS.search(said) or is_number
-    if is_maths and not _DENIES.match(said) and len(said) <= MAX_STATED:
+    if len(said) > MAX_STATED or _DENIES.match(said):
+        return
+    if SAID.HAS_MATHS.search(said) or numerals.number_from_words(said.strip(" *")) is not None:
         yield said
 
 
@@ -260,8 +260,9 @@ def _states_nothing(sentence: str) -> bool:
 
     What stands in brackets, in a reason, behind "for" or "than" is not what a sentence states.
     """
-    goes_on = SAID.AMENDS.search(sentence) or SAID.GOES_FURTHER.search(sentence)
-    if len(sentence) > MAX_CHARS or goes_on:
+    if len(sentence) > MAX_CHARS or SAID.AMENDS.search(sentence):
+        return False
+    if SAID.GOES_FURTHER.search(sentence):
         return False
     return SAID.STATES_VALUE.search(SAID.BESIDE.sub(" ", sentence)) is None
 

@@ -93,6 +93,8 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _BRACKETS = {"\\lbrack": "[", "\\rbrack": "]"}
+_OPENING = frozenset(("(", "[", "{", "\\{", "\\lbrace"))
+_CLOSING = frozenset((")", "]", "}", "\\}", "\\rbrace"))
 _TEXT_ARGUMENT = re.compile(r"\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
 
 
@@ -173,11 +175,11 @@ def tokenize(text: str) -> list[Token]:
                 value = "\\\\"
             elif value in _BRACKETS:
                 kind, value = "sign", _BRACKETS[value]
-            if value in ("(", "[", "{", "\\{", "\\lbrace"):
+            if value in _OPENING:
                 before = tokens[-1] if tokens else Token("sign", "=")
                 is_set = value == "{" and before.kind == "sign" and before.text in "=(,{["
                 inside.append("S" if is_set or value[0] == "\\" else value)
-            elif value in (")", "]", "}", "\\}", "\\rbrace") and inside:
+            elif inside and value in _CLOSING:
                 inside.pop()
         assert kind is not None
         tokens.append(Token(kind, value, spaced))

@@ -41,9 +41,11 @@ def factor(parser: Parser) -> Node:
             node = numerals.degrees(parser, node)
         elif token.kind != "sign":
             return node
-        elif parser.accept("!"):
+        elif text == "!":
+            parser.take()
             node = tree.call("double_factorial" if parser.accept("!") else "factorial", node)
-        elif parser.accept("^", "**"):
+        elif text in ("^", "**"):
+            parser.take()
             node = _power(parser, node)
         elif text == "'" and node.head == "number":
             parser.take()
@@ -109,7 +111,7 @@ def primary(parser: Parser) -> Node:
     if token.kind == "recurring":
         whole, _, cycle = token.text[:-1].partition("(")
         return numerals.recurring(whole, cycle)
-    if token.is_word:
+    if token.kind in ("word", "text"):
         return words.from_word(parser, token)
     if token.kind == "command":
         return command(parser, token)

@@ -131,7 +131,8 @@ def based_text(text: str) -> Node | None:
         text = re.sub(r"\\(?:mathrm|text)\{([0-9A-F]+)\}", r"\1", text)
     if (match := _SAID.BASED.fullmatch(text)) is not None:
         return None if match[1].isdigit() or len(match[1]) < 2 else _in_base(*match.groups())
-    if not any(word in text.lower() for word in ("base", *_BASES_IN_WORDS)):
+    lowered = text.lower()
+    if "base" not in lowered and not any(word in lowered for word in _BASES_IN_WORDS):
         return None
     if (match := _SAID.IN_BASE.fullmatch(text) or _SAID.BASE_FIRST.fullmatch(text)) is not None:
         digits = match["digits"]

@@ -84,12 +84,13 @@ def _separator(parser: Parser) -> str | None:
     join = None
     while True:
         token, found = parser.token, None
-        if token.is_word and not (token.text == "y" and token.kind == "word"):
-            found = names.JOIN_WORDS.get(token.word)
-            join = join if found is None else found or join or "list"
-        elif token.kind in ("sign", "command") and not (token.text == "|" and parser.bars):
-            found = _SEPARATORS.get(token.text)
+        kind, text = token.kind, token.text
+        if kind in ("sign", "command") and not (text == "|" and parser.bars):
+            found = _SEPARATORS.get(text)
             join = join if found is None or join in ("and", "or") else found
+        elif kind == "text" or (kind == "word" and text != "y"):
+            found = names.JOIN_WORDS.get(text.lower())
+            join = join if found is None else found or join or "list"
         if found is None:
             return join
         parser.take()
@@ -109,9 +110,10 @@ def relation(parser: Parser) -> Node:
         parser.position = mark
     operators, operands = [], [first]
     while True:
-        token, following = parser.token, parser.peek()
+        token = parser.token
         operator = names.RELATIONS.get(token.text) if token.kind != "text" else None
-        if operator is None and token.is_word:
+        if operator is None and token.text in ("is", "in") and token.is_word:
+            following = parser.peek()
             if token.text == "is" and words.starts_operand(parser, following):
                 operator = "="
             elif token.text == "in" and following.text in (*_SET_SIGNS, "Interval"):

@@ -57,7 +57,7 @@ def product(parser: Parser) -> Node:
             node = tree.call("binomial", node, tree.number(int(parser.take().text[1:])))
         elif (unit := units.take_unit(parser, node)) is not None:
             node = _with_smaller_unit(parser, Node("quantity", (node, unit)))
-        elif token.is_word and token.text in names.MULTIPLIERS:
+        elif token.text in names.MULTIPLIERS and token.is_word:
             node = _times(node, tree.number(names.MULTIPLIERS[parser.take().text]))
         elif (adjoined := _adjoined(parser, node)) is not None:
             node = adjoined
@@ -82,6 +82,8 @@ def _with_smaller_unit(parser: Parser, node: Node) -> Node:
 def _adjoined(parser: Parser, left: Node) -> Node | None:
     """A product with the factor that follows without a sign, or a mixed number; None for others."""
     token = parser.token
+    if token.kind == "end":
+        return None
     is_whole = left.head == "number" and isinstance(left.args[0], int) and not left.args[1]
     if token.kind in ("number", "recurring"):  # two of them in a row are no product
         if left.head == "number" and _is_mixed(parser):

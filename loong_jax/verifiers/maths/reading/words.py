@@ -28,10 +28,11 @@ def letters_of(word: str) -> tuple[str, ...] | None:
 
 def is_leading(token: Token, following: Token) -> bool:
     """True if this word stands before the expression and is no part of it."""
-    is_letter = token.kind == "word" and len(token.text) == 1
-    is_article = token.word == "a" and (following.kind == "number" or following.text == "total")
-    is_one = token.word in names.LEADING_WORDS or token.word == "either"
-    return is_one and (not is_letter or is_article)
+    word = token.word
+    if word not in names.LEADING_WORDS and word != "either":
+        return False
+    is_article = word == "a" and (following.kind == "number" or following.text == "total")
+    return is_article or token.kind == "text" or len(word) > 1
 
 
 BIG = {"\\sum": "sum", "\\prod": "product", "\\int": "integral"}
