@@ -139,7 +139,7 @@ def depth(node: Node) -> int:
 def rewritten(item: Any, rule: Callable[[Node], Node | None]) -> Any:
     """Replaces nodes by a rule, the outer ones first; a node stays where the rule gives none."""
     if isinstance(item, Node):
-        return rule(item) or Node(item.head, tuple(rewritten(arg, rule) for arg in item.args))
+        return rule(item) or Node(item.head, rewritten(item.args, rule))
     if type(item) is tuple:  # a unit is a tuple of another type, and stays
         return tuple(rewritten(part, rule) for part in item)
     return item
@@ -187,17 +187,15 @@ def _render(item: Any, depth: int) -> str:
     """Huge integers are named by their size: printing one takes time that grows as its square."""
     if type(item) is str:
         return item
-    if not isinstance(item, Node):
-        if isinstance(item, tuple):
-            return "[" + ", ".join(_render(part, 10) for part in item) + "]"
-        if isinstance(item, Fraction) and item.denominator > 1:
-            return f"{_render(item.numerator, 1)}/{_render(item.denominator, 1)}"
-        if isinstance(item, (int, Fraction)) and item.numerator.bit_length() > 400:
-            return f"<integer of {item.numerator.bit_length()} bits>"
-        return str(item)
-    head, args = item.head, item.args
-    if depth == 0:
-        return "..."
+    if isinstance(item, tuple):
+        return "[" + ", ".join(_render(part, 10) for part in item) + "]"
+    if isinstance(item, Fraction) and item.denominator > 1:
+        return f"{_render(item.numerator, 1)}/{_render(item.denominator, 1)}"
+    if isinstance(item, (int, Fraction)) and item.numerator.bit_length() > 400:
+        return f"<integer of {item.numerator.bit_length()} bits>"
+    if not isinstance(item, Node) or depth == 0:
+        return "..." if isinstance(item, Node) else str(item)
+    head, args = item
     if head in ("number", "symbol", "constant", "text"):
         return _render(args[0], depth)
     parts = [_render(arg, depth - 1) for arg in args]

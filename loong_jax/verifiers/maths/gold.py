@@ -34,11 +34,11 @@ class Gold:
 @functools.lru_cache(maxsize=16384)
 def read_gold(text: str, kind: str | None = None) -> Gold:
     """Parses a gold, whose type is `kind` or else what its form says."""
-    is_wrapped = "\\boxed" in text or "\\fbox" in text
-    is_wrapped = is_wrapped or (len(text) > 60 and "answer" in text.lower())
+    says_answer = len(text) > 60 and "answer" in text.lower()
+    is_wrapped = "\\boxed" in text or "\\fbox" in text or says_answer
     span = next(extract.spans(text), None) if is_wrapped else None
     body = _bare(span.text if span else text)
-    if not body.isascii() or "dollars" in body or "R$" in body or "R\\$" in body:
+    if not body.isascii() or any(money in body for money in ("dollars", "R$", "R\\$")):
         body = languages.translated(body).strip()
     if kind in ("text", "choice", "date"):
         return Gold(body, kind, ())
@@ -49,23 +49,19 @@ def read_gold(text: str, kind: str | None = None) -> Gold:
             return Gold(body, "date", ())
         if _are_words(body) and numerals.based_text(body.strip(" $")) is None:
             return Gold(body, "text", _readings_of_words(body))
-    found: tuple[Node, ...] = ()
-    problem = ""
+    found, problem = (), ""
     if kind is None and (parts := prose.labelled_parts(body)) is not None:
         found = _readings(" \\text{ and } ".join(parts))
         if len(found) == 1 and found[0].head in BARE_LISTS and len(found[0].args) == len(parts):
             return Gold(body, "tuple", (Node("tuple", found[0].args),))
     try:
         found = readings.of(body)
-    except CostError as error:
+    except (CostError, ParseError) as error:
         problem = str(error)
-    except ParseError as error:
-        problem = str(error)
-        if wording.date(body) is not None:
+        if isinstance(error, ParseError) and wording.date(body) is not None:
             return Gold(body, "date", ())
-    named = (
-        notations.read_amounts(body, is_gold=True) if not found or "..." in found[0].symbols else {}
-    )
+    may_name = not found or "..." in found[0].symbols
+    named = notations.read_amounts(body, is_gold=True) if may_name else {}
     if len(named) == 1 and not body.isascii():
         found = tuple(named.values())
     elif len(named) > 1:
@@ -79,14 +75,11 @@ def read_gold(text: str, kind: str | None = None) -> Gold:
 
 def _of_kind(node: Node, kind: str | None) -> Node:
     """Brackets as what the record says they are: [-3, 3] alone may be an interval or a list."""
-    inner = node.unlabelled
-    if inner.head not in ("bracket", "tuple"):
-        return node
-    if kind == "interval" and len(inner.args) == 2:
-        is_open = inner.head == "tuple"
-        return Node("interval", (*inner.args, is_open, is_open))
-    if kind in ("list", "set", "tuple"):
-        return Node(kind, inner.args)
+    head, args = node.unlabelled
+    if kind == "interval" and head in ("bracket", "tuple") and len(args) == 2:
+        return Node("interval", (*args, head == "tuple", head == "tuple"))
+    if kind in ("list", "set", "tuple") and head in ("bracket", "tuple"):
+        return Node(kind, args)
     return node
 
 
@@ -94,13 +87,8 @@ def _bare(text: str) -> str:
     text = text.strip()
     for opening, closing in (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]")):
         inner = text[len(opening) : -len(closing)]
-        if (
-            len(text) > 2 * len(opening) - 1
-            and text.startswith(opening)
-            and text.endswith(closing)
-            and opening not in inner
-            and not inner.endswith("\\")
-        ):
+        is_inside = text == opening + inner + closing
+        if is_inside and opening not in inner and not inner.endswith("\\"):
             return inner.strip()
     return text
 
@@ -122,25 +110,18 @@ def _are_words(text: str) -> bool:
     return not any(part in names.PREFIX_FUNCTIONS or part in names.GREEK for part in parts)
 
 
-def _may_be_maths(text: str) -> bool:
-    """A row of letters such as xy or AB; "pi"; "oo"."""
-    bare = text.strip(" $.")
-    return (
-        bare.isalpha() and words.letters_of(bare) is not None and "\\text" not in text
-    ) or bare in names.WORDS_OF_VALUES
-
-
 def _readings_of_words(text: str) -> tuple[Node, ...]:
-    """Readings of words such as "twelve", "no solution" or "xy", beside the words themselves."""
-    bare = wording.normal(text)
-    if (
-        wording.is_nothing(bare)
-        or wording.is_everything(bare)
-        or numerals.number_from_words(bare) is not None
-        or _may_be_maths(text)
-    ):
-        return _readings(text)
-    return ()
+    """Readings of words such as "twelve", "no solution", "xy" or "pi", beside the words."""
+    words_, letters = wording.normal(text), text.strip(" $.")
+    is_row = letters.isalpha() and words.letters_of(letters) is not None and "\\text" not in text
+    is_value = (
+        is_row
+        or letters in names.WORDS_OF_VALUES
+        or wording.is_nothing(words_)
+        or wording.is_everything(words_)
+        or numerals.number_from_words(words_) is not None
+    )
+    return _readings(text) if is_value else ()
 
 
 def _readings(text: str) -> tuple[Node, ...]:

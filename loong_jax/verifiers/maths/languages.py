@@ -11,14 +11,13 @@ from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.reading import numerals
 
 MAX_DIGITS = 40
-_SIGNS = {0xFF01 + i: 0x21 + i for i in range(0x5E)} | {
-    0x3002: ". ", 0xFF0E: ".", 0xFF0C: ", ", 0x3001: ", ", 0xFF1B: "; ", 0xFF1A: ": ", 0xFF01: "! ",
-    0xFF1F: "? ", 0x201C: '"', 0x201D: '"', 0x3000: " "}  # fmt: skip
-_SIGNS |= {0x2212: "-", 0x2236: ":"} | dict.fromkeys(
-    map(ord, "「」\u2061\u200b\u200e\u200f\u2060\ufeff"), ""
-)
-_SIGNS |= {ord("٫"): ".", ord("٬"): ",", ord("\u00a0"): " ", ord("\u202f"): " ", ord("\u2009"): " "}
-_SIGNS |= {0x660 + i: str(i) for i in range(10)} | {0x966 + i: str(i) for i in range(10)}
+_SIGNS = {0xFF01 + i: 0x21 + i for i in range(0x5E)} | str.maketrans({
+    "。": ". ", "．": ".", "，": ", ", "、": ", ", "；": "; ", "：": ": ", "！": "! ",
+    "？": "? ", "\u201c": '"', "\u201d": '"', "\u3000": " ", "\u2212": "-", "\u2236": ":",
+    "٫": ".", "٬": ",", "\u00a0": " ", "\u202f": " ", "\u2009": " ",
+    **dict.fromkeys("「」\u2061\u200b\u200e\u200f\u2060\ufeff", ""),
+    **{chr(zero + i): str(i) for zero in (0x660, 0x966) for i in range(10)},
+})  # fmt: skip
 
 # ---- what announces an answer
 _LATIN_WORD = re.compile("[A-Za-z]{2,}")
@@ -82,7 +81,7 @@ _FRACTION = re.compile(r"(\d+)\s*分之\s*(\d+)")
 _MORNING = ("上午", "早上", "早晨", "凌晨", "清晨", "午前", "오전")
 _OF_DATE = re.compile(r"\\(?:text|mathrm|mbox)\s*\{\s*([年月日号])\s*\}")
 _DATE = re.compile(r"(?:(\d{4})\s*年\s*)?(\d{1,2})\s*月\s*(\d{1,2})\s*[日号號]")
-_MONTHS = str.split(
+MONTHS = str.split(
     "January February March April May June July August September October November December"
 )
 _MONTH_NAMES = names.by_word("months")
@@ -108,7 +107,9 @@ def translated(text: str) -> str:
         text = text.translate(_SIGNS)
         if "分之" in text:
             text = _FRACTION.sub(r"\2/\1", text)
-        text = _SAID.CLOCK.sub(_time, text)
+        text = _SAID.CLOCK.sub(
+            lambda m: f" {m[2]}:{int(m[3] or 0):02} {'AM' if m[1] in _MORNING else 'PM'} ", text
+        )
         if "\\" in text:
             text = _OF_DATE.sub(r"\1", text)
         text = _WEEKDAY.sub(lambda m: f" {_WEEKDAYS[m[1]]} ", _DATE.sub(_date, text))
@@ -127,7 +128,10 @@ def translated(text: str) -> str:
         text = _SAID.CHOSEN.sub(lambda m: f"\nAnswer: {m[1] or m[2]}.\n", text)
         text = _OPTION.sub(lambda m: f"option {m[1] or m[2]}", text)
     if _DIGIT.search(text) is not None:
-        if is_measured := _is_measured(text):
+        is_measured = not (  # it may have some of the words that stand after a number
+            _AMOUNT_SIGNS.isdisjoint(text) and _AMOUNTS.isdisjoint(_LATIN_WORD.findall(text))
+        )
+        if is_measured:
             text = _AMOUNT.sub(_multiplied, text)
         if "$" in text or not text.isascii():
             text = _DOLLARS.sub(lambda m: m[1] + _times(m[2], 10 ** _LETTERS[m[3]]), text)
@@ -141,11 +145,6 @@ def translated(text: str) -> str:
 
 _AMOUNTS = frozenset(word.partition(" ")[0] for word in (*_UNITS, *_POWERS) if word.isascii())
 _AMOUNT_SIGNS = frozenset("".join((*_UNITS, *_POWERS))) - frozenset(map(chr, range(128)))
-
-
-def _is_measured(text: str) -> bool:
-    """True if the text may have some of the words that stand after a number."""
-    return not (_AMOUNT_SIGNS.isdisjoint(text) and _AMOUNTS.isdisjoint(_LATIN_WORD.findall(text)))
 
 
 _AGAIN = re.compile(r"[a-z]\s*\((?:\\?\$)?\d[\d,./]*\)")
@@ -172,16 +171,11 @@ def _amount(match: re.Match[str]) -> str:
     return f"\\${amount}" if is_money else f"{amount} {word or ''}".strip()
 
 
-def _time(match: re.Match[str]) -> str:
-    half = "AM" if match[1] in _MORNING else "PM"
-    return f" {match[2]}:{int(match[3] or 0):02} {half} "
-
-
 def _date(match: re.Match[str]) -> str:
     year, month, day = match.groups()
     if not 1 <= int(month) <= 12:
         return match[0]
-    return f" {_MONTHS[int(month) - 1]} {int(day)}" + (f", {year} " if year else " ")
+    return f" {MONTHS[int(month) - 1]} {int(day)}" + (f", {year} " if year else " ")
 
 
 def _multiplied(match: re.Match[str]) -> str:
@@ -208,12 +202,8 @@ def _plain(count: str, word: str = "") -> str:
 
 def _digits(value: Fraction) -> str:
     whole, rest = divmod(value, 1)
-    if not rest:
-        return str(whole)
-    return (
-        f"{whole}."
-        + f"{rest.numerator * 10**MAX_DIGITS // rest.denominator:0{MAX_DIGITS}}".rstrip("0")
-    )
+    decimals = f"{rest.numerator * 10**MAX_DIGITS // rest.denominator:0{MAX_DIGITS}}".rstrip("0")
+    return f"{whole}.{decimals}" if rest else str(whole)
 
 
 def _measured(match: re.Match[str]) -> str:

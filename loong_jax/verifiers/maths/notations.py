@@ -16,31 +16,31 @@ from typing import NamedTuple
 from loong_jax import syntax
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import CostError, Node, ParseError
-from loong_jax.verifiers.maths.reading import readings
+from loong_jax.verifiers.maths.reading import LOWERED, raised, readings
 from loong_jax.verifiers.maths.units import UNITS
 
 MAX_FORMULA_CHARS = 200
 MAX_LETTERS = 6
 _ARROW = r"\\(?:long)?rightarrow\b|\\(?:Long)?Rightarrow\b|\\to\b|\\implies\b"
 _BOTH_WAYS = r"\\(?:long)?leftrightarrow\b|\\(?:Long)?Leftrightarrow\b|\\iff\b"
-_SPELLINGS = (
-    ("not", r"\\neg\b|\\lnot\b|\\sim\b|\u00ac|~(?=\s*[A-Za-z(~])"),
-    ("iff", rf"{_BOTH_WAYS}|\u2194|\u21d4|<[-=]+>"),
-    ("implies", rf"{_ARROW}|\u2192|\u21d2|[-=]>"),
-    ("xor", r"\\oplus\b|\u2295"),
-    ("and", r"\\land\b|\\wedge\b|\u2227"),
-    ("or", r"\\lor\b|\\vee\b|\u2228"),
-    ("(", r"\\left\s*[(\[]|[(\[]"),
-    (")", r"\\right\s*[)\]]|[)\]]"),
-)
+_SPELLINGS = {
+    "not": r"\\neg\b|\\lnot\b|\\sim\b|\u00ac|~(?=\s*[A-Za-z(~])",
+    "iff": rf"{_BOTH_WAYS}|\u2194|\u21d4|<[-=]+>",
+    "implies": rf"{_ARROW}|\u2192|\u21d2|[-=]>",
+    "xor": r"\\oplus\b|\u2295",
+    "and": r"\\land\b|\\wedge\b|\u2227",
+    "or": r"\\lor\b|\\vee\b|\u2228",
+}
 _WORDS = r"(?P<said>(?<![A-Za-z])(?:not|and|or|implies|iff|if and only if)(?![A-Za-z]))"
 _TOKEN = re.compile(
     r"\s+|\$|\\[ ,;:!]|\\q?quad\b|\\(?:text|mathrm)\{\s*(?=(?:and|or|not|implies|iff)\s*\})|\}|"
-    + "|".join(f"(?P<k{index}>{pattern})" for index, (_, pattern) in enumerate(_SPELLINGS))
+    + "|".join(f"(?P<{name}>{pattern})" for name, pattern in _SPELLINGS.items())
+    + r"|(?P<open>\\left\s*[(\[]|[(\[])|(?P<close>\\right\s*[)\]]|[)\]])"
     + f"|{_WORDS}|(?P<letter>[A-Za-z])(?![A-Za-z])"
 )
-_CONNECTIVE = re.compile("|".join(pattern for _, pattern in _SPELLINGS[:6]))
-_PYTHON = {"not": "~", "iff": "==", "implies": "<", "xor": "^", "and": "&", "or": "|"}
+_CONNECTIVE = re.compile("|".join(_SPELLINGS.values()))
+_PYTHON = {"not": "~", "iff": "==", "if and only if": "==", "implies": "<", "xor": "^", "and": "&",
+           "or": "|", "open": "(", "close": ")"}  # fmt: skip
 _BINARY = {ast.BitXor: operator.xor, ast.BitAnd: operator.and_, ast.BitOr: operator.or_}
 _OF_LOGIC = (ast.Name, ast.UnaryOp, ast.Invert, ast.BinOp, *_BINARY, ast.Compare, ast.Eq, ast.Lt,
              ast.Load)  # fmt: skip
@@ -57,8 +57,10 @@ def read_formula(text: str, *, is_gold: bool = False) -> ast.expr | None:
         return None
     if _TOKEN.sub("", text):
         return None
+    tokens = ((match.lastgroup, match[0]) for match in _TOKEN.finditer(text))
+    signs = (_PYTHON.get(said if kind == "said" else kind, said) for kind, said in tokens if kind)
     try:
-        formula = syntax.parse_expression(" ".join(map(_as_python, _TOKEN.finditer(text))).strip())
+        formula = syntax.parse_expression(" ".join(signs))
     except syntax.UNREADABLE:
         return None
     is_one = all(isinstance(node, _OF_LOGIC) for node in ast.walk(formula))
@@ -70,20 +72,9 @@ def equivalent(one: ast.expr, other: ast.expr) -> bool | None:
     letters = sorted(_letters(one) | _letters(other))
     if len(letters) > MAX_LETTERS:
         return None
-    rows = itertools.product((False, True), repeat=len(letters))
-    return all(
-        _holds(one, row) == _holds(other, row)
-        for row in (dict(zip(letters, values, strict=True)) for values in rows)
-    )
-
-
-def _as_python(match: re.Match[str]) -> str:
-    kind, said = match.lastgroup, match[0]
-    if kind is None or kind == "letter":
-        return said if kind else ""
-    name = "iff" if said == "if and only if" else said
-    name = name if kind == "said" else _SPELLINGS[int(kind[1:])][0]
-    return _PYTHON.get(name, name)
+    values = itertools.product((False, True), repeat=len(letters))
+    rows = (dict(zip(letters, row, strict=True)) for row in values)
+    return all(_holds(one, row) == _holds(other, row) for row in rows)
 
 
 def _letters(formula: ast.expr) -> frozenset[str]:
@@ -126,35 +117,32 @@ def read_group(text: str) -> Counter | None:
     text = _SAID.LEFT.sub("", text).strip(" .")
     text = _SAID.NAMED.sub("", text, count=1)
     found: Counter = Counter()
-    is_finite = False
-    for part in _JOIN.split(text):
-        match = _SAID.FACTOR.fullmatch(part)
+    factors = [_SAID.FACTOR.fullmatch(part) for part in _JOIN.split(text)]
+    for match in factors:
         if match is None:
             return None
         power = int(match["power"] or 1)
         if match["free"]:
             found[0] += power
-            continue
-        is_finite = True
-        if match["klein"]:
+        elif match["klein"]:
             found[2] += 2 * power
-            continue
-        order = next(int(match[group]) for group in (1, 2, 3) if match[group])
-        for prime_power in _prime_powers(order):
-            found[prime_power] += power
-    return found if is_finite else None
+        else:
+            order = next(int(match[group]) for group in (1, 2, 3) if match[group])
+            for prime_power in _prime_powers(order):
+                found[prime_power] += power
+    return None if all(match and match["free"] for match in factors) else found
 
 
 def _prime_powers(order: int) -> Iterator[int]:
     """8 and 3 of 24."""
-    prime = 2
-    while order > 1 and prime * prime <= order:
+    for prime in itertools.count(2):
+        if prime * prime > order:
+            break
         whole = 1
         while order % prime == 0:
             order, whole = order // prime, whole * prime
         if whole > 1:
             yield whole
-        prime += 1
     if order > 1:
         yield order
 
@@ -172,13 +160,10 @@ class Proposition(NamedTuple):
 def read_proposition(text: str) -> Proposition | None:
     """The statement with one quantifier that ends a text."""
     found = _SAID.QUANTIFIED.search(text) if len(text) < MAX_QUANTIFIED else None
-    if (
-        found is None
-        or _SAID.NOT.search(text[: found.start()])
-        or _QUANTIFIER.search(found["body"])
-    ):
+    before = "" if found is None else text[: found.start()]
+    if found is None or _SAID.NOT.search(before):
         return None
-    if _QUANTIFIER.search(text[: found.start()]):
+    if _QUANTIFIER.search(before) or _QUANTIFIER.search(found["body"]):
         return None
     try:
         name, body = (readings.of(found[part].strip())[0] for part in ("name", "body"))
@@ -213,10 +198,9 @@ def read_amounts(text: str, *, is_gold: bool = False) -> dict[str, Node]:
         word = _UNIT_WORD.match(text, match.end())
         unit = word[0] if word is not None and (word[0] in UNITS or word[0] == "items") else ""
         rest = rest.replace(f" {unit}", "", 1)
+        value = f"{match['value']} \\text{{{unit}}}" if unit else match["value"]
         try:
-            found[name] = readings.of(
-                f"{match['value']} \\text{{{unit}}}" if unit else match["value"]
-            )[0]
+            found[name] = readings.of(value)[0]
         except (ParseError, CostError):
             return {}
     is_whole = _SAID.BESIDE.fullmatch(rest) and "" not in found and not _SAID.NO_NAME.search(text)
@@ -243,16 +227,12 @@ _ELEMENTS = frozenset(
     )
 )
 _MOLECULES = frozenset(("O2", "N2", "H2", "Cl2", "F2", "Br2", "I2", "O3", "P4", "S8"))
-_LOWERED = {ord(c): d for c, d in zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True)}
-_RAISED = {ord(c): d for c, d in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-", strict=True)}
-_RAISED_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
 _CHEMISTRY = names.patterns("chemistry")
 _CHARGE = re.compile(r"\^\s*\{?\s*(?:(\d*)\s*([+-])|([+-])\s*(\d*))\s*\}?")
 _DOT = re.compile(r"\\cdot|\\bullet|[\u00b7\u2022*]")
 _ATOM = re.compile(r"([A-Z][a-z]?)(\d*)|([(\[])|([)\]])(\d*)|(\.)(\d*)")
 _BARE_CHARGE = re.compile(r"(?<=[A-Za-z\d)])(\d?)([+-])\Z")
 _TERM = re.compile(r"\s*(\d+(?:/\d+)?)?\s*(.+?)\s*\Z")
-_MAY_BE = re.compile(r"[A-Z]")
 MAX_CHEMICAL_CHARS = 200
 
 
@@ -268,8 +248,7 @@ class Compound(NamedTuple):
             if name == "(":
                 stack.append(Counter())
             elif name == ")":
-                inner = stack.pop()
-                for element, often in inner.items():
+                for element, often in stack.pop().items():
                     stack[-1][element] += often * count
             elif name == ".":
                 factor = count
@@ -286,50 +265,40 @@ class Chemical(NamedTuple):
 @functools.lru_cache(maxsize=4096)
 def read_chemical(text: str) -> Chemical | None:
     """The formula of chemistry that a text names; None for other texts, as far as can be told."""
-    if len(text) > MAX_CHEMICAL_CHARS or not _MAY_BE.search(text):
+    is_marked = any(mark in text for mark in ("\\ce", "\\mathrm", "\\text"))
+    may_be_one = re.search("[A-Z]", text) and (is_marked or not text.startswith("\\"))
+    if len(text) > MAX_CHEMICAL_CHARS or not may_be_one:
         return None
-    is_marked = "\\ce" in text or "\\mathrm" in text or "\\text" in text
-    if text.startswith("\\") and not is_marked:
-        return None
-    plain = _CHEMISTRY.COMMAND.sub(" ", text.translate(_LOWERED).replace("\u2212", "-"))
-    plain = _RAISED_RUN.sub(lambda m: "^{" + m[0].translate(_RAISED) + "}", plain).strip(" .")
+    plain = _CHEMISTRY.COMMAND.sub(" ", text.translate(LOWERED).replace("\u2212", "-"))
+    plain = raised(plain).strip(" .")
     sides = _CHEMISTRY.ARROW.split(plain)
-    if len(sides) > 2:
-        return None
-    found = [_side(side, is_reaction=len(sides) == 2) for side in sides]
-    if any(side is None for side in found):
-        return None
+    found = [_side(side, is_reaction=len(sides) == 2) for side in sides if len(sides) <= 2]
     kept = tuple(side for side in found if side is not None)
+    if len(kept) < len(sides):
+        return None
     if len(sides) == 2:
         return Chemical(kept, True)
     formula = kept[0][0][1]
     elements = [name for name, _ in formula.atoms if name in _ELEMENTS]
     counted = any(count > 1 for _, count in formula.atoms)
-    is_sure = "\\ce" in text or (
-        len(elements) > 1 and counted and ("\\mathrm" in text or text.strip(" $.").isalnum())
-    )
+    is_alone = "\\mathrm" in text or text.strip(" $.").isalnum()
+    is_sure = "\\ce" in text or (len(elements) > 1 and counted and is_alone)
     if not (is_sure or is_marked or len(elements) > 1 or formula.charge or plain in _MOLECULES):
         return None
     return Chemical(kept, is_sure)
 
 
 def _side(text: str, *, is_reaction: bool) -> tuple[tuple[str, Compound], ...] | None:
-    text = re.sub(r"[{}]", "", _CHARGE.sub(_marked, text))
-    parts = re.split(r"\s\+\s|\+(?=\s*\d*\s*[A-Z])", text) if is_reaction else [text]
+    text = _CHARGE.sub(lambda m: f"<{m[2] or m[3]}{m[1] or m[4] or 1}>", text)
+    text = re.sub(r"[{}]", "", text)
     terms = []
-    for part in parts:
+    for part in re.split(r"\s\+\s|\+(?=\s*\d*\s*[A-Z])", text) if is_reaction else [text]:
         match = _TERM.fullmatch(part) if is_reaction else None
         factor, body = (match[1] or "1", match[2]) if match else ("1", part)
-        formula = _formula(body)
-        if formula is None:
+        if (formula := _formula(body)) is None:
             return None
         terms.append((factor, formula))
     return tuple(sorted(terms, key=repr))
-
-
-def _marked(match: re.Match[str]) -> str:
-    size, sign = match[1] or match[4] or "1", match[2] or match[3]
-    return f"<{sign}{size}>"
 
 
 def _formula(text: str) -> Compound | None:
@@ -343,41 +312,21 @@ def _formula(text: str) -> Compound | None:
         size = int(bare[1]) if is_atom and bare[1] else 1
         charge = size if bare[2] == "+" else -size
         text = text[: bare.start()] + ("" if is_atom else bare[1])
-    atoms: list[tuple[str, int]] = []
-    position = depth = 0
-    while position < len(text):
-        match = _ATOM.match(text, position)
-        if match is None:
+    atoms, depth = [], 0
+    for element, count, opening, closing, times, dot, factor in _ATOM.findall(text):
+        depth += bool(opening) - bool(closing)
+        if depth < 0 or (element and element not in _ELEMENTS):
             return None
-        position = match.end()
-        element, count, opening, closing, times, dot, factor = match.groups()
-        if element:
-            if element not in _ELEMENTS:
-                return None
-            atoms.append((element, int(count or 1)))
-        elif opening:
-            depth += 1
-            atoms.append(("(", 1))
-        elif closing:
-            depth -= 1
-            atoms.append((")", int(times or 1)))
-        else:
-            atoms.append((dot, int(factor or 1)))
-        if depth < 0:
-            return None
-    return Compound(tuple(atoms), charge) if atoms and not depth else None
+        name = element or dot or ("(" if opening else ")")
+        atoms.append((name, int(count or times or factor or 1)))
+    is_one = atoms and not depth and not _ATOM.sub("", text)
+    return Compound(tuple(atoms), charge) if is_one else None
 
 
 def same_chemical(gold: Chemical, answer: Chemical) -> bool | None:
     """True if both say the same; None where the atoms are the same and their order is not."""
-    if gold.sides == answer.sides:
-        return True
-    if len(gold.sides) != len(answer.sides):
-        return False
-    same = [_composition(one) == _composition(other)
-            for one, other in zip(gold.sides, answer.sides, strict=True)]  # fmt: skip
-    return None if all(same) else False
-
-
-def _composition(side: tuple[tuple[str, Compound], ...]) -> list:
-    return sorted((factor, formula.composition()) for factor, formula in side)
+    one, other = (
+        [sorted((factor, formula.composition()) for factor, formula in side) for side in said.sides]
+        for said in (gold, answer)
+    )
+    return True if gold.sides == answer.sides else None if one == other else False

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from loong_jax.verifiers.maths import names
 from loong_jax.verifiers.maths.expression import Node
-from loong_jax.verifiers.maths.reading import Parser
+from loong_jax.verifiers.maths.reading import Parser, Token
 
 
 class Unit(NamedTuple):
@@ -73,99 +73,62 @@ _NUMERIC = frozenset(str.split("number div mul call constant pow add neg tuple")
 def take_unit(parser: Parser, left: Node) -> Unit | None:
     """The unit that follows a number, such as `cm`, `km/h`, `square feet` or `m^2`."""
     token = parser.token
-    if (token.kind == "sign" and token.text == "$") or token.text in CURRENCIES:
-        parser.take()
-        return CURRENCIES[token.text]
+    if token.text in CURRENCIES:
+        return CURRENCIES[parser.take().text]
     if token.kind not in ("word", "text") or left.head not in _NUMERIC:
         return None
-    mark = parser.mark()
-    unit = _product_of_units(parser, first=True)
-    if unit is None:
-        parser.reset(mark)
-    return unit
-
-
-def _product_of_units(parser: Parser, *, first: bool) -> Unit | None:
-    unit = _one_unit(parser, first=first)
-    if unit is None:
-        return None
-    while True:
-        mark = parser.mark()
-        exponent = 1
-        if parser.accept("/", "\\div") or _accept_word(parser, "per"):
+    mark = parser.position
+    unit = _one_unit(parser, first=True)
+    while unit is not None:
+        mark, exponent = parser.position, 1
+        if parser.accept("/", "\\div") or parser.accept_word("per"):
             exponent = -1
-        elif not parser.accept("*", "\\cdot", "\\times", "-"):
-            exponent = 0
-        if exponent == 0 and parser.token.kind != "text" and not _is_another(parser):
-            return unit
-        if exponent == -1 and parser.accept("("):  # J/(mol K)
-            other = _bracketed(parser)
-        else:
-            other = _one_unit(parser, first=False)
+        elif not parser.accept("*", "\\cdot", "\\times", "-") and parser.token.kind != "text":
+            following = parser.peek().text  # mol L^{-1}: a unit with a power, set apart
+            if not (_is_unit(parser.token) and parser.token.spaced and following in ("^", "**")):
+                break
+        is_bracketed = exponent == -1 and parser.accept("(")  # J/(mol K)
+        other = _bracketed(parser) if is_bracketed else _one_unit(parser, first=False)
         if other is None:
-            parser.reset(mark)
-            return unit
-        unit = unit.times(other, exponent or 1)
+            break
+        unit = unit.times(other, exponent)
+    parser.position = mark
+    return unit
 
 
 def _bracketed(parser: Parser) -> Unit | None:
     """Units up to a closing bracket, with or without signs between them."""
-    unit = None
-    while not parser.accept(")"):
-        if unit is not None:
-            parser.accept("*", "\\cdot", "\\times")
+    unit = _one_unit(parser, first=False)
+    while unit is not None and not parser.accept(")"):
+        parser.accept("*", "\\cdot", "\\times")
         other = _one_unit(parser, first=False)
-        if other is None:
-            return None
-        unit = other if unit is None else unit.times(other)
+        unit = other and unit.times(other)
     return unit
 
 
-def _is_another(parser: Parser) -> bool:
-    """True if a unit with a power follows, set apart from one: mol L^{-1}."""
-    token = parser.token
-    return (
-        token.kind == "word"
-        and token.spaced
-        and token.text in UNITS
-        and parser.peek().text in ("^", "**")
-    )
-
-
-def _accept_word(parser: Parser, word: str) -> bool:
-    if parser.token.kind in ("word", "text") and parser.token.text == word:
-        parser.take()
-        return True
-    return False
+def _is_unit(token: Token) -> bool:
+    return token.is_word and token.text in UNITS
 
 
 def _one_unit(parser: Parser, *, first: bool) -> Unit | None:
-    token = parser.token
-    if token.kind not in ("word", "text"):
+    if not parser.token.is_word:
         return None
-    power = 1
-    if token.text in POWER_WORDS:
-        following = parser.peek()
-        if following.kind not in ("word", "text") or following.text not in UNITS:
-            return None
-        power = POWER_WORDS[token.text]
+    power = POWER_WORDS.get(parser.token.text, 0)
+    if power and not _is_unit(parser.peek()):
+        return None
+    if power:
         parser.take()
-        token = parser.token
-    word, digits = token.text.rstrip("23"), token.text[len(token.text.rstrip("23")) :]
+    token, power = parser.token, power or 1
+    word = token.text.rstrip("23")
     unit = UNITS.get(word) or UNITS.get(word.lower() if len(word) > 3 else word)
     if unit is None:
         return None
     is_product = word in ("cd", "mL", "mM", "nM", "uM") and not token.spaced  # 2cd is c times d
-    is_letters = (word in AMBIGUOUS or is_product) and not (
-        _is_first_of_two(parser)
-        or _is_over_unit(parser)
-        or _is_before_inverse(parser)
-        or (word == "in" and (parser.peek().kind == "end" or parser.peek().text == "^"))  # 5 in^2
-    )
-    if first and token.kind == "word" and is_letters:
+    may_be_letters = first and token.kind == "word" and (word in AMBIGUOUS or is_product)
+    if may_be_letters and not _is_measured(parser, word):
         return None
     parser.take()
-    if digits:
+    if digits := token.text[len(word) :]:
         power = int(digits)
     elif parser.token.text in ("squared", "cubed"):
         power = POWER_WORDS[parser.take().text]
@@ -174,31 +137,19 @@ def _one_unit(parser: Parser, *, first: bool) -> Unit | None:
     return NOTHING.times(unit, power)
 
 
-def _is_over_unit(parser: Parser) -> bool:
-    """True if a quotient by a unit of several letters begins, as in 8 J/(mol K) and 2 J/kg."""
-    if not parser.token.spaced or parser.peek().text != "/":
-        return False
-    below = parser.peek(3 if parser.peek(2).text == "(" else 2)
-    return below.kind in ("word", "text") and below.text in UNITS and len(below.text) > 1
-
-
-def _is_before_inverse(parser: Parser) -> bool:
-    """True if a unit with a negative power follows, all set apart: 18 g mol^{-1}, 3 m s^{-1}."""
-    unit, at = parser.peek(), 3 + (parser.peek(3).text == "{")
-    return (
-        parser.token.spaced
-        and unit.spaced
-        and unit.kind in ("word", "text")
-        and unit.text in UNITS
-        and parser.peek(2).text in ("^", "**")
-        and parser.peek(at).text == "-"
-    )
-
-
-def _is_first_of_two(parser: Parser) -> bool:
-    """True if a number and another unit follow, as in 2 m 30 cm."""
-    count, unit = parser.peek(), parser.peek(2)
-    return count.kind == "number" and unit.kind in ("word", "text") and unit.text in UNITS
+def _is_measured(parser: Parser, word: str) -> bool:
+    """True if what follows makes letters a unit: 2 m 30 cm, 8 J/(mol K), 18 g mol^{-1}, 5 in^2."""
+    token, one, two, three = map(parser.peek, range(4))
+    if one.kind == "number" and _is_unit(two):
+        return True
+    below = three if two.text == "(" else two
+    if token.spaced and one.text == "/" and _is_unit(below) and len(below.text) > 1:
+        return True
+    sign = parser.peek(4) if three.text == "{" else three
+    is_inverse = two.text in ("^", "**") and sign.text == "-"
+    if token.spaced and one.spaced and _is_unit(one) and is_inverse:
+        return True
+    return word == "in" and (one.kind == "end" or one.text == "^")
 
 
 def _exponent(parser: Parser) -> int:

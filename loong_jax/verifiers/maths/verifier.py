@@ -93,14 +93,12 @@ class MathVerifier:
         `tolerance` is absolute. `question` settles conventions: who asks for a number in base 5 or
         a percentage takes it without its mark; as a probability 1:3 may be odds, else it is 1/3.
         """
-        start = time.perf_counter()
-        words = ("base", "percent", "probability")
+        start, words = time.perf_counter(), ("base", "percent", "probability")
+        changes = {"absolute": Fraction(str(tolerance))} if tolerance else {}
         settings = {
-            "tolerance": dataclasses.replace(self._tolerance, absolute=Fraction(str(tolerance)))
-            if tolerance
-            else self._tolerance,
+            "tolerance": dataclasses.replace(self._tolerance, **changes),
             "symbolic": self._symbolic.budget(),
-            "conventions": frozenset(w for w in words if question and w in question.lower()),
+            "conventions": frozenset(word for word in words if word in question.lower()),
         }
         try:
             judged = _refused(gold_text, answer_text) or judging.verdict_of(

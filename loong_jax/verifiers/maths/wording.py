@@ -12,18 +12,16 @@ SPACES = re.compile(r"\\[,;:! ]|~|\\q?quad\b")
 _PUNCTUATION = re.compile(r"[^\w\s%+\-/().,:]|_", re.UNICODE)
 _SAID = names.patterns("phrases")
 _ENDS = " \t\r\n.,;:!?\"'"
-DENIAL = _SAID.DENIAL
-CONDITION = _SAID.CONDITION
+DENIAL, CONDITION, SUPPOSED = _SAID.DENIAL, _SAID.CONDITION, _SAID.SUPPOSED
+CONCLUDES_ONLY = _SAID.CONCLUDES_ONLY
 _CLAUSE = re.compile(r"[,:;.]\s|[,:;.]\Z")
 _SAYS = frozenset(("does", "do", "diverges", "converges", "is", "has", "cannot", "exists",
                    "increases", "decreases"))  # fmt: skip
 _YES = {"yes": "yes", "true": "yes", "correct": "yes", "no": "no", "false": "no", "incorrect": "no",
         "right": "yes"} | languages.TRUTHS  # fmt: skip
-_GREETINGS = frozenset(  # "no problem, I'd be glad to help" denies nothing
-    tuple(words.split())
-    for words in ("no problem", "no worries", "no idea", "no clue", "no doubt", "no matter",
-                  "no need", "no answer", "correct me", "right away", "right now")
-)  # fmt: skip
+_GREETINGS = frozenset((  # "no problem, I'd be glad to help" denies nothing
+    "no problem", "no worries", "no idea", "no clue", "no doubt", "no matter", "no need",
+    "no answer", "correct me", "right away", "right now"))  # fmt: skip
 MAX_CHARS = 300
 
 
@@ -38,8 +36,7 @@ def normal(text: str) -> str:
     text = text.replace("\\(", " ").replace("\\)", " ").replace("**", " ").replace("\\", " ")
     text = text.replace("\u2212", "-").casefold().replace("'s", "s")
     text = _PUNCTUATION.sub(" ", text)
-    text = " ".join(text.split()).strip(_ENDS)
-    text = _SAID.ARTICLES.sub("", text)
+    text = _SAID.ARTICLES.sub("", " ".join(text.split()).strip(_ENDS))
     if text.startswith("(") and text.endswith(")") and text.count("(") == 1:
         text = text[1:-1].strip(_ENDS)
     return text
@@ -52,14 +49,9 @@ def bare(text: str) -> str:
 
 def is_nothing(text: str) -> bool:
     words = normal(text)
-    return (
-        words in names.NOTHING
-        or is_said(words)
-        or (
-            (not words.isascii() or "solu" in words)
-            and languages.NOTHING.fullmatch(words) is not None
-        )
-    )
+    is_foreign = not words.isascii() or "solu" in words
+    said = is_foreign and languages.NOTHING.fullmatch(words)
+    return words in names.NOTHING or is_said(words) or bool(said)
 
 
 def is_everything(text: str) -> bool:
@@ -76,23 +68,19 @@ def yes_or_no(text: str) -> str | None:
     if not said.isascii() and (judged := _SAID.JUDGED.search(said)) is not None:
         return _YES[judged[1]]
     words = clauses[0].split() if clauses else []
-    if not words or words[0] not in _YES or tuple(words[:2]) in _GREETINGS:
-        return None
-    if _SAID.LIMITED.search(said):
+    if not words or words[0] not in _YES or " ".join(words[:2]) in _GREETINGS:
         return None
     first = _YES[words[0]]
     later = [_SAID.OPENS_CLAUSE.sub("", part).split()[0] for part in clauses[1:]]
-    if any(_YES.get(word, first) != first for word in (*words[1:], *later)) or "or" in words[1:3]:
-        return None
-    return first
+    is_doubted = any(_YES.get(word, first) != first for word in (*words[1:], *later))
+    return None if is_doubted or "or" in words[1:3] or _SAID.LIMITED.search(said) else first
 
 
 def opened(paragraph: str) -> str | None:
     """ "yes" of "So **yes**, the product is odd.", where nothing after it doubts that."""
     said = _SAID.OPENS_WITH.match(paragraph)
-    return (
-        None if said is None or _SAID.GOES_BACK.search(paragraph, said.end()) else said[1].lower()
-    )
+    goes_back = said is not None and _SAID.GOES_BACK.search(paragraph, said.end())
+    return None if said is None or goes_back else said[1].lower()
 
 
 def parts(text: str) -> frozenset[str]:
@@ -102,8 +90,7 @@ def parts(text: str) -> frozenset[str]:
 
 def multiples(text: str) -> str | None:
     """6 of "all n divisible by 6" and of "n must be a multiple of 6"."""
-    said = normal(text)
-    found = None if DENIAL.search(text) else _SAID.MULTIPLES.search(said)
+    found = None if DENIAL.search(text) else _SAID.MULTIPLES.search(normal(text))
     return None if found is None else found[1]
 
 
@@ -127,12 +114,15 @@ def concludes(sentence: str, wanted: str) -> bool:
     return is_said is not None and SUPPOSED.search(before) is None
 
 
-SUPPOSED = _SAID.SUPPOSED
 _ROWS = {
     form: {other: group.split("|")[0] for group in row.split() for other in group.split("|")}
     for row in names.TABLES["rows"].split(";")
     for form in row.replace("|", " ").split()
 }
+
+
+_WORD = re.compile(r"[a-z]+(?:-[a-z]+)?")
+_ARE_INFINITE = re.compile(r"(?:\A|\b(?:has|have|are|is) )infinitely many\b")
 
 
 def is_told(wanted: str, clause: str) -> bool:
@@ -146,25 +136,20 @@ def is_told(wanted: str, clause: str) -> bool:
         return False
     if not wanted.isascii() or said == f"is {wanted}":
         return said.endswith(wanted) or concludes(said, wanted)
-    if wanted == "infinitely many" and re.search(
-        r"(?:\A|\b(?:has|have|are|is) )infinitely many\b", said
-    ):
+    if wanted == "infinitely many" and _ARE_INFINITE.search(said):
         return True
     row = _ROWS.get(wanted, {})
     told: set[str] = set()
     for number, part in enumerate(said.split(" and ")):
         verbs = list(_SAID.PREDICATE.finditer(part))
-        start = verbs[-1].end() if verbs else 0
-        for word in re.finditer(r"[a-z]+(?:-[a-z]+)?", part[start:]):
+        for word in _WORD.finditer(part, verbs[-1].end() if verbs else 0):
             is_verb = word[0].endswith("es") and word.start() > 0  # it converges
             if word[0] in row and (verbs or is_verb or number):
-                told.add(
-                    "" if _SAID.NEIGHBOUR.search(part[: start + word.start()]) else row[word[0]]
-                )
+                is_denied = _SAID.NEIGHBOUR.search(part[: word.start()])
+                told.add("" if is_denied else row[word[0]])
     return told == {row.get(wanted)}
 
 
-CONCLUDES_ONLY = _SAID.CONCLUDES_ONLY
 _HINTS = ("no", "empty", "exist", "inconsistent", "unsolvable", "solvable")
 MAX_SAID = 200
 
@@ -174,9 +159,7 @@ def is_said(words: str) -> bool:
     if len(words) > MAX_SAID or not any(hint in words for hint in _HINTS):
         return False
     words = words.removeprefix("that ").removeprefix("there ").strip()
-    if any(character.isdigit() for character in words):
-        return False
-    if _SAID.PARTIAL.search(words):
+    if any(character.isdigit() for character in words) or _SAID.PARTIAL.search(words):
         return False
     return any(_SAID.ABSENT.fullmatch(form) is not None for form in (words, f"there {words}"))
 
@@ -223,23 +206,24 @@ _ANOTHER_LETTER = re.compile(r"\([A-H]\)|\b[A-H][).]\s")
 SIGN = _CHOICES.SIGN
 _LONE_LETTER = re.compile(r"(?<![A-Za-z])([B-H]|A(?! [a-z])|(?<=nly )A)(?!['A-Za-z])")
 _NUMERAL = re.compile(r"I|II|III|IV|V|VI")
+_BRACES, _MARKS = str.maketrans("", "", "{}$"), str.maketrans("", "", "{}$().*")
 
 
 def choice(text: str) -> str | None:
     """The letter of a multiple-choice answer: "B", "(B)", "B) 12 cm", "option B"."""
     text = COMMANDS.sub("", SPACES.sub(" ", text)).replace("**", "")
-    text = " ".join(re.sub(r"[{}$]", "", text).split())
+    text = " ".join(text.translate(_BRACES).split())
     for rule in (_CHOICES.CONCLUDED, _CHOICES.FOUND_RIGHT):
         if (found := rule.search(text)) is not None:
             return found[1]
     match = _CHOICES.CHOICE.match(text)
     if match is None and (small := _SAID.SMALL.fullmatch(text)):
         return (small[1] or small[2]).upper()
-    match = (
-        match or _CHOICES.WITH_TEXT.match(text) or _NAMED.match(text) or _CHOICES.CHOSEN.match(text)
-    )
-    if match is None:
-        return _only_letter_in_brackets(text)
+    match = match or _CHOICES.WITH_TEXT.match(text) or _NAMED.match(text)
+    match = match or _CHOICES.CHOSEN.match(text)
+    if match is None:  # B of "I take (B), as it fits"
+        letters = set(re.findall(r"\(([A-Z])\)", text))
+        return letters.pop() if len(letters) == 1 and not DENIAL.search(text) else None
     rest = text[match.end() :]
     if _CHOICES.SECOND_LETTER.search(rest) or _CHOICES.REFUSED.match(rest):
         return None  # "(D) is incorrect"
@@ -263,14 +247,6 @@ def mentioned(clause: str) -> str | None:
     return letters.pop() if named and len(letters) == 1 and not is_denied else None
 
 
-def _only_letter_in_brackets(text: str) -> str | None:
-    """B of "I take (B), as it fits": the only letter named so, with nothing denied."""
-    letters = re.findall(r"\(([A-Z])\)", text)
-    if len(set(letters)) != 1 or DENIAL.search(text):
-        return None
-    return letters[0]
-
-
 _OPTION_LETTERS = re.compile("[A-H]")
 
 
@@ -278,9 +254,7 @@ def choices(text: str) -> frozenset[str] | None:
     """The letters of a question with several: "ACD", "A, C and D"; None for anything else."""
     if len(_OPTION_LETTERS.findall(text)) < 2:
         return None
-    bare = COMMANDS.sub("", SPACES.sub(" ", text))
-    for mark in "{}$().*":
-        bare = bare.replace(mark, "")
+    bare = COMMANDS.sub("", SPACES.sub(" ", text)).translate(_MARKS)
     bare = _CHOICES.ABOUT_OPTIONS.sub("", bare.strip())
     letters = re.sub(r"\s*(?:[,;&]|\band\b)\s*(?:and\b\s*)?|\s+", "", bare.strip())
     ordered = re.fullmatch("[A-H]{2,8}", letters) is not None and len(set(letters)) == len(letters)
@@ -295,9 +269,8 @@ def statements(text: str) -> frozenset[str] | None:
     said = _CHOICES.ABOUT_STATEMENTS.sub(" ", bare(SPACES.sub(" ", text)).replace("$", " "))
     found = re.split(r"\s*(?:,|;|&|\band\b)\s*(?:and\b\s*)?|\s+", said.strip(" .()"))
     found = [one.strip("().") for one in found if one.strip("().")]
-    if not found or not all(_NUMERAL.fullmatch(one) for one in found):
-        return None
-    return frozenset(found) if len(set(found)) == len(found) else None
+    is_one = found and all(map(_NUMERAL.fullmatch, found)) and len(set(found)) == len(found)
+    return frozenset(found) if is_one else None
 
 
 def lettered(text: str) -> tuple[str, str] | None:
@@ -310,17 +283,17 @@ def lettered(text: str) -> tuple[str, str] | None:
 
 def is_choice(text: str) -> bool:
     """True if a gold is one capital letter, as the key of a question."""
-    text = COMMANDS.sub("", text).replace("{", "").replace("}", "").replace("$", "").strip()
+    text = COMMANDS.sub("", text).translate(_BRACES).strip()
     return _SINGLE.fullmatch(text) is not None
 
 
-_MONTHS = {name: number for number, names_ in enumerate(
-    ("january jan", "february feb", "march mar", "april apr", "may", "june jun", "july jul",
-     "august aug", "september sep sept", "october oct", "november nov", "december dec"), 1)
-    for name in names_.split()}  # fmt: skip
-_ISO = re.compile(r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})")
-_SLASHED = re.compile(r"(\d{1,2})[-/.](\d{1,2})[-/.](\d{4})")
-_DAY_IN_WORDS = (
+_MONTHS = {"sept": 9} | {
+    name: number for number, month in enumerate(map(str.lower, languages.MONTHS), 1)
+    for name in (month, month[:3])
+}  # fmt: skip
+_DATES = (
+    re.compile(r"(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})"),
+    re.compile(r"(?P<month>\d{1,2})[-/.](?P<day>\d{1,2})[-/.](?P<year>\d{4})"),
     re.compile(r"(?P<month>[a-z]+)\.? (?P<day>\d{1,2})(?:st|nd|rd|th)?(?:,? (?P<year>\d{4}))?"),
     re.compile(
         r"(?P<day>\d{1,2})(?:st|nd|rd|th)?(?: of)? (?P<month>[a-z]+)\.?(?:,? (?P<year>\d{4}))?"
@@ -377,21 +350,15 @@ def clock(text: str) -> tuple[tuple[int, int, int], bool] | None:
 def date(text: str) -> tuple[int | None, int, int] | None:
     """(year, month, day) of a date; 3/5/2020 is the fifth of March. The year may be missing."""
     text = _SAID.WEEKDAY.sub("", _SAID.IT_IS_ON.sub("", normal(text)))
-    if match := _ISO.fullmatch(text):
-        year, month, day = (int(part) for part in match.groups())
-    elif match := _SLASHED.fullmatch(text):
-        month, day, year = (int(part) for part in match.groups())
-    else:
-        for pattern in _DAY_IN_WORDS:
-            match = pattern.fullmatch(text)
-            if match is not None and match["month"] in _MONTHS:
-                break
-        else:
+    for pattern in _DATES:
+        match = pattern.fullmatch(text)
+        if match is None or not (match["month"].isdigit() or match["month"] in _MONTHS):
+            continue
+        year, day = int(match["year"] or 0), int(match["day"])
+        month = _MONTHS.get(match["month"]) or int(match["month"])
+        try:
+            datetime.date(year or 2000, month, day)
+        except ValueError:
             return None
-        month, day = _MONTHS[match["month"]], int(match["day"])
-        year = int(match["year"]) if match["year"] else None
-    try:
-        datetime.date(year or 2000, month, day)
-    except ValueError:
-        return None
-    return year, month, day
+        return year if match["year"] else None, month, day
+    return None

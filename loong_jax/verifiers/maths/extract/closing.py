@@ -11,28 +11,20 @@ from loong_jax.verifiers.maths.extract.statements import Span
 from loong_jax.verifiers.maths.reading import numerals
 
 _SAID = names.patterns("closing")
-PHRASE = _SAID.PHRASE
+PHRASE, PLEASANT, DERIVED = _SAID.PHRASE, _SAID.PLEASANT, _SAID.DERIVED
 _OPTIONS = re.compile(r"^\W*B\W*:", re.MULTILINE)  # beside them A: is none of the answer
 _NEXT_FORMULA = re.compile(r"\n\s*\$[^$\n]{1,300}\$[\s.]*(?:\n|\Z)")  # that of a list
 OPERATION = _SAID.OPERATION.pattern
-PLEASANT = _SAID.PLEASANT
 _SENTENCE_START = re.compile(r"(?:[.!?]\s+|\n+)(?=[^.!?\n]*\Z)")
 _MATHS = re.compile(r"[\d$=]|\\(?!boxed)")
-DERIVED = _SAID.DERIVED
-
-
 _HINTS = ("ans", "solution", "result", "option", "choice", "conclusion", "####", "\na", "\n*")
 
 
 @functools.lru_cache(maxsize=8)  # one verdict asks for them twice
 def phrases_of(body: str) -> tuple[re.Match[str], ...]:
-    return tuple(PHRASE.finditer(body)) if _may_announce(body) else ()
-
-
-def _may_announce(body: str) -> bool:
-    """True if the text has one of the hints that every match of `PHRASE` has."""
-    lowered = body.lower()
-    return lowered[:1] in ("a", "*") or any(hint in lowered for hint in _HINTS)
+    lowered = body.lower()  # every match has one of the hints
+    may_announce = lowered[:1] in ("a", "*") or any(hint in lowered for hint in _HINTS)
+    return tuple(PHRASE.finditer(body)) if may_announce else ()
 
 
 def spans(body: str) -> Iterator[Span]:
@@ -48,7 +40,7 @@ def spans(body: str) -> Iterator[Span]:
         and not is_derived(body, match)
         and not (has_options and match[0].strip("* \n") in ("A:", "a:"))
     ]
-    used: list[tuple[int, int]] = []
+    used: list[tuple[int, int, str]] = []  # start, end, what is said
     for match in reversed(matches[-16:]):
         if PLEASANT.match(sentence_before(body, match.start())):
             continue
@@ -57,45 +49,40 @@ def spans(body: str) -> Iterator[Span]:
             yield Span(items, "phrase")
             return
         if used and match.end() <= used[-1][0] <= end:  # "the answer is 2 or the answer is 3"
-            other = _SAID.OTHERWISE.search(body[match.end() : used[-1][0]])
-            if other is None:
+            if (other := _SAID.OTHERWISE.search(body[match.end() : used[-1][0]])) is None:
                 continue
             end = match.end() + other.start()
-        segment = body[match.end() : end].strip().strip("*").strip()
-        is_supposed = "would be" in match[0] and re.search(r"\bif\b", segment)
-        if not segment or _SAID.AFTERWARDS.match(segment) or is_supposed:
+        said = body[match.end() : end].strip().strip("*").strip()
+        is_supposed = "would be" in match[0] and re.search(r"\bif\b", said)
+        if not said or _SAID.AFTERWARDS.match(said) or is_supposed:
             continue  # it would be 50 if the coin were fair
-        used.append((match.start(), end))
+        used.append((match.start(), end, said))
     if not used:
         return
-    run = [_segment(body, used[0])]
+    start, run = used[0][0], [used[0][2]]
     is_worded = not says_value(run[0])
-    is_mark = body.startswith("####", used[0][0])  # the last of them counts
+    is_mark = body.startswith("####", start)  # the last of them counts
     for later, earlier in itertools.pairwise(used):
         gap = body[earlier[1] : later[0]]
         if is_mark or len(gap) > 25 or _SAID.CORRECTED.search(gap):
             break
-        said = _segment(body, earlier)
+        said = earlier[2]
         if says_value(said) == is_worded and not re.search(r"\b(?:or|and)\b", gap):
             break
         if wording.choices(said) is None or wording.choices(said) != wording.choices(run[0]):
             run.insert(0, said)
     contents = list(dict.fromkeys(run))
     joined = contents[-1] if len(contents) == 1 else " \\text{ and } ".join(contents)
-    is_label = is_mark or body[body.rfind("\n", 0, used[0][0]) + 1 : used[0][0]].strip(" *>-") == ""
+    is_label = is_mark or body[body.rfind("\n", 0, start) + 1 : start].strip(" *>-") == ""
     last = Span(joined, "label" if is_label else "phrase")
     if wording.is_choice(joined):
         last = Span(joined, "letter")
     elif not is_worded or wording.yes_or_no(joined) or _SAID.DOUBTED.search(joined):
         yield last
         return
-    earlier = next((said for p in used[1:] if says_value(said := _segment(body, p))), None)
-    if last.rule == "letter":
-        yield last
-    if earlier is not None and not _SAID.CORRECTED.search(body[used[-1][1] : used[0][0]]):
-        yield Span(earlier, "phrase")
-    if last.rule != "letter":
-        yield last
+    valued = [Span(said, "phrase") for *_, said in used[1:] if says_value(said)][:1]
+    earlier = [] if _SAID.CORRECTED.search(body[used[-1][1] : start]) else valued
+    yield from (last, *earlier) if last.rule == "letter" else (*earlier, last)
 
 
 def says_value(text: str) -> bool:
@@ -111,10 +98,8 @@ def without_comments(body: str) -> str:
         _SAID.AFTERWARDS.match(body, found[-1].end()) is not None
     ):
         start = max(body.rfind(mark, 0, found[-1].start()) for mark in ("\n", ". ", "! ")) + 1
-        if (
-            _sentence_end(body, found[-1].end()) < len(body.rstrip(" .!*"))
-            or not body[:start].strip()
-        ):
+        end = _sentence_end(body, found[-1].end())
+        if end < len(body.rstrip(" .!*")) or not body[:start].strip():
             break
         body = body[:start].rstrip()
     return body
@@ -124,13 +109,6 @@ def is_derived(body: str, match: re.Match[str]) -> bool:
     """True if a phrase is about another number than the answer, or about a wrong one."""
     before = body[max(0, match.start() - 60) : match.start()]
     return bool(_SAID.NOT_OF_ANSWER.search(before) or _SAID.CHANGED_ANSWER.search(match[0]))
-
-
-def _segment(body: str, place: tuple[int, int]) -> str:
-    text = body[place[0] : place[1]]
-    match = PHRASE.match(text)
-    assert match is not None
-    return text[match.end() :].strip().strip("*").strip()
 
 
 def _sentence_end(body: str, start: int) -> int:

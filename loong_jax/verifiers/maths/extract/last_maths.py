@@ -25,21 +25,16 @@ IS_SUBJECT = re.compile(
 _LETTER = re.compile(r"[a-zA-Z](?:\s*\\in\s*\\(?:mathbb|Bbb)\s*\{?[RZNQC]\}?(?:\^?\+)?)?")
 _DEFINES = re.compile(r"([fghFG])(?:\([a-z]\))?\s*(?:=|\\equiv)")
 _APART = (".", ":")  # what a colon follows is explained by what comes next
-_APART_FROM = "|".join(  # commands that a number may follow and be no part of
-    sorted(
-        {name[1:] for name in names.TEXT_WRAPPERS | names.WRAPPERS}
-        | {name[1:] for name in names.SPACING if re.fullmatch(r"\\[A-Za-z]+", name)}
-        | set(
-            str.split(
-                "therefore because implies Rightarrow Longrightarrow iff to rightarrow approx "
-                "item par newline section subsection bullet star ldots dots colon"
-            )
-        )
-    )
-)
+_WRAPPERS = names.TEXT_WRAPPERS | names.WRAPPERS
+_SPACES = {name for name in names.SPACING if re.fullmatch(r"\\[A-Za-z]+", name)}
+_LAYOUT = str.split(
+    "therefore because implies Rightarrow Longrightarrow iff to rightarrow approx item par newline "
+    "section subsection bullet star ldots dots colon"
+)  # with those before it commands that a number may follow and be no part of
+_APART_FROM = "|".join(sorted({*(name[1:] for name in _WRAPPERS | _SPACES), *_LAYOUT}))
 _STOP = re.compile(r"[.!?]\s|\n\n|=")
 _WRAPPING = re.compile(  # \text{not } 5 is "not 5"
-    rf"(?:{'|'.join(map(re.escape, sorted(names.TEXT_WRAPPERS | names.WRAPPERS)))})(?![A-Za-z])\s*"
+    rf"(?:{'|'.join(map(re.escape, sorted(_WRAPPERS)))})(?![A-Za-z])\s*"
     r"\{?|\\[ ,;:!()\[\]]|[{}$~]"
 )
 _PART_BEFORE = re.compile(  # {-}5, \frac{1}{2}, \phantom{5}, \neq 5
@@ -76,77 +71,66 @@ def spans(body: str) -> Iterator[Span]:
     matches = matches[-40:]
     if not matches:
         return
-    if matches[-1][5] and _is_operand(body, matches[-1]):
+    last, (start, end) = matches[-1], matches[-1].span()
+    if (
+        _OPERATED.search(_words_before(body, start))  # half of 24
+        or _SAID.TAKEN_BACK.search(body, end)
+        or _OPERATED_AFTER.match(body[end:][:60])  # 24 factorial
+        or _SAID.FROM.search(body, max(0, start - 60), start)  # from 60 to 66
+        or _SAID.BOUND.search(body[max(0, start - 40) : start])
+        or _SAID.PREMISE.match(closing.sentence_before(body, start))
+    ):
         return
-    if _OPERATED.search(_words_before(body, matches[-1].start())):
-        return  # half of 24
-    if _SAID.TAKEN_BACK.search(body, matches[-1].end()):
+    if last[5] and (
+        _is_operand(body, last)
+        or (":" in last[5] and "odds" in body[max(0, start - 80) : start])
+        or is_mentioned(body, start, end)
+        or prose.SAID.CODE.search(prose.last_sentence(body))
+    ):
         return
-    if _OPERATED_AFTER.match(body[matches[-1].end() :][:60]):
-        return  # 24 factorial
-    start, end = matches[-1].span()
-    if _SAID.FROM.search(body, max(0, start - 60), start):
-        return  # from 60 to 66
-    if matches[-1][5] and ":" in matches[-1][5] and "odds" in body[max(0, start - 80) : start]:
-        return
-    if _SAID.BOUND.search(body[max(0, start - 40) : start]):
-        return
-    if _SAID.PREMISE.match(closing.sentence_before(body, start)):
-        return
-    if matches[-1][5] and is_mentioned(body, start, end):
-        return
-    if matches[-1][5] and prose.SAID.CODE.search(prose.last_sentence(body)):
-        return
-    run = [matches[-1]]
+    run = [last]
     for match in reversed(matches[:-1]):
         gap = body[match.end() : run[0].start()]
         is_choice = len(gap) < 30 and _SAID.OR_JOIN.search(gap) and not _STOP.search(gap)
-        is_joined = (
-            statements.SAID.JOIN.fullmatch(gap)
-            and "\n\n" not in gap
-            and gap.strip(" $()\n") not in _APART
-        )
+        is_apart = "\n\n" in gap or gap.strip(" $()\n") in _APART
+        is_joined = not is_apart and statements.SAID.JOIN.fullmatch(gap)
         if gap.strip(" $") == "," and _SAID.REASON.search(_words_before(body, match.start())):
             break
         if not is_choice and not is_joined and not _define_the_same(match, gap, run[0]):
             break
         run.insert(0, match)
-    rule = "number" if run[-1][5] else "formula"
+    rule = "number" if last[5] else "formula"
     contents = [_content(match) for match in run]
-    if (
-        between := _SAID.BETWEEN.search(body, max(0, run[0].start() - 20), run[0].start())
-    ) is not None:
+    start = run[0].start()
+    if (between := _SAID.BETWEEN.search(body, max(0, start - 20), start)) is not None:
         if between[1] and len(contents) == 2:
             yield Span(f"({', '.join(contents)})", rule)
         return
     contents = contents[:1] if len(set(contents)) == 1 else contents
     if len(contents) == 1:
-        after = body[run[-1].end() : run[-1].end() + 40]
-        unit = re.match(r"\s*(?:percent\b|pct\b|\\?%|[\u2030\u2031])", after)
-        if unit:
-            yield Span(contents[0] + unit[0], rule)
-        else:
-            amount = prose.with_unit_after(contents[0], body, run[-1].end())
-            yield Span(prose.with_larger_unit(amount, body[: run[0].start()]), rule)
+        unit = re.match(r"\s*(?:percent\b|pct\b|\\?%|[\u2030\u2031])", body[end : end + 40])
+        amount = contents[0] + unit[0] if unit else prose.with_unit_after(contents[0], body, end)
+        yield Span(amount if unit else prose.with_larger_unit(amount, body[:start]), rule)
         _, is_chain, last = contents[0].rpartition("=")
         if rule == "formula" and is_chain and last.strip():  # where its other sides are not read
             yield Span(last, rule)
     else:
-        gap = body[run[-2].end() : run[-1].start()]
+        gap = body[run[-2].end() : last.start()]
         bounds = any(sign in contents[-1] for sign in ("<", ">", "\\le", "\\ge"))
         join = " \\text{ or } " if bounds and _SAID.OR.search(gap) else " \\text{ and } "
         yield Span(join.join(contents), rule)
     for match in reversed(matches):  # prose between two amounts in dollars is no formula
         content = _content(match)
         if match[5] or len(_PROSE.findall(content)) > 1:
-            number = [
+            numbers = [
                 n for n in _NUMBER_ONLY.finditer(content) if not _is_denied(content, n.start())
             ]
-            if number and not _is_operand(
-                body if match[5] else content, match if match[5] else number[-1]
-            ):
-                after = (body, match.end()) if match[5] else (content, number[-1].end())
-                yield Span(prose.with_unit_after(number[-1][0].rstrip(","), *after), "number")
+            text, place = (
+                (body, match) if match[5] else (content, numbers[-1] if numbers else match)
+            )
+            if numbers and not _is_operand(text, place):
+                amount = numbers[-1][0].rstrip(",")
+                yield Span(prose.with_unit_after(amount, text, place.end()), "number")
             return
 
 
@@ -183,10 +167,8 @@ def _is_any(body: str, match: re.Match[str]) -> bool:
     if match[5] or _LETTER.fullmatch(_content(match)) is None:
         return False
     before = body[max(0, match.start() - 24) : match.start()]
-    is_of_it = _SAID.ANY.search(before) is not None or before.endswith(
-        (" of ", " from ", " about ")
-    )
-    return is_of_it or IS_SUBJECT.match(body, match.end()) is not None
+    is_of_it = _SAID.ANY.search(before) or before.endswith((" of ", " from ", " about "))
+    return bool(is_of_it) or IS_SUBJECT.match(body, match.end()) is not None
 
 
 def _content(match: re.Match[str]) -> str:
@@ -211,30 +193,13 @@ def is_mentioned(body: str, start: int, end: int) -> bool:
     line = body[body.rfind("\n", 0, start) + 1 : start]
     if _SAID.LABEL.search(before) or (_SAID.CITED.search(before) and after.startswith("]")):
         return True
-    if not line.strip(" (") and _numbers_lines(body, start - len(line)):
+    numbered = None if line.strip(" (") else _A_NUMBERED_LINE.match(body, start - len(line))
+    if numbered and len(_A_NUMBERED_LINE.findall(body, 0, numbered.end())) > 1:
         return True
-    is_neighbour = _SAID.NEIGHBOUR.search(before) and not _WORD.search(_rest(after))
+    sentence_end = _SENTENCE_END.search(after)
+    rest = after[: sentence_end.start()] if sentence_end else after
+    is_neighbour = _SAID.NEIGHBOUR.search(before) and not _WORD.search(rest)
     if is_neighbour and not prose.unit_after(body, end):
         return True
-    return _goes_on(after)
-
-
-def _numbers_lines(body: str, start: int) -> bool:
-    """True if the line at `start` and another one before it are numbered."""
-    own = _A_NUMBERED_LINE.match(body, start)
-    return own is not None and len(_A_NUMBERED_LINE.findall(body, 0, own.end())) > 1
-
-
-def _rest(after: str) -> str:
-    """The rest of the sentence behind the number."""
-    end = _SENTENCE_END.search(after)
-    return after[: end.start()] if end else after
-
-
-def _goes_on(after: str) -> bool:
-    """True if other sentences follow than those that end a conversation."""
-    rest = after[len(_rest(after)) :].lstrip(".!?*`\n )$")
-    if not _WORD.search(rest):
-        return False
-    sentences = [s for s in prose.sentences(rest) if _WORD.search(s)]
-    return not all(closing.PLEASANT.match(sentence) for sentence in sentences)
+    later = prose.sentences(after[len(rest) :].lstrip(".!?*`\n )$"))
+    return any(_WORD.search(said) and not closing.PLEASANT.match(said) for said in later)

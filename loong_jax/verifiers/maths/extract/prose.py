@@ -43,24 +43,22 @@ def stated(text: str) -> Iterator[str]:
     if (kept := SAID.ONLY.search(sentence)) is not None:
         yield kept[1]
         return
-    verbs = list(SAID.STATES.finditer(sentence))
-    if not verbs:
+    *_, verb = (None, *SAID.STATES.finditer(sentence))
+    if verb is None:
         said = SAID.ANNOUNCED.fullmatch(sentence)
         if said is not None and SAID.HAS_MATHS.search(said[1]) and not SAID.DOUBT.search(said[0]):
             yield SAID.CONCLUSION.split(said[1])[-1]
         return
-    said, before = sentence[verbs[-1].end() :], sentence[: verbs[-1].start()]
-    before = _BRACKETED.sub(" ", before)
+    said, before = sentence[verb.end() :], _BRACKETED.sub(" ", sentence[: verb.start()])
     if SAID.DOUBT.search(before) or SAID.DENIED.search(before) or SAID.WHOSE.search(before):
         return  # "it could be 11 or it could be 12", "it cannot be 11"
     for counted in list(SAID.COUNTED.finditer(sentence))[-1:]:  # there are 24 orders of 4 things
         if not SAID.GOES_ON.search(counted[2]) and not SAID.DOUBT.search(counted[2]):
             said = counted[1]
     said = SAID.CONCLUSION.split(said)[-1]
-    is_maths = (
-        SAID.HAS_MATHS.search(said) or numerals.number_from_words(said.strip(" *")) is not None
-    )
-    if is_maths and not _DENIES.match(said) and len(said) <= MAX_STATED:
+    if len(said) > MAX_STATED or _DENIES.match(said):
+        return
+    if SAID.HAS_MATHS.search(said) or numerals.number_from_words(said.strip(" *")) is not None:
         yield said
 
 
@@ -78,9 +76,9 @@ def two_stated(sentence: str) -> str | None:
     return " \\text{ and } ".join(m[0] + unit_after(bare, m.end()) for m in numbers)
 
 
-_FORMAL = re.compile(
+_FORMAL = re.compile(  # left to the grammar
     r"\bbetween\b|[=<>^{}|±√∞≤≥≠-]|(?<!\\)\$|\\(?!\$)|\A\W*\d"
-)  # left to the grammar
+)
 _AMOUNTS = re.compile(r"(?<![\w.,^])(?:\\?[$€£])?\d[\d,]*(?:\.\d+)?(?![\d.]*\d|\s?[-+*/^=])")
 
 
@@ -136,30 +134,24 @@ def with_unit_after(content: str, text: str, end: int) -> str:
 
 
 def unit_after(text: str, end: int) -> str:
-    match = SAID.UNIT.match(text[end : end + 60])
-    if match is None:
+    if (match := SAID.UNIT.match(text[end : end + 60])) is None:
         return ""
-    word = match["word"]
-    if match["power"]:
-        known = word in UNITS and match["power"].strip(" .") in POWER_WORDS
-    else:
-        # prose has "5 in all" and "5 as well" where it has no inch and no attosecond
-        known = (word in UNITS or (len(word) > 3 and word.lower() in UNITS)) and (
-            word not in _NO_UNITS_IN_PROSE or not match["after"].strip()
-        )
-    if not known:
-        return ""
-    return " \\text{ " + match[1].replace("µ", "μ") + "}"
+    word, power = match["word"], match["power"]
+    is_known = word in UNITS or (not power and len(word) > 3 and word.lower() in UNITS)
+    if power:
+        is_unit = power.strip(" .") in POWER_WORDS
+    else:  # prose has "5 in all" and "5 as well" where it has no inch and no attosecond
+        is_unit = word not in _NO_UNITS_IN_PROSE or not match["after"].strip()
+    return " \\text{ " + match[1].replace("µ", "μ") + "}" if is_known and is_unit else ""
 
 
 def after_last_equals(text: str) -> str | None:
     """The text after the last "=" of a last sentence without marks of maths: "x² dx = x³/3 + C"."""
     sentence = last_sentence(text)[-MAX_STATED:]
     left, equals, said = sentence.rpartition("=")
-    plain = (
-        equals and not any(mark in said for mark in "$,;\\<>") and left.strip()[-1:] not in "<>!"
-    )
-    return said.strip() if plain and SAID.HAS_MATHS.search(said) else None
+    is_plain = equals and not any(mark in said for mark in "$,;\\<>")
+    is_equation = is_plain and left.strip()[-1:] not in "<>!" and SAID.HAS_MATHS.search(said)
+    return said.strip() if is_equation else None
 
 
 _THOUGHT_HINTS = str.split(  # some of them is in all of that
@@ -183,8 +175,6 @@ def second_thought(text: str) -> str | None:
 
 MAX_CHARS = 400  # of a sentence that is looked at
 _BREAK = re.compile(r"\s(?:(?<=[.!?].)\s*|(?<=\n)\n*)(?=\S)", re.DOTALL)
-
-
 _LINE_NUMBER = re.compile(r"(?:\A|\n)\W*\d{1,2}\Z")
 
 
@@ -196,24 +186,20 @@ def without_remarks(body: str) -> str:
         start = breaks[-1].end() if breaks else 0
         last = body[start:]
         is_short = len(last) <= MAX_CHARS
-        is_remark = (
-            is_short
-            and SAID.SENTENCE.match(last)
-            and (last[0] == "(" or SAID.OTHER_CASE.match(last) or not SAID.AMENDS.search(last))
-        )
+        is_remark = is_short and SAID.SENTENCE.match(last)
+        if is_remark and last[0] != "(" and not SAID.OTHER_CASE.match(last):
+            is_remark = not SAID.AMENDS.search(last)
         if breaks and (is_remark or _states_nothing(last) or _is_settled(body, breaks)):
             before = body[: breaks[-1].start()]
             said = before[-MAX_CHARS:].rstrip(" .!*")
-            if _LINE_NUMBER.search(said):
-                return body
             is_aside = last[0] == "(" and re.search(r"\d[^.!?\n]*\Z", said)
-            if not is_aside and not _ends_on_value(said):
+            if _LINE_NUMBER.search(said) or not (is_aside or _ends_on_value(said)):
                 return body
             body = before
-            continue
-        if not is_short or (cut := _cut(last)) is None:
+        elif is_short and (cut := _cut(last)) is not None:
+            body = body[:start] + last[:cut].rstrip()
+        else:
             return body
-        body = body[:start] + last[:cut].rstrip()
     return body
 
 
@@ -233,17 +219,12 @@ def bold_inside(sentence: str) -> str | None:
     before, after = sentence[: found[0].start()], sentence[found[0].end() :]
     said = found[0][1].strip(" .,;:")
     if SAID.AMOUNT_ALONE.fullmatch(said) is None:
-        is_name = SAID.CONCLUDING.fullmatch(before.rstrip(" ,")) and not any(
-            c.isdigit() for c in said
-        )
+        concludes = SAID.CONCLUDING.fullmatch(before.rstrip(" ,"))
+        is_name = concludes and not any(character.isdigit() for character in said)
         return said if is_name and not re.search(r"\bnot\b|不", after) else None
-    stated = SAID.CONCLUDING.sub("", before)
-    if (
-        _WORD_BEFORE.search(stated) is None
-        or _DENIES.search(before)
-        or SAID.MENTIONS.search(before)
-        or SAID.STATES_AFTER.search(after)
-    ):
+    is_first = _WORD_BEFORE.search(SAID.CONCLUDING.sub("", before)) is None
+    is_mention = _DENIES.search(before) or SAID.MENTIONS.search(before)
+    if is_first or is_mention or SAID.STATES_AFTER.search(after):
         return None
     return with_unit_after(said, sentence, found[0].end()) if said[-1:].isdigit() else said
 
@@ -253,8 +234,7 @@ def _ends_on_value(said: str) -> bool:
     if SAID.ENDS_ON_VALUE.search(said) is not None or wording.is_known(said[said.rfind(" ") + 1 :]):
         return True
     last = _BREAK.split(said)[-1]
-    cut = _cut(last)
-    return cut is not None and SAID.ENDS_ON_VALUE.search(last[:cut]) is not None
+    return (cut := _cut(last)) is not None and bool(SAID.ENDS_ON_VALUE.search(last[:cut]))
 
 
 def _is_settled(body: str, breaks: list[re.Match[str]]) -> bool:
@@ -280,11 +260,9 @@ def _states_nothing(sentence: str) -> bool:
 
     What stands in brackets, in a reason, behind "for" or "than" is not what a sentence states.
     """
-    if (
-        len(sentence) > MAX_CHARS
-        or SAID.AMENDS.search(sentence)
-        or SAID.GOES_FURTHER.search(sentence)
-    ):
+    if len(sentence) > MAX_CHARS or SAID.AMENDS.search(sentence):
+        return False
+    if SAID.GOES_FURTHER.search(sentence):
         return False
     return SAID.STATES_VALUE.search(SAID.BESIDE.sub(" ", sentence)) is None
 
@@ -294,11 +272,8 @@ def _cut(sentence: str) -> int | None:
     for tail in SAID.TAIL.finditer(sentence, 1):
         head, rest = sentence[: tail.start()], sentence[tail.end() :]
         kind = tail.lastgroup
-        gives_reason = kind in ("reason", "aside") or tail[0].strip(", ")[:5] in (
-            "as",
-            "where",
-            "which",
-        )
+        opens = tail[0].strip(", ")[:5]
+        gives_reason = kind in ("reason", "aside") or opens in ("as", "where", "which")
         if not (SAID.HAS_VALUE.search(head) or len(head.split()) < 4):
             continue
         if (SAID.TURN if gives_reason else SAID.CONCLUDES).search(rest) or SAID.OPENS.search(head):
@@ -316,9 +291,8 @@ def _cut(sentence: str) -> int | None:
 def count_before(sentence: str) -> str | None:
     """ "There are 4 solutions" of "There are 4 solutions: 1, 2, 5 and 10", for who asks for it."""
     head, colon, rest = sentence[-MAX_CHARS:].partition(": ")
-    is_count = (
-        colon and head[-1:].strip() and SAID.ENDS_ON_VALUE.search(head) and SAID.COUNTS.search(head)
-    )
+    is_count = colon and head[-1:].strip() and SAID.ENDS_ON_VALUE.search(head)
+    is_count = is_count and SAID.COUNTS.search(head)
     if not is_count or SAID.NO_COUNT.search(head) or "=" in head + rest or len(rest.split()) < 2:
         return None
     return None if SAID.CONCLUDES.search(rest) else head

@@ -14,6 +14,7 @@ from loong_jax.verifiers.maths.units import UNITS
 
 _GAP = re.compile(r"\s{8,}")
 SAID = names.patterns("statements")
+_MARKS = {"sup": "^{{{}}}", "sub": "_{{{}}}"}
 _ESCAPED = re.compile(r'\\(["/\\]|n(?![A-Za-z]))')
 READ = 10_000  # so many last characters of a long response are put into English,
 BESIDE = 1_000  # or from so many before its last box, where that is earlier
@@ -46,43 +47,31 @@ def statement(text: str) -> str:
         text = said
     if "~~" in text or "<" in text or "\\s" in text:
         text = SAID.HIDDEN.sub(" ", text)
-    if "<" in text:
-        match = _SAID.SPECIAL.search(text)
-        if match is not None and match.start() > 0:
-            text = text[: match.start()]
+    if "<" in text and (match := _SAID.SPECIAL.search(text)) and match.start() > 0:
+        text = text[: match.start()]
     if "</" in text or "<br" in text or "<hr" in text:
         text = _SAID.BREAK.sub("\n", text)
         for _ in range(3):  # one inside another
-            text = SAID.MARKED.sub(_unmarked, text)
+            text = SAID.MARKED.sub(lambda m: _MARKS.get(m["tag"], "{}").format(m["inner"]), text)
     box = text.rfind("\\boxed")
     start = max(0, len(text) - READ) if box < 0 else max(0, min(len(text) - READ, box - BESIDE))
     before, text = text[:start], languages.translated(text[start:])
     if any(sign in text for sign in "\\{~_,"):
         text = reading.with_groups(text)
-    return _GAP.sub(_short_gap, before + text).strip()
+    # A gap says as much when it is short: rules that look for white space twice are slow in it.
+    return _GAP.sub(lambda m: "\n" * min(2, m[0].count("\n")) or " ", before + text).strip()
 
 
 def _of_json(text: str) -> str | None:
     """The answer of an object in JSON that ends a text, as it was meant before it was escaped."""
-    found = list(
-        SAID.JSON.finditer(text, max(0, text.rfind("{\n"), text.rfind('{"'), text.rfind("{ ")))
-    )
+    start = max(text.rfind(opening) for opening in ("{\n", '{"', "{ "))
+    found = list(SAID.JSON.finditer(text, max(0, start)))
     if not found or text[found[-1].end() :].count("{"):
         return None
     said = max(found, key=lambda one: (bool(one["final"]), bool(one["plain"]), one.start()))
     if said["text"] is None:
         return said["bare"]
     return _ESCAPED.sub(lambda m: "\n" if m[1] == "n" else m[1], said["text"])
-
-
-def _unmarked(match: re.Match[str]) -> str:
-    sign = {"sup": "^", "sub": "_"}.get(match["tag"])
-    return match["inner"] if sign is None else f"{sign}{{{match['inner']}}}"
-
-
-def _short_gap(gap: re.Match[str]) -> str:
-    """A gap that says as much: rules that look for white space twice are slow in long ones."""
-    return {0: " ", 1: "\n"}.get(gap[0].count("\n"), "\n\n")
 
 
 def _tagged(text: str, opening: str, closing: str) -> str:
@@ -98,9 +87,6 @@ def _tagged(text: str, opening: str, closing: str) -> str:
         contents.insert(0, content.strip())
         text = before
     return " \\text{ and } ".join(dict.fromkeys(contents))
-
-
-# ---- boxes
 
 
 def is_denied(text: str, box: Box) -> bool:
@@ -127,14 +113,11 @@ def joined(text: str, boxes: list[Box]) -> str:
         if unit:
             return f"{run[0].content} {unit[1]}"
         return prose.with_unit_after(run[0].content, text, run[0].end)
-    starts = [*(box.start for box in run[1:]), run[-1].end + 40]
-    contents = list(
-        dict.fromkeys(
-            _with_multiplicity(box.content.strip(), text[box.end : start])
-            for box, start in zip(run, starts, strict=True)
-        )
-    )
-    return " \\text{ and } ".join(contents)
+    contents = []
+    for box, start in zip(run, (*(box.start for box in run[1:]), run[-1].end + 40), strict=True):
+        said, content = _MULTIPLE.match(text[box.end : start]), box.content.strip()
+        contents.append(content if said is None else f"{content} {said[0].strip(' $')}")
+    return " \\text{ and } ".join(dict.fromkeys(contents))
 
 
 def _are_cases(text: str, one: Box, other: Box) -> bool:
@@ -146,11 +129,6 @@ def _are_cases(text: str, one: Box, other: Box) -> bool:
     return is_one and all(_SAID.IN_CASE.search(part) is not None for part in (before, gap))
 
 
-def _with_multiplicity(content: str, gap: str) -> str:
-    said = _MULTIPLE.match(gap)
-    return content if said is None else f"{content} {said[0].strip(' $')}"
-
-
 _SAID = names.patterns("markdown")
 _AFTER = re.compile(r"[\s.!,;:)*$]*(?:(?:[A-Za-z]+[\s.!,;)*]*){0,4})?\s*\Z")
 _FORMULA = re.compile(r"\$\$?(?P<inner>[^$]{1,200})\$\$?|\\[(\[](?P<other>.{1,200}?)\\[)\]]")
@@ -158,8 +136,6 @@ _PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
 _NAMED = re.compile(r"[^=\d]*[A-Za-z)](?:_\{?\w+\}?)?\s*=[^=]*")
 _WORDS = re.compile(r"(?<!\\)\b[A-Za-z]{2,}\b")
 MAX_ITEMS = 24
-
-
 _QUOTED = re.compile(r"^\s*>\s+", re.MULTILINE)
 _CODE = re.compile(r"(?<!`)`([^`\n]{1,200})`(?!`)")
 _STRONG = re.compile(r"(?<![\w_])__(?=[^\s_])([^_\n]{1,200})(?<=\S)__(?![\w_])")
@@ -228,13 +204,9 @@ def _is_alone(before: str, line: str) -> bool:
 
 def last_bold(body: str) -> str | None:
     """The text in bold type at the end, with other bold texts that "and" or "or" sets beside it."""
-    if "**" not in body:
-        return None
-    found = list(_SAID.BOLD.finditer(body))
-    if not found:
-        return None
-    after = body[found[-1].end() :]
-    if len(after) > 60 or not _AFTER.match(after) or _SAID.TAKES_BACK.search(after):
+    found = list(_SAID.BOLD.finditer(body)) if "**" in body else []
+    after = body[found[-1].end() :] if found else ""
+    if not found or len(after) > 60 or not _AFTER.match(after) or _SAID.TAKES_BACK.search(after):
         return None
     run = [found[-1]]
     for match in reversed(found[:-1]):
@@ -244,9 +216,8 @@ def last_bold(body: str) -> str | None:
     if _SAID.DENIAL.search(body[max(0, run[0].start() - 30) : run[0].start()]):
         return None
     contents = [match[1].strip().rstrip(".,;") for match in run]
-    if any(content.endswith(":") for content in contents):
-        return None  # a heading
-    return " \\text{ and } ".join(contents)
+    is_heading = any(content.endswith(":") for content in contents)
+    return None if is_heading else " \\text{ and } ".join(contents)
 
 
 def without_bold(text: str) -> str:
@@ -279,10 +250,9 @@ def last_list(body: str) -> str | None:
         items.insert(0, _SAID.ITEM_END.sub("", match["item"]))
     if not 1 < len(items) <= MAX_ITEMS:
         return None
-    bare = [_bare(item) for item in items]
-    if any(item is None for item in bare):
+    kept = [bare for item in items if (bare := _bare(item)) is not None]
+    if len(kept) < len(items):
         return None
-    kept = [item for item in bare if item is not None]
     if any("=" in item for item in kept) and not all(map(_NAMED.fullmatch, kept)):
         return None  # steps of a calculation
     return " \\text{ and } ".join(kept)

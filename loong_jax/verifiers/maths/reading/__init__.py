@@ -16,6 +16,7 @@ from loong_jax.verifiers.maths.reading import sides
 MAX_CHARS = 4000  # of one expression
 MAX_TOKENS = 2000
 MAX_DIGITS = 2000  # of one number
+MAX_DEPTH = 40  # of brackets
 
 
 class Token(NamedTuple):
@@ -23,17 +24,28 @@ class Token(NamedTuple):
     text: str
     spaced: bool = False  # white space stands before it
 
+    @property
+    def is_word(self) -> bool:
+        return self.kind in ("word", "text")
+
+    @property
+    def word(self) -> str:
+        """A word in lower case; nothing for other tokens."""
+        return self.text.lower() if self.kind in ("word", "text") else ""
+
 
 END = Token("end", "")
 
-_SUPERSCRIPTS = {ord(c): d for c, d in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n", strict=True)}
-_SUPERSCRIPT_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
-_SUBSCRIPTS = {ord(c): d for c, d in zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True)}
-_SUBSCRIPT_RUN = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
-
-
+_RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
+_RAISED_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
+LOWERED = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
+_LOWERED_RUN = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
 _OHM = re.compile("([kM]?)[\u03a9\u2126](?!\\s*\\()")
 _MICRO = re.compile("(?<=[\\d ])[\u03bc\u00b5](?=[mgsAFLHCVWJ]\\b)")
+
+
+def raised(text: str) -> str:
+    return _RAISED_RUN.sub(lambda m: "^{" + m[0].translate(_RAISED) + "}", text)
 
 
 def plain(text: str) -> str:
@@ -42,12 +54,10 @@ def plain(text: str) -> str:
         return text
     text = _MICRO.sub("u", text)
     text = _OHM.sub(r" \1ohm ", text).replace("\u03a9", r" \Omega ")
-    text = _SUPERSCRIPT_RUN.sub(lambda m: "^{" + m[0].translate(_SUPERSCRIPTS) + "}", text)
-    text = _SUBSCRIPT_RUN.sub(lambda m: "_{" + m[0].translate(_SUBSCRIPTS) + "}", text)
+    text = _LOWERED_RUN.sub(lambda m: "_{" + m[0].translate(LOWERED) + "}", raised(text))
     text = text.translate(names.CHARACTERS)
-    for name in names.GREEK_LETTERS:
-        if name in text:
-            text = text.replace(name, names.GREEK_LETTERS[name])
+    for letter, name in names.GREEK_LETTERS.items():
+        text = text.replace(letter, name)
     return unicodedata.normalize("NFKC", text).translate(names.CHARACTERS)
 
 
@@ -63,8 +73,6 @@ _GOES_ON = re.compile(r"(?:\\\\\s*)?(?:&\s*)?(?==)")  # a row of them that begin
 _DOUBLED = re.compile(r"\\\\(?=[A-Za-z]{2,}|[{},!;%$])")
 _ENVIRONMENT = re.compile(r"\\begin\b|&")
 _SPACED_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:(?: \d{3})+|(?:'\d{3})+)(?:\.\d+)?")
-
-
 _TOKEN = re.compile(
     r"""
     (?P<space>\s+)
@@ -85,23 +93,20 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _BRACKETS = {"\\lbrack": "[", "\\rbrack": "]"}
-_PLAIN_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_OPENING = frozenset(("(", "[", "{", "\\{", "\\lbrace"))
+_CLOSING = frozenset((")", "]", "}", "\\}", "\\rbrace"))
 _TEXT_ARGUMENT = re.compile(r"\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
 
 
-def _in_pieces(text: str) -> str:
-    """ "1 if n is even, 0 otherwise" as a cases environment; other texts as they are."""
-    if len(text) > 400 or "\\" in text or (" if " not in text and " when " not in text):
-        return text
-    pieces = _SAID.PIECES.fullmatch(" ".join(text.split()).rstrip(" ."))
-    if pieces is None:
-        return text
-    return r"\begin{{cases}} {} & {} \\ {} & {} \end{{cases}}".format(*pieces.groups())
-
-
 def prepare(text: str) -> str:
-    """The input of the tokenizer: see `plain`, and digits of one number put together."""
-    text = _in_pieces(text)
+    """The input of the tokenizer: see `plain`, and digits of one number put together.
+
+    "1 if n is even, 0 otherwise" becomes a cases environment.
+    """
+    if len(text) <= 400 and "\\" not in text and (" if " in text or " when " in text):
+        pieces = _SAID.PIECES.fullmatch(" ".join(text.split()).rstrip(" ."))
+        if pieces is not None:
+            text = r"\begin{{cases}} {} & {} \\ {} & {} \end{{cases}}".format(*pieces.groups())
     if len(text) < 400 and (unit := _SAID.LETTER_UNIT.fullmatch(text)) is not None:
         text = f"{unit[1]} \\text{{{unit[2] or unit[3]}}}{unit[4] or ''}"
     text = sides.spelled_out(plain(text).strip())
@@ -149,42 +154,33 @@ def tokenize(text: str) -> list[Token]:
             raise CostError(f"more than {MAX_TOKENS} tokens")
         if kind in ("number", "recurring"):
             if kind == "number" and "," in value and inside and inside[-1] in "([S":
-                short = _PLAIN_NUMBER.match(value)  # (1,234) is a pair
-                assert short is not None
-                value = short[0]
+                value = value[: value.index(",")]  # (1,234) is a pair
                 position = match.start() + len(value)
             if len(value) > MAX_DIGITS:
                 raise CostError(f"a number of {len(value)} characters is above {MAX_DIGITS}")
-        elif kind == "command":
+        elif kind != "word":
             if value in names.SPACING:
                 spaced = True
                 continue
             if value in names.TEXT_WRAPPERS:
-                argument = _TEXT_ARGUMENT.match(text, position)
-                if argument is not None:
+                if (argument := _TEXT_ARGUMENT.match(text, position)) is not None:
                     position = argument.end()
-                    tokens += _text_tokens(argument[1])
+                    tokens += (  # words become texts, signs stay signs
+                        Token("text" if token.kind == "word" else token.kind, token.text, True)
+                        for token in tokenize(argument[1])[:-1]
+                    )
                     spaced = True
                 continue
             if value.startswith("\\\\"):
                 value = "\\\\"
             elif value in _BRACKETS:
                 kind, value = "sign", _BRACKETS[value]
-        if kind == "sign":
-            if value in names.SPACING:
-                spaced = True
-                continue
-            if value in "([{":
-                is_set = value == "{" and (
-                    not tokens or (tokens[-1].kind == "sign" and tokens[-1].text in "=(,{[")
-                )
-                inside.append("S" if is_set else value)
-            elif value in ")]}" and inside:
+            if value in _OPENING:
+                before = tokens[-1] if tokens else Token("sign", "=")
+                is_set = value == "{" and before.kind == "sign" and before.text in "=(,{["
+                inside.append("S" if is_set or value[0] == "\\" else value)
+            elif inside and value in _CLOSING:
                 inside.pop()
-        if kind == "command" and value in ("\\{", "\\lbrace"):
-            inside.append("S")
-        elif kind == "command" and value in ("\\}", "\\rbrace") and inside:
-            inside.pop()
         assert kind is not None
         tokens.append(Token(kind, value, spaced))
         spaced = False
@@ -192,60 +188,51 @@ def tokenize(text: str) -> list[Token]:
     return tokens
 
 
-def _text_tokens(text: str) -> list[Token]:
-    """Tokens of what stood inside \\text{...}: its words are words, its signs stay signs."""
-    tokens = []
-    for token in tokenize(text)[:-1]:
-        kind = "text" if token.kind == "word" else token.kind
-        tokens.append(Token(kind, token.text, True))
-    return tokens
-
-
-MAX_DEPTH = 40
-
-
 class Parser:
     """One pass over tokens; a subclass has the rules of the grammar, the loosest first."""
 
-    whole: Callable[..., Node]
     items: Callable[..., Node]
     relation: Callable[..., Node]
     union: Callable[..., Node]
     sum: Callable[..., Node]
     product: Callable[..., Node]
     factor: Callable[..., Node]
-    primary: Callable[..., Node]
     argument: Callable[..., Node]
 
     def __init__(self, tokens: list[Token]):
         self._tokens = tokens
-        self._position = 0
+        self.position = 0
         self._depth = 0
         self.bars = 0  # open |...|, inside which a bar closes
         self.colon_is_ratio = True
-        self.in_pieces = False  # inside an environment that is read as a function in pieces
 
     @property
     def token(self) -> Token:
-        return self._tokens[self._position]
+        return self._tokens[self.position]
 
     def peek(self, ahead: int = 1) -> Token:
-        position = self._position + ahead
+        position = self.position + ahead
         return self._tokens[position] if position < len(self._tokens) else END
 
     def take(self) -> Token:
-        token = self._tokens[self._position]
+        token = self._tokens[self.position]
         if token.kind != "end":
-            self._position += 1
+            self.position += 1
         return token
 
     def at(self, *texts: str) -> bool:
-        token = self._tokens[self._position]
+        token = self._tokens[self.position]
         return token.text in texts and token.kind in ("sign", "command")
 
     def accept(self, *texts: str) -> bool:
         if self.at(*texts):
-            self._position += 1
+            self.position += 1
+            return True
+        return False
+
+    def accept_word(self, word: str) -> bool:
+        if self.token.is_word and self.token.text == word:
+            self.position += 1
             return True
         return False
 
@@ -256,13 +243,7 @@ class Parser:
 
     def replace(self, *tokens: Token) -> None:
         """Puts other tokens where the next one stands."""
-        self._tokens[self._position : self._position + 1] = tokens
-
-    def mark(self) -> int:
-        return self._position
-
-    def reset(self, mark: int) -> None:
-        self._position = mark
+        self._tokens[self.position : self.position + 1] = tokens
 
     def inside(self) -> Node:
         """Items between brackets, where a bar opens what it would close outside of them."""

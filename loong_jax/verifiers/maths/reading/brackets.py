@@ -4,19 +4,11 @@
 """
 
 import functools
-from collections.abc import Sequence
 from typing import NamedTuple
 
+from loong_jax.verifiers.maths import expression as tree
 from loong_jax.verifiers.maths import names
-from loong_jax.verifiers.maths.expression import (
-    EMPTY,
-    REALS,
-    Node,
-    ParseError,
-    call,
-    number,
-    symbol,
-)
+from loong_jax.verifiers.maths.expression import Node, ParseError
 from loong_jax.verifiers.maths.reading import Parser
 
 
@@ -49,7 +41,7 @@ def parenthesised(parser: Parser) -> Node:
 def square(parser: Parser, opening: str) -> Node:
     node = parser.inside()
     closing = parser.expect("]", ")", "[")
-    items = node.args if node.head in ("list", "and", "or") else (node,)
+    items = node.args if node.head in tree.BARE_LISTS else (node,)
     if opening == "]" or closing != "]":
         if len(items) != 2:
             raise ParseError("an interval has two ends")
@@ -59,44 +51,33 @@ def square(parser: Parser, opening: str) -> Node:
     return Node("bracket", items)
 
 
-def braced_set(parser: Parser, closing: tuple[str, ...]) -> Node:
+def braced_set(parser: Parser, *closing: str) -> Node:
     if parser.accept(*closing):
-        return EMPTY
-    (bars, parser.bars), (ratio, parser.colon_is_ratio) = (
-        (parser.bars, 1),
-        (parser.colon_is_ratio, False),
-    )
+        return tree.EMPTY
+    saved = parser.bars, parser.colon_is_ratio
+    parser.bars, parser.colon_is_ratio = 1, False
     node = parser.nested(parser.items)
     if parser.accept(":", "\\mid", "|", "\\colon", "\\vert"):
-        if node.head == "list" or (
-            node.head in ("number", "symbol") and _is_dictionary(parser, closing)
-        ):
-            node = _dictionary(parser, node)
-        else:
-            node = Node("builder", (node, parser.nested(parser.items)))
-    elif node.head in ("list", "and", "or"):
-        node = Node("set", node.args)
+        if node.head == "list":
+            raise ParseError("a list stands before a colon")
+        is_key = node.head in ("number", "symbol")
+        pairs = _dictionary(parser, node, closing) if is_key else None
+        node = pairs or Node("builder", (node, parser.nested(parser.items)))
     else:
-        node = Node("set", (node,))
-    parser.bars, parser.colon_is_ratio = bars, ratio
+        node = Node("set", node.args if node.head in tree.BARE_LISTS else (node,))
+    parser.bars, parser.colon_is_ratio = saved
     parser.expect(*closing)
     return node
 
 
-def _is_dictionary(parser: Parser, closing: tuple[str, ...]) -> bool:
-    """After the first colon: {x: 1, y: 2} has a value and then a comma or the end."""
-    mark = parser.mark()
-    try:
-        value = parser.nested(parser.relation)
-        return value.head != "chain" and parser.at(",", *closing)
-    finally:
-        parser.reset(mark)
-
-
-def _dictionary(parser: Parser, first: Node) -> Node:
-    if first.head == "list":
-        raise ParseError("a list stands before a colon")
-    pairs = [Node("chain", (("=",), first, parser.nested(parser.relation)))]
+def _dictionary(parser: Parser, key: Node, closing: tuple[str, ...]) -> Node | None:
+    """{x: 1, y: 2} after its first colon; None if not a value, then a comma or the end, follows."""
+    mark = parser.position
+    value = parser.nested(parser.relation)
+    if value.head == "chain" or not parser.at(",", *closing):
+        parser.position = mark
+        return None
+    pairs = [Node("chain", (("=",), key, value))]
     while parser.accept(","):
         key = parser.nested(parser.union)
         parser.expect(":")
@@ -109,7 +90,7 @@ def bars(parser: Parser, closing: str, name: str) -> Node:
     node = parser.nested(parser.sum)
     parser.bars -= 1
     parser.expect(closing)
-    return call(name, node)
+    return tree.call(name, node)
 
 
 def environment(parser: Parser) -> Node:
@@ -118,26 +99,23 @@ def environment(parser: Parser) -> Node:
         if name == "array" and parser.at("{"):
             raw_argument(parser)
         rows = _rows(parser)
-        _end(parser, name)
-        if name == "vmatrix":
-            return _determinant(rows)
-        if len({len(row) for row in rows}) != 1:
-            raise ParseError("the rows of the matrix have different lengths")
-        return Node("matrix", rows)
-    if name in names.LIST_ENVIRONMENTS:
-        node = rows_in_pieces(parser) if "cases" in name else None
-        if node is not None:
-            _end(parser, name)
-            return node
-        items = [item for row in _rows(parser) for item in row]
-        _end(parser, name)
-        return items[0] if len(items) == 1 else Node("and", tuple(items))
-    raise ParseError(f"{name[:20]} is no environment we know")
-
-
-def _end(parser: Parser, name: str) -> None:
+    elif name in names.LIST_ENVIRONMENTS:
+        pieces = rows_in_pieces(parser) if "cases" in name else None
+        rows = () if pieces else _rows(parser)
+    else:
+        raise ParseError(f"{name[:20]} is no environment we know")
     if raw_argument(parser) != name:
         raise ParseError(f"\\begin{{{name}}} ends as something else")
+    if name in names.MATRIX_ENVIRONMENTS:
+        return _determinant(rows) if name == "vmatrix" else _matrix(rows)
+    items = [pieces] if pieces else [item for row in rows for item in row]
+    return items[0] if len(items) == 1 else Node("and", tuple(items))
+
+
+def _matrix(rows: tuple[tuple[Node, ...], ...]) -> Node:
+    if not rows or not rows[0] or len({len(row) for row in rows}) != 1:
+        raise ParseError("the rows of the matrix have different lengths")
+    return Node("matrix", rows)
 
 
 def _determinant(rows: tuple[tuple[Node, ...], ...]) -> Node:
@@ -147,9 +125,9 @@ def _determinant(rows: tuple[tuple[Node, ...], ...]) -> Node:
     if len(rows) == 1:
         return rows[0][0]
     terms: list[Node] = []
-    for column, entry in enumerate(next(iter(rows), ())):
+    for column, entry in enumerate(rows[0] if rows else ()):
         minor = tuple(row[:column] + row[column + 1 :] for row in rows[1:])
-        sign = number(-1 if column % 2 else 1)
+        sign = tree.number(-1 if column % 2 else 1)
         terms.append(Node("mul", (sign, entry, _determinant(minor))))
     return Node("add", tuple(terms))
 
@@ -157,25 +135,19 @@ def _determinant(rows: tuple[tuple[Node, ...], ...]) -> Node:
 def _rows(parser: Parser) -> tuple[tuple[Node, ...], ...]:
     rows: list[tuple[Node, ...]] = []
     row: list[Node] = []
-    while True:
-        if parser.accept("\\end"):
-            break
+    while not parser.accept("\\end"):
         if parser.accept("\\\\"):
-            if row:
-                rows.append(tuple(row))
+            rows.append(tuple(row))
             row = []
-        elif parser.accept("&"):
-            continue
-        else:
+        elif not parser.accept("&"):
             row.append(parser.nested(parser.relation))
             parser.accept(",", ".")
             if not parser.at("&", "\\\\", "\\end"):
                 raise ParseError(f"{parser.token.text!r} stands in a matrix")
-    if row:
-        rows.append(tuple(row))
-    if not rows:
+    found = tuple(row for row in (*rows, tuple(row)) if row)
+    if not found:
         raise ParseError("an empty matrix")
-    return tuple(rows)
+    return found
 
 
 MAX_BRANCHES = 8
@@ -193,25 +165,22 @@ class Branch(NamedTuple):
 
 def rows_in_pieces(parser: Parser) -> Node | None:
     """The rows of a cases environment as branches, up to its end; None where they are no such."""
-    mark, bars, ratio = parser.mark(), parser.bars, parser.colon_is_ratio
-    parser.in_pieces = True
+    mark, bars, ratio = parser.position, parser.bars, parser.colon_is_ratio
     try:
         branches = [_branch(parser)]
         while parser.accept("\\\\"):
             if not parser.at("\\end"):
                 branches.append(_branch(parser))
         if parser.accept("\\end") and 1 < len(branches) <= MAX_BRANCHES:
-            return Node("piecewise", tuple(tuple(branch) for branch in branches))
+            return Node("piecewise", tuple(branches))
     except ParseError:
         pass
-    finally:
-        parser.in_pieces = False
-    parser.reset(mark)
+    parser.position = mark
     parser.bars, parser.colon_is_ratio = bars, ratio
     return None
 
 
-def _branch(parser: Parser) -> Branch:
+def _branch(parser: Parser) -> tuple[Node, Node]:
     value = parser.nested(parser.union)
     comma = parser.accept(",", ";")
     if not parser.accept("&") and not comma:
@@ -223,20 +192,21 @@ def _branch(parser: Parser) -> Branch:
         pass
     if not parser.at(*_ROW_ENDS):
         raise ParseError("a branch goes on after its condition")
-    return Branch(value, condition)
+    return value, condition
 
 
 def _condition(parser: Parser) -> Node:
-    while _word(parser) in _BEFORE_CONDITION:
+    """A relation, several of them, or words such as "n is even"."""
+    while parser.token.word in _BEFORE_CONDITION:
         parser.take()
-    if _word(parser) in _ELSE:
+    if parser.token.word in _ELSE:
         parser.take()
         return OTHERWISE
-    mark = parser.mark()
+    mark = parser.position
     try:
         parts = [parser.nested(parser.relation)]
         joins = set()
-        while _word(parser) in ("and", "or"):
+        while parser.token.word in ("and", "or"):
             joins.add(parser.take().text)
             parts.append(parser.nested(parser.relation))
         while parser.accept(",", ".", ";"):
@@ -245,38 +215,14 @@ def _condition(parser: Parser) -> Node:
             return parts[0] if not joins else Node(joins.pop(), tuple(parts))
     except ParseError:
         pass
-    parser.reset(mark)
-    return _in_words(parser)
-
-
-def _in_words(parser: Parser) -> Node:
-    """A condition such as "n is even", as its words."""
+    parser.position = mark
     said: list[str] = []
     while not parser.at(*_ROW_ENDS) and parser.token.kind != "end":
-        text = parser.take().text.lower()
-        if text not in _FILLERS:
-            said.append(text)
+        said.append(parser.take().text.lower())
+    said = [word for word in said if word not in _FILLERS]
     if not any(len(word) > 2 and word.isalpha() for word in said):
         raise ParseError("no condition stands beside a value")
     return Node("text", (" ".join(said),))
-
-
-def _word(parser: Parser) -> str:
-    return parser.token.text.lower() if parser.token.kind in ("word", "text") else ""
-
-
-def of_pairs(arguments: Sequence[Node]) -> Node:
-    """Piecewise((x, x > 0), (0, True)) of sympy."""
-    branches = []
-    for pair in arguments:
-        if pair.head != "tuple" or len(pair.args) != 2:
-            raise ParseError("a branch is a value and a condition")
-        value, condition = pair.args
-        is_rest = condition.head == "symbol" and condition.args[0] in ("True", "true")
-        branches.append((value, OTHERWISE if is_rest else condition))
-    if not 1 <= len(branches) <= MAX_BRANCHES:
-        raise ParseError(f"more than {MAX_BRANCHES} branches")
-    return Node("piecewise", tuple(branches))
 
 
 _RELATIONS = {"Eq": "=", "Ne": "!=", "Lt": "<", "Le": "<=", "Gt": ">", "Ge": ">=",
@@ -284,7 +230,7 @@ _RELATIONS = {"Eq": "=", "Ne": "!=", "Lt": "<", "Le": "<=", "Gt": ">", "Ge": ">=
               "StrictGreaterThan": ">", "Equality": "=", "Unequality": "!="}  # fmt: skip
 _OPEN = {"open": (True, True), "Lopen": (True, False), "Ropen": (False, True)}
 _SETS = {"Union": "union", "Intersection": "intersection", "Complement": "setminus"}
-_CONSTANT_SETS = {"EmptySet": EMPTY, "Reals": REALS}
+_CONSTANT_SETS = {"EmptySet": tree.EMPTY, "Reals": tree.REALS}
 _COLLECTIONS = {
     "list": "bracket", **dict.fromkeys(("FiniteSet", "set", "frozenset", "Set"), "set"),
     **dict.fromkeys(("Tuple", "Point", "Point2D", "Point3D", "tuple"), "tuple"),
@@ -317,11 +263,19 @@ def build(parser: Parser, name: str) -> Node:
     if name in ("And", "Or"):
         return arguments[0] if len(arguments) == 1 else Node(name.lower(), arguments)
     if name in _MATRICES:
-        return _matrix(arguments)
+        rows = _unpacked(arguments[:1])
+        is_nested = all(row.head in ("bracket", "tuple") for row in rows)
+        return _matrix(tuple(row.args if is_nested else (row,) for row in rows))
     if name in _COLLECTIONS:
         return Node(_COLLECTIONS[name], _unpacked(arguments))
     if name == "Piecewise":
-        return of_pairs(arguments)
+        if any(pair.head != "tuple" or len(pair.args) != 2 for pair in arguments):
+            raise ParseError("a branch is a value and a condition")
+        if not 1 <= len(arguments) <= MAX_BRANCHES:
+            raise ParseError(f"more than {MAX_BRANCHES} branches")
+        rest = tree.symbol("True"), tree.symbol("true")
+        pairs = ((value, OTHERWISE if when in rest else when) for _, (value, when) in arguments)
+        return Node("piecewise", tuple(pairs))
     raise ParseError(f"{name} is nothing we know")
 
 
@@ -341,46 +295,32 @@ def _unpacked(arguments: tuple[Node, ...]) -> tuple[Node, ...]:
 
 
 def _interval(arguments: tuple[Node, ...], attribute: str | None) -> Node:
-    if attribute is not None:
-        if attribute not in _OPEN or len(arguments) != 2:
-            raise ParseError(f"Interval.{attribute} is nothing we know")
+    if attribute in _OPEN and len(arguments) == 2:
         return Node("interval", (*arguments, *_OPEN[attribute]))
+    if attribute is not None:
+        raise ParseError(f"Interval.{attribute} is nothing we know")
     if not 2 <= len(arguments) <= 4:
         raise ParseError("an interval has two ends")
-    flags = [_flag(argument) for argument in arguments[2:]] + [False, False]
-    return Node("interval", (*arguments[:2], flags[0], flags[1]))
-
-
-def _flag(node: Node) -> bool:
-    if node.head != "chain":
-        return node == symbol("True")
-    return node.args[2] == symbol("True")
-
-
-def _matrix(arguments: tuple[Node, ...]) -> Node:
-    rows = _unpacked(arguments[:1])
-    is_nested = all(row.head in ("bracket", "tuple") for row in rows)
-    matrix = tuple(row.args if is_nested else (row,) for row in rows)
-    if not matrix or not matrix[0] or len({len(row) for row in matrix}) != 1:
-        raise ParseError("the rows of the matrix have different lengths")
-    return Node("matrix", matrix)
+    flags = ((node.args[2] if node.head == "chain" else node) for node in arguments[2:])
+    left_out = *(flag == tree.symbol("True") for flag in flags), False, False
+    return Node("interval", (*arguments[:2], *left_out[:2]))
 
 
 def simple_call(name: str, arguments: tuple[Node, ...]) -> Node:
     """A call with its sugar removed, so that equal things look equal."""
-    if name == "same":
-        return arguments[0]
-    if name == "ratio_of":
-        below = arguments[1] if len(arguments) == 2 else number(1)
-        return Node("div", (arguments[0], below))
-    if name == "power" and len(arguments) == 2:
-        return Node("pow", arguments)
-    if name in ("times", "plus"):
-        return Node("mul" if name == "times" else "add", arguments)
-    if name == "exp" and len(arguments) == 1:
-        return Node("pow", (Node("constant", ("e",)), arguments[0]))
-    if name in ("log10", "log2") and len(arguments) == 1:
-        return call("log", arguments[0], number(10 if name == "log10" else 2))
-    if name == "cbrt" and len(arguments) == 1:
-        return call("root", arguments[0], number(3))
-    return call(name, *arguments)
+    match name, arguments:
+        case "same", (first, *_):
+            return first
+        case "ratio_of", (above, *below):
+            return Node("div", (above, below[0] if len(below) == 1 else tree.number(1)))
+        case "power", (_, _):
+            return Node("pow", arguments)
+        case (("times" | "plus"), _):
+            return Node("mul" if name == "times" else "add", arguments)
+        case "exp", (power,):
+            return Node("pow", (tree.constant("e"), power))
+        case (("log10" | "log2"), (power,)):
+            return tree.call("log", power, tree.number(int(name[3:])))
+        case "cbrt", (power,):
+            return tree.call("root", power, tree.number(3))
+    return tree.call(name, *arguments)

@@ -1,17 +1,8 @@
 """Factors of the grammar: a primary by its first token, and what is written after it."""
 
+from loong_jax.verifiers.maths import expression as tree
 from loong_jax.verifiers.maths import names
-from loong_jax.verifiers.maths.expression import (
-    EMPTY,
-    INFINITY,
-    REALS,
-    Node,
-    ParseError,
-    call,
-    constant,
-    number,
-    symbol,
-)
+from loong_jax.verifiers.maths.expression import Node, ParseError
 from loong_jax.verifiers.maths.reading import Parser, Token, brackets, numerals, sums, words
 from loong_jax.verifiers.maths.units import CURRENCIES
 
@@ -22,64 +13,62 @@ _SHARES = {  # after a number: of how many parts
     "\\permyriad": 10_000,
 }
 _CONSTANTS = {
-    **dict.fromkeys(("\\emptyset", "\\varnothing"), EMPTY),
-    **dict.fromkeys(("\\ldots", "\\dots", "\\cdots", "\\vdots"), symbol("...")),
+    **dict.fromkeys(("\\emptyset", "\\varnothing"), tree.EMPTY),
+    **dict.fromkeys(("\\ldots", "\\dots", "\\cdots", "\\vdots"), tree.symbol("...")),
 }
-_ROUNDED = {"\\lfloor": ("\\rfloor", "floor"), "\\lceil": ("\\rceil", "ceiling")}
-_BARS = {"\\lvert": ("\\rvert", "abs"), "\\vert": ("\\vert", "abs"), "\\|": ("\\|", "norm"),
-         "\\lVert": ("\\rVert", "norm"), "\\Vert": ("\\Vert", "norm")}  # fmt: skip
+_ENCLOSED = {"\\lfloor": ("\\rfloor", "floor"), "\\lceil": ("\\rceil", "ceiling"),
+             "\\lvert": ("\\rvert", "abs"), "\\vert": ("\\vert", "abs"), "\\|": ("\\|", "norm"),
+             "\\lVert": ("\\rVert", "norm"), "\\Vert": ("\\Vert", "norm"),
+             "|": ("|", "abs")}  # fmt: skip
 
 
 def factor(parser: Parser) -> Node:
     """A primary with what is written after it: powers, factorials, degrees, percent."""
-    node = parser.primary()
+    node = primary(parser)
     while True:
-        text, is_sign = parser.token.text, parser.token.kind == "sign"
+        token = parser.token
+        text = token.text
         pair = f"{text} {parser.peek().text}" if text in ("per", "pro") else ""
         if (parts := _SHARES.get(pair) or _SHARES.get(text)) is not None:
             for _ in pair.split() or (text,):
                 parser.take()
-            node = Node("percent", (node,) if parts == 100 else (node, number(parts)))
+            node = Node("percent", (node,) if parts == 100 else (node, tree.number(parts)))
         elif text in ("rad", "radian", "radians"):
             parser.take()
-            node = Node("mul", (node, number(1)))
+            node = Node("mul", (node, tree.number(1)))
         elif text in ("degrees", "degree", "deg", "\\degree"):
             parser.take()
             node = numerals.degrees(parser, node)
-        elif is_sign and text == "!":
+        elif token.kind != "sign":
+            return node
+        elif text == "!":
             parser.take()
-            node = call("double_factorial" if parser.accept("!") else "factorial", node)
-        elif is_sign and text in ("^", "**"):
+            node = tree.call("double_factorial" if parser.accept("!") else "factorial", node)
+        elif text in ("^", "**"):
             parser.take()
             node = _power(parser, node)
-        elif is_sign and text == "'" and node.head == "number":
+        elif text == "'" and node.head == "number":
             parser.take()
             parts = 3600 if parser.accept("'") else 60  # of an angle
-            node = Node("degree", (Node("div", (node, number(parts))),))
-        elif is_sign and text == "'" and node.head in ("symbol", "apply"):
+            node = Node("degree", (Node("div", (node, tree.number(parts))),))
+        elif text == "'" and node.head in ("symbol", "apply"):
             parser.take()
             node = Node(node.head, (node.args[0] + "'", *node.args[1:]))
             if node.head == "symbol" and parser.at("("):
                 node = Node("apply", (node.args[0], *brackets.arguments_of(parser)))
-        elif is_sign and text == "_" and node.head in ("number", "tuple"):
+        elif text == "_" and node.head in ("number", "tuple"):
             node = numerals.based(parser, node)
         else:
             return node
 
 
 def _power(parser: Parser, base: Node) -> Node:
-    if parser.at("\\circ"):
-        parser.take()
+    if parser.accept("\\circ"):
         return numerals.degrees(parser, base)
-    if (
-        parser.at("{")
-        and parser.peek().text in ("\\circ", "\\prime", "o")
-        and (parser.peek(2).text == "}")
-    ):
-        parser.take()
-        is_degree = parser.take().text != "\\prime"
-        parser.take()
-        return numerals.degrees(parser, base) if is_degree else base
+    marks = ("\\circ", "\\prime", "o")
+    if parser.at("{") and parser.peek().text in marks and parser.peek(2).text == "}":
+        _, mark, _ = parser.take(), parser.take().text, parser.take()
+        return base if mark == "\\prime" else numerals.degrees(parser, base)
     if base.head in ("tuple", "bracket", "matrix") and _takes_transpose(parser):
         rows = base.args if base.head == "matrix" else (base.args,)
         return Node("matrix", tuple(zip(*rows, strict=True)))
@@ -91,25 +80,19 @@ def _power(parser: Parser, base: Node) -> Node:
         exponent = parser.nested(parser.sum)
         parser.expect("}")
     else:
-        _split_letters(parser)
+        word = parser.token  # without braces one letter is raised: n^ne^{-n} is n^n e^{-n}
+        letters = word.text if word.kind == "word" and word.text.isalpha() else ""
+        if len(letters) > 1 and words.letters_of(letters) == tuple(letters):
+            parser.replace(Token("word", letters[0]), Token("word", letters[1:]))
         exponent = parser.nested(parser.factor)
     if base.head == "percent" or exponent.head in ("tuple", "list", "bracket", "chain"):
         raise ParseError("no such power")
     return Node("pow", (base, exponent))
 
 
-def _split_letters(parser: Parser) -> None:
-    """Without braces one letter is raised: n^ne^{-n} is n^n e^{-n}."""
-    word = parser.token
-    if word.kind != "word" or len(word.text) < 2 or not word.text.isalpha():
-        return
-    if words.letters_of(word.text) == tuple(word.text):
-        parser.replace(Token("word", word.text[0]), Token("word", word.text[1:]))
-
-
 def _takes_transpose(parser: Parser) -> bool:
     """True if T or \\top comes next, in braces or not; takes it."""
-    mark = parser.mark()
+    mark = parser.position
     braces = parser.accept("{")
     while parser.accept("\\mathsf", "\\mathrm", "\\intercal"):
         braces |= parser.accept("{")
@@ -117,7 +100,7 @@ def _takes_transpose(parser: Parser) -> bool:
         while braces and parser.accept("}"):
             pass
         return True
-    parser.reset(mark)
+    parser.position = mark
     return False
 
 
@@ -136,10 +119,14 @@ def primary(parser: Parser) -> Node:
         return brackets.parenthesised(parser)
     if token.text in ("[", "]"):
         return brackets.square(parser, token.text)
-    if token.text == "{":
-        return _braces(parser)
+    if token.text == "{" and parser.accept("}"):
+        return _prescript(parser) if parser.accept("_", "^") else tree.EMPTY
+    if token.text == "{":  # a LaTeX group, or a set or dictionary of Python
+        node = brackets.braced_set(parser, "}")
+        is_group = node.head == "set" and len(node.args) == 1
+        return node.args[0] if is_group else Node("list", node.args) if node.head == "set" else node
     if token.text == "|":
-        return brackets.bars(parser, "|", "abs")
+        return brackets.bars(parser, *_ENCLOSED["|"])
     if token.text in CURRENCIES:
         return Node("quantity", (parser.nested(parser.product), CURRENCIES[token.text]))
     if token.text in ("-", "+"):
@@ -147,7 +134,7 @@ def primary(parser: Parser) -> Node:
     if token.text in ("_", "^"):
         return _prescript(parser)
     if token.text.startswith("..."):
-        return symbol("...")
+        return tree.symbol("...")
     raise ParseError(f"{token.text or 'the end'!r} starts no expression")
 
 
@@ -157,13 +144,10 @@ def argument(parser: Parser) -> Node:
         node = parser.nested(parser.items)
         parser.expect("}")
         return node
-    token = parser.token
-    if token.kind == "number" and len(token.text) > 1 and token.text.isdigit():
-        parser.replace(Token("number", token.text[0]), Token("number", token.text[1:]))
-    elif token.kind == "word" and len(token.text) > 1:
-        rest = token.text[1:]  # \frac n2 is n over 2
-        kind = "number" if rest.isdigit() else "word"
-        parser.replace(Token("word", token.text[0]), Token(kind, rest))
+    kind, first, rest = parser.token.kind, parser.token.text[:1], parser.token.text[1:]
+    if rest and (kind == "word" or (kind == "number" and (first + rest).isdigit())):
+        is_number = kind == "number" or rest.isdigit()  # \frac n2 is n over 2
+        parser.replace(Token(kind, first), Token("number" if is_number else "word", rest))
     return parser.nested(lambda: primary(parser))
 
 
@@ -173,43 +157,27 @@ def _prescript(parser: Parser) -> Node:
     token = parser.take()
     if token.text not in ("C", "P") or not parser.accept("_"):
         raise ParseError("a subscript without its letter")
-    return call("binomial" if token.text == "C" else "permutations", above, argument(parser))
-
-
-def _braces(parser: Parser) -> Node:
-    """A LaTeX group, or a set or dictionary of Python."""
-    if parser.accept("}"):
-        if parser.at("_", "^"):
-            parser.take()
-            return _prescript(parser)
-        return EMPTY
-    node = brackets.braced_set(parser, ("}",))
-    items = node.args
-    if node.head == "set":
-        return items[0] if len(items) == 1 else Node("list", items)
-    return node
+    return tree.call("binomial" if token.text == "C" else "permutations", above, argument(parser))
 
 
 def command(parser: Parser, token: Token) -> Node:
-    text = token.text
-    name = text[1:]
+    text, name = token.text, token.text[1:]
     if text in (*words.FRACTIONS, *words.BINOMIALS):
         pair = parser.argument(), parser.argument()
-        return Node("div", pair) if text in words.FRACTIONS else call("binomial", *pair)
+        return Node("div", pair) if text in words.FRACTIONS else tree.call("binomial", *pair)
     if text == "\\sqrt":
         degree = None
         if parser.accept("["):
             degree = parser.nested(parser.sum)
             parser.expect("]")
         is_group = parser.at("{")
-        inner = parser.argument() if is_group else parser.nested(parser.primary)
-        return call("sqrt", inner) if degree is None else call("root", inner, degree)
-    if name in names.FUNCTIONS and text in words.PLAIN_FUNCTIONS:
+        inner = parser.argument() if is_group else parser.nested(lambda: primary(parser))
+        return tree.call("sqrt", inner) if degree is None else tree.call("root", inner, degree)
+    is_function = name in names.FUNCTIONS and text in words.PLAIN_FUNCTIONS
+    if is_function or (name in ("Gamma", "zeta") and parser.at("(")):
         return words.function(parser, name)
     if name in names.CONSTANTS:
-        return constant(names.CONSTANTS[name])
-    if name in ("Gamma", "zeta") and parser.at("("):
-        return words.function(parser, name)
+        return tree.constant(names.CONSTANTS[name])
     if name in names.GREEK:
         return words.subscripted(parser, name)
     if text in _CONSTANTS:
@@ -217,21 +185,21 @@ def command(parser: Parser, token: Token) -> Node:
     if text == "\\mathbb":
         return _number_set(parser)
     if text in names.WRAPPERS:
-        return parser.argument() if parser.at("{") else parser.primary()
+        return parser.argument() if parser.at("{") else primary(parser)
     if text in names.ACCENTS:
-        return symbol(f"{name}({brackets.raw_argument(parser)})")
+        return tree.symbol(f"{name}({brackets.raw_argument(parser)})")
     if text in ("\\{", "\\lbrace"):
-        return brackets.braced_set(parser, ("\\}", "\\rbrace"))
-    if text in ("\\langle",):
+        return brackets.braced_set(parser, "\\}", "\\rbrace")
+    if text == "\\langle":
         node = parser.nested(parser.items)
         parser.expect("\\rangle", ">")
         return Node("tuple", node.args) if node.head in ("list", "and") else node
-    if text in _ROUNDED:
+    if text in ("\\lfloor", "\\lceil"):
         node = parser.nested(parser.sum)
-        parser.expect(_ROUNDED[text][0])
-        return call(_ROUNDED[text][1], node)
-    if text in _BARS:
-        return brackets.bars(parser, *_BARS[text])
+        parser.expect(_ENCLOSED[text][0])
+        return tree.call(_ENCLOSED[text][1], node)
+    if text in _ENCLOSED:
+        return brackets.bars(parser, *_ENCLOSED[text])
     if text == "\\begin":
         return brackets.environment(parser)
     if text in words.BIG:
@@ -241,7 +209,7 @@ def command(parser: Parser, token: Token) -> Node:
     if text in ("\\$", "\\pounds", "\\euro"):
         return Node("quantity", (parser.nested(parser.product), CURRENCIES[text]))
     if text in ("\\angle", "\\triangle"):
-        return symbol(f"{name} {brackets.raw_argument(parser)}")
+        return tree.symbol(f"{name} {brackets.raw_argument(parser)}")
     raise ParseError(f"{text} is no command we know")
 
 
@@ -252,7 +220,7 @@ def _number_set(parser: Parser) -> Node:
         parser.take()
         positive = brackets.raw_argument(parser)
     if name == "R" and positive in ("+", ">0"):
-        return Node("interval", (number(0), INFINITY, True, True))
+        return Node("interval", (tree.number(0), tree.INFINITY, True, True))
     if name == "R" and not positive:
-        return REALS
-    return symbol(f"set {name}{positive}")
+        return tree.REALS
+    return tree.symbol(f"set {name}{positive}")

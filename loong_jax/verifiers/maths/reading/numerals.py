@@ -1,18 +1,12 @@
 """Numbers of the grammar: decimals, recurring ones, mixed fractions, other bases, degrees."""
 
+import itertools
 import re
 from fractions import Fraction
 
+from loong_jax.verifiers.maths import expression as tree
 from loong_jax.verifiers.maths import names
-from loong_jax.verifiers.maths.expression import (
-    INFINITY,
-    CostError,
-    Node,
-    ParseError,
-    negate,
-    number,
-    symbol,
-)
+from loong_jax.verifiers.maths.expression import CostError, Node, ParseError
 from loong_jax.verifiers.maths.reading import Parser, Token, brackets
 
 MAX_EXPONENT = 5000  # of 1e5000
@@ -25,8 +19,7 @@ _SAID = names.patterns("numerals")
 def numeral(parser: Parser, token: Token) -> Node:
     text = token.text.replace(",", "")
     if parser.at("\\overline", "\\bar", "\\dot") and "." in text:
-        dotted = parser.at("\\dot")
-        parser.take()
+        dotted = parser.take().text == "\\dot"
         cycle = brackets.raw_argument(parser)
         if dotted and parser.token.kind == "number" and parser.peek().text == "\\dot":
             cycle += parser.take().text
@@ -37,32 +30,26 @@ def numeral(parser: Parser, token: Token) -> Node:
     if exponent and abs(int(exponent)) > MAX_EXPONENT:
         raise CostError(f"the exponent {exponent[:9]} is above {MAX_EXPONENT}")
     if "." not in mantissa and not exponent:
-        if mantissa == "0" and parser.token.kind == "word" and not parser.token.spaced:
-            return _prefixed(parser)
-        return number(int(mantissa))
+        is_prefix = mantissa == "0" and parser.token.kind == "word" and not parser.token.spaced
+        return (_prefixed(parser) if is_prefix else None) or tree.number(int(mantissa))
     digits = len(mantissa.replace(".", "").lstrip("0"))
     if parser.token.text.startswith("...") or parser.at("\\ldots", "\\dots", "\\cdots"):
         parser.take()
         return _repeating(mantissa)
     value = Fraction(text)
-    if value.denominator == 1:
-        return number(value.numerator, max(digits, 1))
-    return number(value, max(digits, 1))
+    return tree.number(value.numerator if value.denominator == 1 else value, max(digits, 1))
 
 
-def _prefixed(parser: Parser) -> Node:
-    mark = parser.mark()
-    word = parser.take().text.lower()
-    while parser.token.kind in ("word", "number") and not parser.token.spaced:  # x2A is two tokens
+def _prefixed(parser: Parser) -> Node | None:
+    """0x2A, whose x2A is two tokens."""
+    mark, word = parser.position, ""
+    while parser.token.kind in ("word", "number") and not parser.token.spaced:
         word += parser.take().text.lower()
-    base = {"b": 2, "x": 16, "o": 8}.get(word[0])
-    if base is not None and word[1:].isalnum() and len(word) < 40:
-        try:
-            return Node("based", (int(word[1:], base), base))
-        except ValueError:
-            pass
-    parser.reset(mark)
-    return number(0)
+    base = {"b": 2, "x": 16, "o": 8}.get(word[0], 0)
+    node = _in_base(word[1:], base) if word[1:].isalnum() and len(word) < 40 else None
+    if node is None:
+        parser.position = mark
+    return node
 
 
 def recurring(whole: str, cycle: str) -> Node:
@@ -70,7 +57,7 @@ def recurring(whole: str, cycle: str) -> Node:
         raise ParseError(f"{cycle[:20]!r} is no row of digits")
     places = len(whole.partition(".")[2])
     repeated = Fraction(int(cycle), 10**places * (10 ** len(cycle) - 1))
-    return number(Fraction(whole.rstrip(".") or "0") + repeated)
+    return tree.number(Fraction(whole.rstrip(".") or "0") + repeated)
 
 
 def _repeating(text: str) -> Node:
@@ -109,71 +96,56 @@ def based(parser: Parser, node: Node) -> Node:
         raise ParseError(str(error)[:80]) from None
 
 
+_MARKS = {"'": "'", '"': "''", "\\prime": "'", "^": "", "{": "", "}": ""}
+
+
 def degrees(parser: Parser, node: Node) -> Node:
-    token = parser.token
-    if token.kind in ("word", "text") and token.text in ("C", "F", "Celsius", "Fahrenheit"):
-        parser.take()
-        return Node("labelled", (node, ("degrees" + token.text[0],)))
-    return Node("degree", (_with_minutes(parser, node),))
-
-
-def _with_minutes(parser: Parser, node: Node) -> Node:
     """22 degrees 30' as 22.5: whole degrees, then minutes and seconds below 60."""
+    if parser.token.is_word and parser.token.text in ("C", "F", "Celsius", "Fahrenheit"):
+        return Node("labelled", (node, ("degrees" + parser.take().text[0],)))
     if node.head != "number" or not isinstance(node.args[0], int):
-        return node
+        return Node("degree", (node,))
     total = Fraction(node.args[0])
     for part, mark in ((60, "'"), (3600, "''")):
-        if parser.token.kind != "number" or _marks(parser) != mark:
+        following = (parser.peek(ahead).text for ahead in range(1, 7))
+        marks = "".join(
+            _MARKS[text] for text in itertools.takewhile(_MARKS.__contains__, following)
+        )
+        if parser.token.kind != "number" or marks != mark:
             continue
         value = Fraction(parser.take().text.replace(",", ""))
         if value >= 60:
             raise ParseError(f"{value} parts of 60 in an angle")
         total += value / part
-        while parser.at("'", '"', "^", "{", "}", "\\prime"):
-            parser.take()
-    return number(total)
-
-
-def _marks(parser: Parser) -> str:
-    """The marks of minutes or seconds after the next number: ', '', or ^{\\prime}."""
-    marks = ""
-    for ahead in range(1, 7):
-        text = parser.peek(ahead).text
-        if text not in ("'", '"', "^", "{", "}", "\\prime") or parser.peek(ahead).kind == "end":
-            break
-        marks += {"'": "'", '"': "''", "\\prime": "'"}.get(text, "")
-    return marks
+        while parser.accept(*_MARKS):
+            pass
+    return Node("degree", (tree.number(total),))
 
 
 _BASES_IN_WORDS = {"binary": 2, "octal": 8, "hexadecimal": 16}
 
 
 def based_text(text: str) -> Node | None:
-    """2A_{16}: digits that are letters too; one letter alone is a variable with a subscript."""
+    """2A_{16}, 204 (base 5), base 5: 204; one letter alone is a variable with a subscript."""
     if "_" in text:
         text = re.sub(r"\\(?:mathrm|text)\{([0-9A-F]+)\}", r"\1", text)
-    match = _SAID.BASED.fullmatch(text)
-    if match is None and any(word in text.lower() for word in ("base", *_BASES_IN_WORDS)):
-        return _in_named_base(text)
-    if match is None or match[1].isdigit() or len(match[1]) < 2:
+    if (match := _SAID.BASED.fullmatch(text)) is not None:
+        return None if match[1].isdigit() or len(match[1]) < 2 else _in_base(*match.groups())
+    lowered = text.lower()
+    if "base" not in lowered and not any(word in lowered for word in _BASES_IN_WORDS):
         return None
-    return _in_base(match[1], int(match[2]))
+    if (match := _SAID.IN_BASE.fullmatch(text) or _SAID.BASE_FIRST.fullmatch(text)) is not None:
+        digits = match["digits"]
+        is_one = any(character.isdigit() for character in digits) or digits.isupper()
+        return _in_base(digits, match["base"]) if is_one else None
+    match = _SAID.WORDED_BASE.fullmatch(text)
+    return match and _in_base(match["digits"], _BASES_IN_WORDS[match["base"].lower()])
 
 
-def _in_named_base(text: str) -> Node | None:
-    """204 (base 5); base 5: 204."""
-    match = _SAID.IN_BASE.fullmatch(text) or _SAID.BASE_FIRST.fullmatch(text)
-    if match is None and (match := _SAID.WORDED_BASE.fullmatch(text)) is not None:
-        return _in_base(match["digits"], _BASES_IN_WORDS[match["base"].lower()])
-    if match is None:
-        return None
-    base, digits = match["base"].lower(), match["digits"]
-    if not any(character.isdigit() for character in digits) and not digits.isupper():
-        return None
-    return _in_base(digits, int(base) if base.isdigit() else BASES.get(base, 0))
-
-
-def _in_base(digits: str, base: int) -> Node | None:
+def _in_base(digits: str, base: int | str) -> Node | None:
+    if isinstance(base, str):
+        word = base.lower()
+        base = int(word) if word.isdigit() else BASES.get(word, 0)
     try:
         return Node("based", (int(digits, base), base)) if base > 1 else None
     except ValueError:
@@ -226,25 +198,19 @@ def number_from_words(text: str) -> int | Fraction | None:
         count = _ONES.get(parts[0]) if len(parts) == 2 else 1
         count = 1 if len(parts) == 2 and parts[0] in ("a", "an") else count
         return Fraction(count, _PARTS[piece]) if count else None
-    total, current, seen = 0, 0, False
+    total = current = 0
     for part in parts:
-        if part in _ONES:
-            if current % 10 or (current % 100 and _ONES[part] > 9):
-                return None  # nine and six
-            current += _ONES[part]
-        elif part in _TENS:
-            if current % 100:
-                return None
+        if part in _ONES and not (current % 10 or (current % 100 and _ONES[part] > 9)):
+            current += _ONES[part]  # not nine and six
+        elif part in _TENS and not current % 100:
             current += _TENS[part]
         elif part == "hundred":
             current = (current or 1) * 100
         elif part in ("thousand", "million", "billion"):
-            total += (current or 1) * names.MULTIPLIERS[part]
-            current = 0
+            total, current = total + (current or 1) * names.MULTIPLIERS[part], 0
         else:
             return None
-        seen = True
-    return total + current if seen else None
+    return total + current
 
 
 def in_digits(text: str) -> str:
@@ -294,16 +260,13 @@ _NAMES = {"i": "set Z", "n": "set N", "r": "set Q"}
 def read(words: str) -> Node | None:
     """The set that a normal form names (see `wording.normal`); None for anything else."""
     if (named := _SAID.NAMED.fullmatch(words)) is not None:
-        return symbol(_NAMES[named["name"][0]])
-    match = _SAID.REALS.fullmatch(words)
-    if match is None:
+        return tree.symbol(_NAMES[named["name"][0]])
+    if (match := _SAID.REALS.fullmatch(words)) is None:
         return None
     sign = match["sign"].replace("-", "")
-    low, high = negate(INFINITY), INFINITY
     if sign == "nonzero":
-        whole = Node("interval", (low, high, True, True))
-        return Node("setminus", (whole, Node("set", (number(0),))))
+        return Node("setminus", (tree.REALS, Node("set", (tree.number(0),))))
     is_open = not sign.startswith("non")
     if sign in ("nonnegative", "positive", "strictly positive"):
-        return Node("interval", (number(0), high, is_open, True))
-    return Node("interval", (low, number(0), True, is_open))
+        return Node("interval", (tree.number(0), tree.INFINITY, is_open, True))
+    return Node("interval", (tree.negate(tree.INFINITY), tree.number(0), True, is_open))

@@ -7,35 +7,16 @@ import functools
 import re
 from fractions import Fraction
 
-from loong_jax.verifiers.maths import names, wording
-from loong_jax.verifiers.maths.expression import (
-    BARE_LISTS,
-    EMPTY,
-    REALS,
-    UNNAMED,
-    CostError,
-    Node,
-    ParseError,
-    depth,
-    number,
-)
-from loong_jax.verifiers.maths.reading import (
-    Parser,
-    factors,
-    numerals,
-    prepare,
-    sides,
-    sums,
-    tokenize,
-    words,
-)
+from loong_jax.verifiers.maths import expression as tree
+from loong_jax.verifiers.maths import names, reading, wording
+from loong_jax.verifiers.maths.expression import CostError, Node, ParseError
+from loong_jax.verifiers.maths.reading import Parser, factors, numerals, sides, sums, words
 
 LETTERS = re.compile(r"[^\W\d_]")
 _DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d{1,2}|\d{4,}|(?<=^0,)\d+)")
 _SAID = names.patterns("readings")
 _ZERO_COMMA = re.compile(r"([-+]?0),(\d+)")
-_RATIO_IN_WORDS = re.compile(r"(\d{1,9}) to (\d{1,9})")
-_ONE_IN = re.compile(r"(\d{1,9}) in (\d{1,9})")
+_TO_OR_IN = re.compile(r"(\d{1,9}) (to|in) (\d{1,9})")
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+")
 _FORMULAS = re.compile(r"\$[^$]+\$(?:\s+\$[^$]+\$)+\.?")  # one under the other, or beside it
 _OPERATES = re.compile(r"\s*(?:[-=+*/^<>,.)]|\\(?:text|mathrm|cdot|times|le|ge|ne|in|approx|pm)\b)")
@@ -47,6 +28,7 @@ MAX_LABEL_WORDS = 8
 _SEPARATORS = {",": "list", ";": "list", "\\\\": "list", "&": "and", "\\land": "and",
                "\\wedge": "and", "\\lor": "or", "\\vee": "or", "|": "or",
                "\\implies": "list"}  # fmt: skip
+_SET_SIGNS = ("(", "[", "{", "\\{")
 _UNIONS = {"\\cup": "union", "\\cap": "intersection", "\\setminus": "setminus",
            "\\backslash": "setminus", "\\smallsetminus": "setminus",
            "\\bigcup": "union"}  # fmt: skip
@@ -78,22 +60,22 @@ def whole(parser: Parser) -> Node:
 
 def items(parser: Parser) -> Node:
     """Relations with separators between them."""
-    first = parser.nested(parser.relation)
-    found, joins = [first], set()
+    found, joins = [parser.nested(parser.relation)], set()
     while True:
-        mark = parser.mark()
+        mark = parser.position
         join = _separator(parser)
-        if join is None:
+        if join is None or parser.token.kind == "end":
+            parser.position = mark
             break
         if parser.token.kind == "end":
-            parser.reset(mark)
+            parser.position = mark
             break
         joins.add(join)
         if parser.token.kind == "word" and words.is_leading(parser.token, parser.peek()):
             parser.take()
         found.append(parser.nested(parser.relation))
     if len(found) == 1:
-        return first
+        return found[0]
     head = "or" if "or" in joins else "and" if "and" in joins else "list"
     return Node(head, tuple(found))
 
@@ -101,17 +83,15 @@ def items(parser: Parser) -> Node:
 def _separator(parser: Parser) -> str | None:
     join = None
     while True:
-        token = parser.token
-        if token.kind in ("word", "text"):
-            word = names.JOIN_WORDS.get(token.text.lower())
-            if word is None or (token.text == "y" and token.kind == "word"):
-                return join
-            join = word or join or "list"
-        elif token.kind in ("sign", "command") and token.text in _SEPARATORS:
-            if token.text == "|" and parser.bars:
-                return join
-            join = join if join in ("and", "or") else _SEPARATORS[token.text]
-        else:
+        token, found = parser.token, None
+        kind, text = token.kind, token.text
+        if kind in ("sign", "command") and not (text == "|" and parser.bars):
+            found = _SEPARATORS.get(text)
+            join = join if found is None or join in ("and", "or") else found
+        elif kind == "text" or (kind == "word" and text != "y"):
+            found = names.JOIN_WORDS.get(text.lower())
+            join = join if found is None else found or join or "list"
+        if found is None:
             return join
         parser.take()
 
@@ -120,24 +100,24 @@ def relation(parser: Parser) -> Node:
     bound = names.RELATIONS.get(parser.token.text) if parser.token.kind != "text" else None
     if bound in ("<", "<=", ">", ">="):  # "at least 5" bounds what it does not name
         parser.take()
-        return Node("chain", ((bound,), UNNAMED, parser.union()))
+        return Node("chain", ((bound,), tree.UNNAMED, parser.union()))
     first = parser.union()
-    mark = parser.mark()
+    mark = parser.position
     remainder = _modulus(parser) if parser.at("\\bmod") or parser.token.text == "mod" else None
     if remainder is not None and parser.at("="):  # 7 mod 5 = 2
-        first = Node("call", ("mod", first, remainder))
+        first = tree.call("mod", first, remainder)
     else:
-        parser.reset(mark)
+        parser.position = mark
     operators, operands = [], [first]
     while True:
         token = parser.token
         operator = names.RELATIONS.get(token.text) if token.kind != "text" else None
-        if operator is None and token.kind in ("word", "text"):
-            operator = {"in": "in", "is": "="}.get(token.text)
-            if operator == "=" and not words.starts_operand(parser, parser.peek()):
-                operator = None
-            if operator == "in" and parser.peek().text not in ("(", "[", "{", "\\{", "Interval"):
-                operator = None
+        if operator is None and token.text in ("is", "in") and token.is_word:
+            following = parser.peek()
+            if token.text == "is" and words.starts_operand(parser, following):
+                operator = "="
+            elif token.text == "in" and following.text in (*_SET_SIGNS, "Interval"):
+                operator = "in"
         if operator is None:
             break
         parser.take()
@@ -152,16 +132,15 @@ def relation(parser: Parser) -> Node:
 
 def _modulus(parser: Parser) -> Node | None:
     """11 of "(mod 11)" after a congruence."""
-    mark = parser.mark()
+    mark = parser.position
     if parser.accept("\\pmod", "\\bmod", "\\mod", "\\pod"):
         return parser.argument()
     bracket = parser.accept("(")
-    if parser.token.text == "mod" and parser.token.kind in ("word", "text"):
-        parser.take()
+    if parser.accept_word("mod"):
         modulus = parser.union()
         if not bracket or parser.accept(")"):
             return modulus
-    parser.reset(mark)
+    parser.position = mark
     return None
 
 
@@ -171,29 +150,26 @@ def union(parser: Parser) -> Node:
         token = parser.token
         if token.kind == "command" and token.text in _UNIONS:
             head = _UNIONS[token.text]
-        elif token.text in ("U", "u") and parser.peek().text in ("(", "[", "{", "\\{"):
+        elif token.text in ("U", "u") and parser.peek().text in _SET_SIGNS:
             head = "union"
-        elif token.text == "\\" or (token.text == "\\\\" and parser.peek().text in ("\\{",)):
+        elif token.text == "\\" or (token.text == "\\\\" and parser.peek().text == "\\{"):
             head = "setminus"
         else:
             break
         parser.take()
-        node = Node(head, (_as_set(node), _as_set(parser.sum())))
-    if (
-        parser.colon_is_ratio
-        and parser.at(":", "\\colon", "\\ratio")
-        and (words.starts_operand(parser, parser.peek()) and node.head not in BARE_LISTS)
-    ):
+        sets = (  # the 3 of "(-2, 3) U {3}" has braces that were read as a group
+            Node("set", (side,)) if side.head in ("number", "neg", "div", "call") else side
+            for side in (node, parser.sum())
+        )
+        node = Node(head, tuple(sets))
+    colons = (":", "\\colon", "\\ratio")
+    is_ratio = parser.colon_is_ratio and parser.at(*colons) and node.head not in tree.BARE_LISTS
+    if is_ratio and words.starts_operand(parser, parser.peek()):
         parts = [node]
-        while parser.accept(":", "\\colon", "\\ratio"):
+        while parser.accept(*colons):
             parts.append(parser.sum())
         node = Node("ratio", tuple(parts))
     return node
-
-
-def _as_set(node: Node) -> Node:
-    """The 3 of "(-2, 3) U {3}", whose braces were read as a group."""
-    return Node("set", (node,)) if node.head in ("number", "neg", "div", "call") else node
 
 
 class Grammar(Parser):
@@ -207,10 +183,10 @@ MAX_TREE_DEPTH = 200  # 1/2/3/... and 3!!!... grow deep without a bracket
 
 def parse(text: str) -> Node:
     """The expression a text stands for; raises ParseError or CostError."""
-    tokens = tokenize(prepare(text))
+    tokens = reading.tokenize(reading.prepare(text))
     may_be_deep = len(tokens) > MAX_TREE_DEPTH // 4
     node = Grammar(tokens).whole()
-    if may_be_deep and (deep := depth(node)) > MAX_TREE_DEPTH:
+    if may_be_deep and (deep := tree.depth(node)) > MAX_TREE_DEPTH:
         raise CostError(f"a tree {deep} deep, above {MAX_TREE_DEPTH}")
     return node
 
@@ -237,21 +213,19 @@ def _read(text: str) -> tuple[Node, ...]:
     if text.endswith(".") and not text.endswith(".."):
         text = text[:-1].strip()
     if len(text) < 80 and _SAID.HOLDS_EMPTY.fullmatch(text.strip(" $")):
-        return (Node("set", (EMPTY,)),)
+        return (Node("set", (tree.EMPTY,)),)
     if len(text) < 80 and LETTERS.search(text):
         bare = wording.normal(text)
         if text in ("\\emptyset", "\\varnothing") or wording.is_nothing(bare):
-            return (EMPTY,)
+            return (tree.EMPTY,)
         if wording.is_everything(bare):
-            return (REALS,)
-        value = numerals.number_from_words(bare)
-        if value is not None:
-            return (number(value),)
-        twice = _SAID.TWICE.fullmatch(text.strip(" $"))
-        if twice is not None:
+            return (tree.REALS,)
+        if (value := numerals.number_from_words(bare)) is not None:
+            return (tree.number(value),)
+        if (twice := _SAID.TWICE.fullmatch(text.strip(" $"))) is not None:
             digits = twice[1].replace(",", "")
             if str(numerals.number_from_words(twice[2])) == digits:
-                return (number(int(digits)),)
+                return (tree.number(int(digits)),)
         if (named := numerals.read(bare)) is not None:
             return (named,)
         if text[:1].isalpha() and (digits := numerals.with_digits(text)) is not None:
@@ -259,10 +233,9 @@ def _read(text: str) -> tuple[Node, ...]:
     if len(text) < 300 and (clause := sides.at_end(text)) is not None:
         text = clause[0].rstrip("$ ") + clause[1] if clause[0].count("$") < 2 else "".join(clause)
     bare = text.strip(" $")
-    if match := _RATIO_IN_WORDS.fullmatch(bare):
-        return (Node("ratio", (number(int(match[1])), number(int(match[2])))),)
-    if match := _ONE_IN.fullmatch(bare):
-        return (Node("div", (number(int(match[1])), number(int(match[2])))),)
+    if match := _TO_OR_IN.fullmatch(bare):
+        pair = tree.number(int(match[1])), tree.number(int(match[3]))
+        return (Node("ratio" if match[2] == "to" else "div", pair),)
     based = numerals.based_text(bare)
     with_comma = bare.replace("{,}", ",")
     if match := _ZERO_COMMA.fullmatch(with_comma):
@@ -270,16 +243,14 @@ def _read(text: str) -> tuple[Node, ...]:
     grouped = _with_point_groups(bare.rstrip("€ "))
     if match := _SAID.EXCEPT.fullmatch(text):
         left_out = parse(match[1])
-        items = left_out.args if left_out.head in BARE_LISTS else (left_out,)
-        return (Node("setminus", (REALS, Node("set", items))),)
+        items = left_out.args if left_out.head in tree.BARE_LISTS else (left_out,)
+        return (Node("setminus", (tree.REALS, Node("set", items))),)
     try:
         found = [_without_domains(parse(text))]
     except ParseError:
-        only = based or grouped
-        if only is not None:
+        if (only := based or grouped) is not None:
             return (only,)
-        value = sides.value_after(text)
-        if value is None:
+        if (value := sides.value_after(text)) is None:
             raise
         return _read(value)
     if based is not None:
@@ -289,43 +260,35 @@ def _read(text: str) -> tuple[Node, ...]:
     if match := _DECIMAL_COMMA.fullmatch(with_comma):
         found.append(_decimal(match[1], match[2]))
     elif _GROUPED.fullmatch(bare):
-        items = tuple(number(int(part)) for part in bare.split(","))
+        items = tuple(tree.number(int(part)) for part in bare.split(","))
         found.append(Node("list", items))
     return tuple(found)
 
 
 def _is_formula(line: str) -> bool:
     """True if a line is a formula that neither goes on nor was begun before it."""
-    if _OPERATES.match(line) or _SAID.GOES_ON.search(line) or "\\begin" in line or "\\end" in line:
-        return False
-    return all(line.count(one) == line.count(other) for one, other in ("()", "[]", "{}"))
+    goes_on = _OPERATES.match(line) or _SAID.GOES_ON.search(line)
+    is_whole = all(line.count(one) == line.count(other) for one, other in ("()", "[]", "{}"))
+    return is_whole and not goes_on and "\\begin" not in line and "\\end" not in line
 
 
 def _without_domains(node: Node) -> Node:
     """A list without what only says where its parameters live, n in Z, which becomes a label."""
-    if node.head not in BARE_LISTS:
-        return node
-    kept = tuple(item for item in node.args if not _is_domain(item))
+    items = node.args if node.head in tree.BARE_LISTS else ()
+    domains = [_domain(item.unlabelled) for item in items]
+    kept = tuple(item for item, domain in zip(items, domains, strict=True) if not domain)
     if not kept or len(kept) == len(node.args):
         return node
-    domains = {_domain_name(i) for i in node.args if _is_domain(i)}
     bare = kept[0] if len(kept) == 1 else Node(node.head, kept)
-    labels = tuple(sorted(name.replace("set ", "in ") for name in domains))
-    return Node("labelled", (bare, labels))
+    labels = sorted({name.replace("set ", "in ") for name in domains if name})
+    return Node("labelled", (bare, tuple(labels)))
 
 
-def _is_domain(node: Node) -> bool:
-    node = node.unlabelled
-    return (
-        node.head == "chain" and node.args[0] == ("in",) and _domain_name(node).startswith("set ")
-    )
-
-
-def _domain_name(item: Node) -> str:
-    where = item.unlabelled.args[2]
-    if where == REALS:
-        return "set R"
-    return where.args[0] if where.head == "symbol" else ""
+def _domain(item: Node) -> str:
+    if item.head != "chain" or item.args[0] != ("in",):
+        return ""
+    where = tree.symbol("set R") if item.args[2] == tree.REALS else item.args[2]
+    return where.args[0] if where.head == "symbol" and where.args[0].startswith("set ") else ""
 
 
 cached = functools.lru_cache(maxsize=65536)(_read)
@@ -333,7 +296,7 @@ cached = functools.lru_cache(maxsize=65536)(_read)
 
 def _decimal(whole: str, decimals: str) -> Node:
     text = f"{whole}.{decimals}"
-    return number(Fraction(text), len((whole + decimals).lstrip("-+0")) or 1)
+    return tree.number(Fraction(text), len((whole + decimals).lstrip("-+0")) or 1)
 
 
 def _with_point_groups(text: str) -> Node | None:
@@ -342,4 +305,4 @@ def _with_point_groups(text: str) -> Node | None:
     if match is None:
         return None
     whole = match[1].replace(".", "").replace(" ", "")
-    return _decimal(whole, match[3]) if match[3] else number(int(whole))
+    return _decimal(whole, match[3]) if match[3] else tree.number(int(whole))

@@ -24,20 +24,18 @@ def value_after(text: str) -> str | None:
     return text[len(parts[0]) :].lstrip("=\u2248").removeprefix("\\approx").strip()
 
 
-_SIGNS = {"+": "plus", "-": "minus"}
-
-
 def with_concentrations(text: str) -> str:
     """[A] and [OH^-] as letters with a subscript, where at least two stand in a formula."""
     if text.count("[") < 2 or len(text) > 300 or ("/" not in text and "\\frac" not in text):
         return text
     if len(SAID.ONE_CONCENTRATION.findall(text)) != text.count("["):
         return text
-    return SAID.ONE_CONCENTRATION.sub(lambda m: f" c_{{{_letters(m[1])}}} ", text)
 
+    def lettered(match: re.Match[str]) -> str:
+        name = match[1].replace("+", "plus").replace("-", "minus")
+        return f" c_{{{''.join(filter(str.isalnum, name))}}} "
 
-def _letters(name: str) -> str:
-    return "".join(_SIGNS.get(c, c) for c in name if c.isalnum() or c in _SIGNS)
+    return SAID.ONE_CONCENTRATION.sub(lettered, text)
 
 
 _COUNTS = {"two": 2, "2": 2, "three": 3, "3": 3, "four": 4, "4": 4, "one": 1, "1": 1}
@@ -80,18 +78,18 @@ def at_end(text: str) -> tuple[str, str] | None:
     match = SAID.CLAUSE.search(text, start)
     if match is None or not text[: match.start()].strip():
         return _without_domain(text, start)
-    letter = next(match[name] for name in ("after", "bare", "before", "element", "listed")
-                  if match[name])  # fmt: skip
-    before = text[: match.start()]
+    groups = ("after", "bare", "before", "element", "listed")
+    letter, before = next(match[name] for name in groups if match[name]), text[: match.start()]
     if re.search(rf"(?<![A-Za-z\\]){letter}(?![a-z])", before[-200:]) is None:
         return None
     is_natural = match["set"] is not None and re.search("N|\u2115", match["set"])
     where = "\\mathbb{N}" if is_natural else "\\mathbb{Z}"
-    for mark in ("$$", "$"):  # the clause was inside a formula, or took what ends it
-        if before.count(mark) % 2 == 1:
-            before += mark
-            break
-    return before, f", {letter} \\in {where}"
+    return _closed(before), f", {letter} \\in {where}"
+
+
+def _closed(before: str) -> str:
+    """With the mark of a formula that the clause was inside of, or took."""
+    return before + next((mark for mark in ("$$", "$") if before.count(mark) % 2), "")
 
 
 def _without_domain(text: str, start: int) -> tuple[str, str] | None:
@@ -105,11 +103,8 @@ def _without_domain(text: str, start: int) -> tuple[str, str] | None:
             continue
         sentence = re.split(r"[.!?]\s|\n", before[-300:])[-1]
         letter = rf"(?<![A-Za-z\\]){match['letter']}(?![a-z])"
-        if (
-            not _FORMULA_BEFORE.search(sentence)
-            or _LONE.search(sentence)
-            or SAID.RELATION.search(sentence)
-        ):
+        is_formula = _FORMULA_BEFORE.search(sentence) and not _LONE.search(sentence)
+        if not is_formula or SAID.RELATION.search(sentence):
             continue
         if re.search(letter, re.sub(r"\\[A-Za-z]+", " ", sentence)) is None:
             continue
@@ -124,7 +119,5 @@ def _without_domain(text: str, start: int) -> tuple[str, str] | None:
                 continue
         elif not is_set and "," not in match["gap"] and "quad" not in match["gap"]:
             continue
-        if before.count("$$") % 2 or before.count("$") % 2:
-            before += "$$" if before.count("$$") % 2 else "$"
-        return before.rstrip(" ,;(\\"), ""
+        return _closed(before).rstrip(" ,;(\\"), ""
     return None

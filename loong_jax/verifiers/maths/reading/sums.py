@@ -3,29 +3,17 @@
 import re
 from fractions import Fraction
 
+from loong_jax.verifiers.maths import expression as tree
 from loong_jax.verifiers.maths import names, units
-from loong_jax.verifiers.maths.expression import (
-    ONE,
-    Node,
-    ParseError,
-    constant,
-    negate,
-    number,
-    rewritten,
-    symbol,
-)
+from loong_jax.verifiers.maths.expression import Node, ParseError
 from loong_jax.verifiers.maths.reading import Parser, Token, words
 
 
 def sum_(parser: Parser) -> Node:
-    terms = []
-    sign = _sign(parser)
-    first = parser.product()
-    terms.append(_signed(sign, first))
+    terms = [_signed(_sign(parser), parser.product())]
     while True:
         if parser.at("+", "-"):
-            sign = _sign(parser)
-            terms.append(_signed(sign, parser.product()))
+            terms.append(_signed(_sign(parser), parser.product()))
         elif parser.at("\\pm", "\\mp"):
             parser.take()
             left = terms[0] if len(terms) == 1 else Node("add", tuple(terms))
@@ -38,11 +26,9 @@ def sum_(parser: Parser) -> Node:
 
 
 def _sign(parser: Parser) -> str:
-    sign = ""
-    count = 0
+    sign, count = "", 0
     while parser.at("+", "-", "\\pm", "\\mp"):
-        text = parser.take().text
-        count += 1
+        text, count = parser.take().text, count + 1
         if count > 4:
             raise ParseError("a row of signs")
         if text in ("\\pm", "\\mp"):
@@ -59,24 +45,22 @@ def _sign(parser: Parser) -> str:
 def product(parser: Parser) -> Node:
     node = parser.factor()
     while True:
-        token = parser.token
-        if token.kind in ("sign", "command") and token.text in names.PRODUCTS:
+        token, is_sign = parser.token, parser.token.kind in ("sign", "command")
+        if is_sign and token.text in names.PRODUCTS:
             parser.take()
             node = _times(node, _signed(_sign(parser), parser.factor()))
-        elif token.kind in ("sign", "command") and token.text in names.QUOTIENTS:
+        elif is_sign and token.text in names.QUOTIENTS:
             floors = parser.take().text == "//"
             node = Node("div", (node, _signed(_sign(parser), parser.factor())))
-            node = Node("call", ("floor", node)) if floors else node
-        elif _is_choose(node, token):
-            parser.take()
-            node = Node("call", ("binomial", node, Node("number", (int(token.text[1:]), 0))))
+            node = tree.call("floor", node) if floors else node
+        elif node.head == "number" and token.kind == "word" and _CHOOSE.fullmatch(token.text):
+            node = tree.call("binomial", node, tree.number(int(parser.take().text[1:])))
         elif (unit := units.take_unit(parser, node)) is not None:
             node = _with_smaller_unit(parser, Node("quantity", (node, unit)))
-        elif token.kind in ("word", "text") and token.text in names.MULTIPLIERS:
-            parser.take()
-            node = _times(node, Node("number", (names.MULTIPLIERS[token.text], 0)))
-        elif _juxtaposed(parser, node):
-            node = _adjoin(parser, node)
+        elif token.text in names.MULTIPLIERS and token.is_word:
+            node = _times(node, tree.number(names.MULTIPLIERS[parser.take().text]))
+        elif (adjoined := _adjoined(parser, node)) is not None:
+            node = adjoined
         else:
             return node
 
@@ -91,94 +75,58 @@ def _with_smaller_unit(parser: Parser, node: Node) -> Node:
     (value, unit), (more, smaller) = node.args, right.args
     if unit.dimensions != smaller.dimensions or unit.factor <= smaller.factor:
         raise ParseError("a number follows a unit")
-    part = Node("mul", (more, Node("number", (smaller.factor / unit.factor, 0))))
+    part = Node("mul", (more, tree.number(smaller.factor / unit.factor)))
     return Node("quantity", (Node("add", (value, part)), unit))
 
 
-def _juxtaposed(parser: Parser, left: Node) -> bool:
-    """True if a factor follows without a sign between. Two numbers in a row are no product."""
+def _adjoined(parser: Parser, left: Node) -> Node | None:
+    """A product with the factor that follows without a sign, or a mixed number; None for others."""
     token = parser.token
-    if token.kind in ("number", "recurring"):
-        if left.head == "number":
-            return _is_mixed(parser)
-        return left.head in ("call", "tuple") or _ends_on_ellipsis(left)
-    if token.kind == "sign" and token.text in ("-", "+", "$", "["):
-        return False
-    if token.kind == "word" and token.text == "U":
-        return False
-    if left.head in ("chain", "and", "or"):
-        return False
-    if token.text == "(" and parser.peek().text == "mod":
-        return False
-    if token.text == "mod" and token.kind == "word" and parser.peek().kind == "number":
-        return False
-    return words.starts_operand(parser, token)
-
-
-def _adjoin(parser: Parser, left: Node) -> Node:
-    if left.head == "number" and isinstance(left.args[0], int) and not left.args[1]:
-        if parser.token.kind == "number":
-            if not _is_mixed(parser):
-                raise ParseError("two numbers in a row")
-            numerator = parser.take()
-            parser.take()
-            denominator = parser.take()
-            part = Fraction(int(numerator.text), int(denominator.text))
-            return Node("add", (left, Node("number", (part, 0))))
-        if parser.at(*words.FRACTIONS):
-            right = parser.factor()
-            if _is_proper(right):  # 3\frac{1}{2}
-                return Node("add", (left, right))
-            if right.head in ("percent", "degree") and _is_proper(right.args[0]):
-                return Node(right.head, (Node("add", (left, right.args[0])),))
-            return _times(left, right)
-    elif (
-        parser.token.kind in ("number", "recurring")
-        and left.head not in ("call", "tuple")
-        and not _ends_on_ellipsis(left)
-    ):
-        raise ParseError("a number follows a factor")
-    return _times(left, parser.factor())
-
-
-def _ends_on_ellipsis(node: Node) -> bool:
-    return node.head == "mul" and node.args[-1] == Node("symbol", ("...",))
-
-
-def _is_choose(left: Node, token: Token) -> bool:
-    """10C3"""
-    return (
-        left.head == "number"
-        and token.kind == "word"
-        and token.text[0] == "C"
-        and token.text[1:].isdigit()
-        and len(token.text) < 5
+    if token.kind == "end":
+        return None
+    is_whole = left.head == "number" and isinstance(left.args[0], int) and not left.args[1]
+    if token.kind in ("number", "recurring"):  # two of them in a row are no product
+        if left.head == "number" and _is_mixed(parser):
+            if not is_whole:
+                raise ParseError("a number follows a factor")
+            above, _, below = parser.take(), parser.take(), parser.take()
+            return Node("add", (left, tree.number(Fraction(int(above.text), int(below.text)))))
+        is_ellipsis = left.head == "mul" and left.args[-1] == tree.symbol("...")
+        may_be_first = left.head in ("call", "tuple") or is_ellipsis
+        return _times(left, parser.factor()) if may_be_first else None
+    is_apart = token.kind == "sign" and token.text in ("-", "+", "$", "[")
+    is_union = token.kind == "word" and token.text == "U"
+    is_modulus = (token.text == "(" and parser.peek().text == "mod") or (
+        token.text == "mod" and token.kind == "word" and parser.peek().kind == "number"
     )
+    if is_apart or is_union or is_modulus or left.head in ("chain", "and", "or"):
+        return None
+    if not words.starts_operand(parser, token):
+        return None
+    is_fraction = is_whole and parser.at(*words.FRACTIONS)
+    right = parser.factor()
+    if is_fraction and _is_proper(right):  # 3\frac{1}{2}
+        return Node("add", (left, right))
+    if is_fraction and right.head in ("percent", "degree") and _is_proper(right.args[0]):
+        return Node(right.head, (Node("add", (left, right.args[0])),))
+    return _times(left, right)
 
 
 def _is_mixed(parser: Parser) -> bool:
     """True if "1/2" comes next, as in "3 1/2"."""
-    tokens = [parser.peek(ahead) for ahead in range(-1, 4)]
-    before, numerator, slash, denominator, after = tokens
-    return (
-        before.kind == "number"
-        and numerator.spaced
-        and numerator.text.isdigit()
-        and slash.text == "/"
-        and denominator.text.isdigit()
-        and len(denominator.text) < 10
-        and 0 < int(numerator.text) < int(denominator.text)
-        and after.text not in ("/", "^", "**", "!")
-    )
+    before, numerator, slash, denominator, after = map(parser.peek, range(-1, 4))
+    if before.kind != "number" or not numerator.spaced or slash.text != "/":
+        return False
+    above, below = numerator.text, denominator.text
+    is_fraction = above.isdigit() and below.isdigit() and len(below) < 10
+    return is_fraction and 0 < int(above) < int(below) and after.text not in ("/", "^", "**", "!")
 
 
 def _is_proper(node: Node) -> bool:
-    if node.head != "div":
+    if node.head != "div" or any(side.head != "number" for side in node.args):
         return False
-    numerator, denominator = node.args
-    if numerator.head != "number" or denominator.head != "number":
-        return False
-    return isinstance(numerator.args[0], int) and 0 < numerator.args[0] < denominator.args[0]
+    above, below = (side.args[0] for side in node.args)
+    return isinstance(above, int) and 0 < above < below
 
 
 def _signed(sign: str, node: Node) -> Node:
@@ -186,19 +134,17 @@ def _signed(sign: str, node: Node) -> Node:
         return Node("pm", (node,))
     if sign != "-":
         return node
-    if node.head == "quantity":
-        return Node("quantity", (negate(node.args[0]), node.args[1]))
     if node.head == "degree":
-        return Node("degree", (negate(node.args[0]),))
+        return Node("degree", (tree.negate(node.args[0]),))
     if node.head == "based":
         return Node("based", (-node.args[0], node.args[1]))
-    return negate(node)
+    return tree.negate(node)
 
 
 def _times(left: Node, right: Node) -> Node:
     if left.head == "quantity" and right.head != "quantity":
         return Node("quantity", (_times(left.args[0], right), left.args[1]))
-    if left == ONE:
+    if left == tree.ONE:
         return right
     if left.head == "mul":
         return Node("mul", (*left.args, right))
@@ -206,38 +152,32 @@ def _times(left: Node, right: Node) -> Node:
 
 
 _END = Token("command", "\\differential")  # stands where dx stood; starts nothing
+_CHOOSE = re.compile(r"C\d{1,3}")  # of 10C3
 _DIFFERENTIAL = re.compile(r"(.*)d([a-zA-Z])", re.DOTALL)
-_OPENING, _CLOSING = ("(", "[", "{", "\\{"), (")", "]", "}", "\\}")
 
 
 def big(parser: Parser, head: str) -> Node:
     """Parses the rest of a sum, product or integral after its sign."""
-    low = high = None
+    bounds: dict[str, Node] = {}
     while parser.at("_", "^"):
-        if parser.take().text == "^":
-            high = parser.argument()
-        else:
-            low = parser.argument()
+        side = parser.take().text
+        bounds[side] = parser.argument()
     if head == "integral":
-        if (low is None) != (high is None):
+        if len(bounds) == 1:
             raise ParseError("only integrals with bounds and dx are read")
-        if low is None or high is None:
-            found = _integral(parser, number(0), number(1))
-            return Node("apply", ("antiderivative", symbol(found.args[0]), found.args[3]))
-        return _integral(parser, low, high)
-    if (
-        low is None
-        or high is None
-        or low.head != "chain"
-        or low.args[1].head not in ("symbol", "constant")
-    ):
+        variable, body = _integrand(parser)
+        if not bounds:
+            return Node("apply", ("antiderivative", tree.symbol(variable), body))
+        return Node(head, (variable, bounds["_"], bounds["^"], body))
+    low = bounds.get("_", tree.ONE)
+    if len(bounds) < 2 or low.head != "chain" or low.args[1].head not in ("symbol", "constant"):
         raise ParseError(f"{head} without bounds")
     variable, low = low.args[1].args[0], low.args[2]
-    index = constant(variable)  # the i of a sum over i is no imaginary unit
-    body = rewritten(
-        parser.nested(parser.product), lambda node: symbol(variable) if node == index else None
+    index = tree.constant(variable)  # the i of a sum over i is no imaginary unit
+    body = tree.rewritten(
+        parser.nested(parser.product), lambda node: tree.symbol(variable) if node == index else None
     )
-    return Node(head, (variable, low, high, body))
+    return Node(head, (variable, low, bounds["^"], body))
 
 
 def limit(parser: Parser) -> Node:
@@ -250,12 +190,12 @@ def limit(parser: Parser) -> Node:
     return Node("limit", (approach.args[1].args[0], approach.args[2], body))
 
 
-def _integral(parser: Parser, low: Node, high: Node) -> Node:
+def _integrand(parser: Parser) -> tuple[str, Node]:
     variable, ends_there = _take_differential(parser)
-    body = number(1) if ends_there and parser.at(_END.text) else parser.nested(parser.sum)
+    body = tree.number(1) if ends_there and parser.at(_END.text) else parser.nested(parser.sum)
     if ends_there:
         parser.expect(_END.text)
-    return Node("integral", (variable, low, high, body))
+    return variable, body
 
 
 def _take_differential(parser: Parser) -> tuple[str, bool]:
@@ -263,14 +203,15 @@ def _take_differential(parser: Parser) -> tuple[str, bool]:
 
     It need not where dx is the numerator of a fraction. Inner integrals come first with theirs.
     """
-    start, depth, is_open = parser.mark(), 0, 1
+    start, depth, is_open = parser.position, 0, 1
     fractions: list[int] = []  # depths of numerators
     try:
         while parser.token.kind != "end" and depth >= 0:
             token, following = parser.token, parser.peek()
-            if token.text in _OPENING and token.kind in ("sign", "command"):
+            is_sign = token.kind in ("sign", "command")
+            if is_sign and token.text in ("(", "[", "{", "\\{"):
                 depth += 1
-            elif token.text in _CLOSING and token.kind in ("sign", "command"):
+            elif is_sign and token.text in (")", "]", "}", "\\}"):
                 if fractions and fractions[-1] == depth:
                     fractions.pop()
                 depth -= 1
@@ -282,17 +223,24 @@ def _take_differential(parser: Parser) -> tuple[str, bool]:
                 is_open -= 1
                 if is_open == 0 and (depth == 0 or depth in fractions):
                     before, variable, num_tokens = found
-                    _remove(parser, before, num_tokens, ends_there=depth == 0)
+                    instead = [Token("word", before)] if before else []
+                    if depth == 0:
+                        instead.append(_END)
+                    elif not before and parser.peek(-1).text == "{":
+                        instead.append(Token("number", "1"))  # \frac{dx}{x}
+                    for _ in range(num_tokens - 1):
+                        parser.replace()
+                    parser.replace(*instead)
                     return variable, depth == 0
             parser.take()
     finally:
-        parser.reset(start)
+        parser.position = start
     raise ParseError("only integrals with bounds and dx are read")
 
 
 def _differential(token: Token, following: Token) -> tuple[str, str, int] | None:
     """(letters before dx in its word, variable, number of tokens of dx)."""
-    if token.kind not in ("word", "text"):
+    if not token.is_word:
         return None
     if token.text == "d":
         name = following.text.removeprefix("\\")
@@ -300,14 +248,3 @@ def _differential(token: Token, following: Token) -> tuple[str, str, int] | None
         return ("", name, 2) if is_name else None
     found = _DIFFERENTIAL.fullmatch(token.text)
     return (found[1], found[2], 1) if found else None
-
-
-def _remove(parser: Parser, before: str, num_tokens: int, *, ends_there: bool) -> None:
-    instead = [Token("word", before)] if before else []
-    if ends_there:
-        instead.append(_END)
-    elif not before and parser.peek(-1).text == "{":
-        instead.append(Token("number", "1"))  # \frac{dx}{x}
-    for _ in range(num_tokens - 1):
-        parser.replace()
-    parser.replace(*instead)

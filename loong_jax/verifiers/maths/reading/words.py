@@ -19,76 +19,51 @@ def letters_of(word: str) -> tuple[str, ...] | None:
         return (word,)
     if letters != word:
         return (word,) if len(letters) <= 2 and letters not in _SHORT_WORDS else None
-    if word in names.GREEK or word in ("pH", "pOH", "pK"):
+    if word in names.GREEK or word in ("pH", "pOH", "pK") or (word.isupper() and len(word) <= 4):
         return (word,)
-    if word.isupper() and len(word) <= 4:
-        return (word,)
-    if word in _PRODUCTS or (
-        word.lower() not in _SHORT_WORDS
-        and (len(word) == 2 or (len(word) <= 4 and not _VOWELS & set(word.lower())))
-    ):
-        return tuple(word)
-    return None
-
-
-def is_operand(token: Token) -> bool:
-    """True if a factor can start with this word."""
-    word = token.text
-    if token.kind == "text":
-        return len(word) == 1 or word in names.PREFIX_FUNCTIONS
-    if word in names.JOIN_WORDS:
-        return word == "y"
-    if word in names.FUNCTIONS or word in names.CONSTANTS or word in brackets.OBJECTS:
-        return True
-    return letters_of(word) is not None
+    is_short = len(word) == 2 or (len(word) <= 4 and not _VOWELS & set(word.lower()))
+    is_product = word in _PRODUCTS or (is_short and word.lower() not in _SHORT_WORDS)
+    return tuple(word) if is_product else None
 
 
 def is_leading(token: Token, following: Token) -> bool:
     """True if this word stands before the expression and is no part of it."""
-    if token.kind not in ("word", "text"):
+    word = token.word
+    if word not in names.LEADING_WORDS and word != "either":
         return False
-    word = token.text.lower()
-    if (
-        token.kind == "word"
-        and len(word) == 1
-        and not (word == "a" and (following.kind == "number" or following.text == "total"))
-    ):
-        return False
-    return word in names.LEADING_WORDS or (word == "either")
+    is_article = word == "a" and (following.kind == "number" or following.text == "total")
+    return is_article or token.kind == "text" or len(word) > 1
 
 
 BIG = {"\\sum": "sum", "\\prod": "product", "\\int": "integral"}
 FRACTIONS = ("\\frac", "\\dfrac", "\\tfrac", "\\cfrac", "\\sfrac", "\\nicefrac")
 BINOMIALS = ("\\binom", "\\dbinom", "\\tbinom")
+PLAIN_FUNCTIONS = frozenset("\\" + name for name in names.PREFIX_FUNCTIONS)
 _STARTERS = frozenset(
     (*FRACTIONS, *BINOMIALS, *BIG, "\\sqrt", "\\begin", "\\{", "\\lbrace", "\\langle",
      "\\lfloor",
      "\\lceil", "\\lvert", "\\lVert", "\\|", "\\infty", "\\emptyset", "\\varnothing", "\\mathbb",
      "\\ldots", "\\dots", "\\cdots", "\\lim", "\\log", "\\$", "\\angle", "\\triangle", "\\circ",
-     "\\vert", "\\pounds", "\\euro", "\\prime", "\\substack")
-) | names.WRAPPERS | names.ACCENTS  # fmt: skip
-PLAIN_FUNCTIONS = frozenset("\\" + name for name in names.PREFIX_FUNCTIONS)
-
-
-def starts_command(text: str) -> bool:
-    return (
-        text in _STARTERS
-        or text in PLAIN_FUNCTIONS
-        or text[1:] in names.GREEK
-        or (text[1:] in names.CONSTANTS)
-    )
+     "\\vert", "\\pounds", "\\euro", "\\prime", "\\substack",
+     *("\\" + name for name in (*names.GREEK, *names.CONSTANTS)))
+) | names.WRAPPERS | names.ACCENTS | PLAIN_FUNCTIONS  # fmt: skip
 
 
 def starts_operand(parser: Parser, token: Token) -> bool:
-    if token.kind in ("number", "recurring"):
-        return True
-    if token.kind in ("word", "text"):
-        return is_operand(token)
-    if token.kind == "sign":
-        return token.text in ("(", "[", "{", "-", "+", "$") or (
-            token.text == "|" and not parser.bars
-        )
-    return token.kind == "command" and starts_command(token.text)
+    text = token.text
+    match token.kind:
+        case "sign":
+            return text in ("(", "[", "{", "-", "+", "$") or (text == "|" and not parser.bars)
+        case "command":
+            return text in _STARTERS
+        case "text":
+            return len(text) == 1 or text in names.PREFIX_FUNCTIONS
+        case "word" if text in names.JOIN_WORDS:
+            return text == "y"
+        case "word":
+            is_name = text in names.FUNCTIONS or text in names.CONSTANTS or text in brackets.OBJECTS
+            return is_name or letters_of(text) is not None
+    return token.kind != "end"
 
 
 def from_word(parser: Parser, token: Token) -> Node:
@@ -98,7 +73,7 @@ def from_word(parser: Parser, token: Token) -> Node:
     if word in ("np", "numpy", "math", "sympy", "sp", "torch", "jnp") and parser.at("."):
         parser.take()
         token = parser.take()
-        if token.kind not in ("word", "text"):
+        if not token.is_word:
             raise ParseError(f"{token.text!r} is no name")
         return from_word(parser, token)
     if word in ("True", "False") and parser.at(",", ")"):
@@ -109,10 +84,8 @@ def from_word(parser: Parser, token: Token) -> Node:
     if word not in names.FUNCTIONS and bare != word and bare in names.PREFIX_FUNCTIONS:
         parser.replace(Token("number", word[len(bare) :]), parser.token)  # sin2x
         return function(parser, bare)
-    if word in names.FUNCTIONS and (
-        parser.at("(", *(() if word == "zeta" else ("^", "_", "{")))
-        or word in names.PREFIX_FUNCTIONS
-    ):
+    opening = ("(",) if word == "zeta" else ("(", "^", "_", "{")
+    if word in names.PREFIX_FUNCTIONS or (word in names.FUNCTIONS and parser.at(*opening)):
         return function(parser, word)
     if token.kind == "text" and len(word) > 1:
         if parser.at("=", "\\approx", ":", "(", "_", "^"):
@@ -126,16 +99,13 @@ def from_word(parser: Parser, token: Token) -> Node:
         raise ParseError(f"{word!r} is a word")
     if len(letters) > 1:
         parser.replace(Token("word", letters[-1]), parser.token)
-        factors = [_letter(name) for name in letters[:-1]]
-        last = parser.factor()
-        return Node("mul", (*factors, last))
+        return Node("mul", (*map(_letter, letters[:-1]), parser.factor()))
     return subscripted(parser, "".join(letters))
 
 
 def _letter(name: str) -> Node:
-    if name in names.CONSTANT_LETTERS:
-        return constant(names.CONSTANT_LETTERS[name])
-    return symbol(name)
+    letter = names.CONSTANT_LETTERS.get(name)
+    return symbol(name) if letter is None else constant(letter)
 
 
 _POLYNOMIALS = frozenset("PQRTpqruvwy")  # P(x) = ..., where no product is meant
@@ -143,51 +113,40 @@ _POLYNOMIALS = frozenset("PQRTpqruvwy")  # P(x) = ..., where no product is meant
 
 def subscripted(parser: Parser, name: str) -> Node:
     """A variable with what may follow its name: a subscript, or the argument of f, g or h."""
-    if parser.at("_"):
-        parser.take()
+    if parser.accept("_"):
         below = brackets.raw_argument(parser)
-        if name in ("C", "P", "A") and parser.at("^") and _counts(below):
-            parser.take()
-            above = parser.argument()
+        is_number = below.isdigit() and len(below) < 4 and int(below) > 1
+        is_count = is_number or below in ("n", "m", "N", "k")
+        if name in ("C", "P", "A") and is_count and parser.accept("^"):
             lower = number(int(below)) if below.isdigit() else symbol(below)
-            return call("binomial" if name == "C" else "permutations", lower, above)
+            return call("binomial" if name == "C" else "permutations", lower, parser.argument())
         if name == "log":
             raise ParseError("log without argument")
         name = f"{name}_{below}"
     elif name in names.CONSTANT_LETTERS:
-        return constant(names.CONSTANT_LETTERS[name])
+        return _letter(name)
+    mark, is_called = parser.position, parser.at("(") and not parser.token.spaced
     if name[0] in "fgh" and (len(name) == 1 or name[1] in "_'"):
-        if parser.at("(") and not parser.token.spaced:
+        if is_called:
             return Node("apply", (name, *brackets.arguments_of(parser)))
         if parser.at("^") and parser.peek().text == "{" and parser.peek(2).text == "-":
-            mark = parser.mark()
             parser.take()
             if brackets.raw_argument(parser) == "-1" and parser.at("("):
                 return Node("apply", (name + "^-1", *brackets.arguments_of(parser)))
-            parser.reset(mark)
-    if name in _POLYNOMIALS and parser.at("(") and not parser.token.spaced:
-        mark = parser.mark()
+            parser.position = mark
+    elif is_called and (name in _POLYNOMIALS or name in ("C", "P")):
         arguments = brackets.arguments_of(parser)
-        if len(arguments) == 1 and arguments[0].head == "symbol" and parser.at("="):
+        if name in _POLYNOMIALS and parser.at("=") and [a.head for a in arguments] == ["symbol"]:
             return Node("apply", (name, *arguments))
-        parser.reset(mark)
-    if name in ("C", "P") and parser.at("(") and not parser.token.spaced:
-        mark = parser.mark()
-        arguments = brackets.arguments_of(parser)
-        if len(arguments) == 2:
+        if name in ("C", "P") and len(arguments) == 2:
             return call("binomial" if name == "C" else "permutations", *arguments)
-        parser.reset(mark)
+        parser.position = mark
     return symbol(name)
-
-
-def _counts(below: str) -> bool:
-    return below in ("n", "m", "N", "k") or (below.isdigit() and len(below) < 4 and int(below) > 1)
 
 
 def function(parser: Parser, spelled: str) -> Node:
     name = names.FUNCTIONS[spelled]
-    power: Node | None = None
-    base: Node | None = None
+    power = base = None
     while parser.at("^", "_", "**"):
         if parser.take().text == "_":
             base = parser.argument()
@@ -201,8 +160,7 @@ def function(parser: Parser, spelled: str) -> Node:
         arguments = brackets.arguments_of(parser) if parser.at("(") else (parser.argument(),)
         if parser.at("^", "**") and power is not None:
             raise ParseError("two powers of one function")
-    elif parser.at("[") and name not in ("sqrt",):
-        parser.take()
+    elif name != "sqrt" and parser.accept("["):
         arguments = (parser.nested(parser.sum),)
         parser.expect("]")
     else:
@@ -223,12 +181,11 @@ def _run(parser: Parser) -> Node:
     node = parser.nested(parser.factor)
     while True:
         token = parser.token
-        if token.text in PLAIN_FUNCTIONS or token.text in names.PREFIX_FUNCTIONS:
-            break
+        is_function = token.text in PLAIN_FUNCTIONS or token.text in names.PREFIX_FUNCTIONS
         is_join = len(token.text) > 1 and (token.text in names.JOIN_WORDS or token.text in UNITS)
-        if not (token.kind == "word" and letters_of(token.text) and not is_join) and not (
-            token.kind == "command" and starts_command(token.text)
-        ):
+        is_factor = token.kind == "word" and letters_of(token.text) and not is_join
+        is_command = token.kind == "command" and token.text in _STARTERS
+        if is_function or not (is_factor or is_command):
             break
         node = Node("mul", (node, parser.nested(parser.factor)))
     return Node("neg", (node,)) if negative else node
