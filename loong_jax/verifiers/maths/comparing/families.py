@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from loong_jax.verifiers.maths import values
 from loong_jax.verifiers.maths.comparing import naming, nodes, real_sets
+from loong_jax.verifiers.maths.evaluator import RATIONAL
 from loong_jax.verifiers.maths.expression import BARE_LISTS, CostError, Node, number, substitute
 
 MAX_ITEMS = 64
@@ -247,7 +248,7 @@ def read(node: Node) -> Family | None:
     if any(name.partition("_")[2] == parameter for name in names):
         return None  # a_n = 4n + 1 is a sequence
     ends = [end for part in parts if (end := values.affine(part, parameter)) is not None]
-    if len(ends) < len(parts) or not all(values.is_exact(x) for end in ends for x in end):
+    if len(ends) < len(parts) or not all(isinstance(x, RATIONAL) for end in ends for x in end):
         return None
     start, step = (tuple(map(Fraction, row)) for row in zip(*ends, strict=True))
     return Family(names, start, step, parameter, domains) if any(step) else None
