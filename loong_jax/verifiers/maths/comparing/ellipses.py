@@ -38,22 +38,13 @@ def closed(node: Node) -> Node:
     node = Node(node.head, args)
     if node.head not in ("add", "mul") or ELLIPSIS not in node.args:
         return node
-    for before, after in _split(node):
-        found = _with_parameter(node.head, before, after)
-        found = found or _with_parameter(node.head, after[::-1], before[::-1])
-        found = found or _of_numbers(node.head, before, after)
-        if found is not None:
-            return found
-    return node
-
-
-def _split(node: Node) -> Iterator[tuple[list[Node], list[Node]]]:
-    """Terms before and after the ellipsis; in a product the last factors may be one term: 2n."""
-    at = node.args.index(ELLIPSIS)
-    before, after = list(node.args[:at]), list(node.args[at + 1 :])
+    at = args.index(ELLIPSIS)
+    before, after = args[:at], args[at + 1 :]
     if not before or not after or ELLIPSIS in after:
-        return
-    yield before, after
+        return node
+    found = _with_parameter(node.head, before, after)
+    found = found or _with_parameter(node.head, after[::-1], before[::-1])
+    return found or _of_numbers(node.head, before, after) or node
 
 
 def _with_parameter(head: str, first: Sequence[Node], last: Sequence[Node]) -> Node | None:
@@ -73,9 +64,8 @@ def _with_parameter(head: str, first: Sequence[Node], last: Sequence[Node]) -> N
         if values.equal(term, substitute(end, name, there)) is not True:
             return None
     index = next(letter for letter in _INDICES if letter not in end.symbols)
-    return Node(
-        _BIG[head], (index, number(starts[0]), symbol(name), with_names(end, {name: index}))
-    )
+    body = with_names(end, {name: index})
+    return Node(_BIG[head], (index, number(starts[0]), symbol(name), body))
 
 
 def _fits(end: Node, name: str, first: Sequence[Node], start: int) -> bool:

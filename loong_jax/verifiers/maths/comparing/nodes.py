@@ -65,16 +65,22 @@ def is_applied(node: Node) -> bool:
 
 def is_derivative(node: Node) -> bool:
     """dy/dx, d^2y/dx^2, or d/dx before what it is of, all of which are read as products of d."""
-    if node.head == "mul" and node.args and is_derivative(node.args[0]):
-        return True
+    return _order_of_quotient(node) > 0
+
+
+def _order_of_quotient(node: Node) -> int:
+    if node.head == "mul" and node.args:
+        return _order_of_quotient(node.args[0])
     if node.head != "div":
-        return False
+        return 0
     above, below = (n.args[0] if n.head == "mul" else n for n in node.args)
     powers = [n.args[1] if n.head == "pow" else ONE for n in (above, below)]
     above, below = (n.args[0] if n.head == "pow" else n for n in (above, below))
     last = node.args[1].args[-1] if node.args[1].head == "mul" else ONE
     order = last.args[1] if last.head == "pow" else ONE
-    return above == below and above in _DIFFERENTIALS and powers[0] == order
+    if above != below or above not in _DIFFERENTIALS or powers[0] != order:
+        return 0
+    return order.args[0] if order.head == "number" else 1
 
 
 _DIFFERENTIALS = (Node("symbol", ("d",)), Node("symbol", ("partial",)))
@@ -98,11 +104,7 @@ def order_of_derivative(node: Node) -> int:
     """2 of d^2y/dx^2 and of y''; 0 for anything else."""
     if node.head in ("symbol", "apply"):
         return len(node.args[0]) - len(node.args[0].rstrip("'"))
-    if not is_derivative(node):
-        return 0
-    node = node.args[0] if node.head == "mul" else node
-    last = node.args[1].args[-1] if node.args[1].head == "mul" else ONE
-    return last.args[1].args[0] if last.head == "pow" and last.args[1].head == "number" else 1
+    return _order_of_quotient(node)
 
 
 def label(node: Node) -> tuple[str, ...]:

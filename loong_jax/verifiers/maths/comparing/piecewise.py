@@ -48,27 +48,27 @@ def _branches(node: Node) -> list[Branch]:
     return [Branch(node, OTHERWISE)]
 
 
-def _sets(branches: Sequence[Branch]) -> list[Node | None]:
-    """Where each branch holds, as far as that is a set of reals."""
-    found: list[Node | None] = []
+def _sets(branches: Sequence[Branch]) -> list[Node] | None:
+    found: list[Node] = []
     for _, condition in branches:
-        match condition:
-            case Node("text"):
-                found.append(real_sets.joined("setminus", REALS, *found))
-            case Node("chain", (("=",), _, value)):  # x = 0
-                found.append(real_sets.real_set(Node("set", (value,))))
-            case _:
-                found.append(real_sets.real_set(condition))
+        if condition == OTHERWISE:
+            one = real_sets.joined("setminus", REALS, *found)
+        elif condition.head == "chain" and condition.args[0] == ("=",):
+            one = real_sets.real_set(Node("set", (condition.args[2],)))  # x = 0
+        else:
+            one = real_sets.real_set(condition)
+        if one is None:
+            return None
+        found.append(one)
     return found
 
 
 def _equal_by_place(own: list[Branch], given: list[Branch], name: str) -> bool | None:
     sets = _sets(own), _sets(given)
-    known = [one for one in (*sets[0], *sets[1]) if one is not None]
-    if len(known) < len(own) + len(given):
+    if sets[0] is None or sets[1] is None:
         return _equal_by_branch(own, given)
     breaks = [real_sets.point(x) for b in (*own, *given) for x in _breaks(b.value, name)]
-    line = real_sets.cut([*known, *breaks])
+    line = real_sets.cut([*sets[0], *sets[1], *breaks])
     if line is None:
         return _equal_by_branch(own, given)
     if any(abs(value) > FARTHEST for value, _ in line.ends):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import naming, nodes, real_sets
+from loong_jax.verifiers.maths.comparing import ellipses, naming, nodes, real_sets
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
@@ -116,7 +116,7 @@ def collection(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
             return False
         return all_match(matcher, zip(gold_values, given_values, strict=True))
     own, different = list(dict.fromkeys(gold_values)), list(dict.fromkeys(given_values))
-    if gold.head == "list" and (naming.ELLIPSIS in own or len(own) < len(gold_values)):
+    if gold.head == "list" and (ellipses.ELLIPSIS in own or len(own) < len(gold_values)):
         return _sequence(matcher, gold_values, given_values)
     if len(given_values) > len(different) + MAX_REPEATS:
         return False  # no list of solutions names them again and again
@@ -129,7 +129,7 @@ def _sequence(matcher: Comparison, gold: list[Node], answer: list[Node]) -> bool
         return False
     if all_match(matcher, zip(gold, answer, strict=True)):
         return True
-    if naming.ELLIPSIS in gold or not _paired(matcher, gold, answer):
+    if ellipses.ELLIPSIS in gold or not _paired(matcher, gold, answer):
         return False
     matcher.note = "the same terms in another order"
     return True if len(gold) < SEQUENCE else None  # 2, 3, 2 are factors
