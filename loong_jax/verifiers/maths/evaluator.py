@@ -9,6 +9,7 @@ import hashlib
 import math
 import operator
 import threading
+import types
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
@@ -18,6 +19,8 @@ import mpmath
 from loong_jax.verifiers.maths.expression import CostError, Node
 
 MAX_EXACT_BITS = 100_000  # of a numerator or denominator: 2004! has 19,155
+MAX_EXPONENT_BITS = 40_000  # of the binary exponent of an inexact value, for functions of it
+BUDGET = 400_000  # steps of some 100 ns
 
 
 class Undefined(ArithmeticError):
@@ -54,9 +57,6 @@ def _root_below(value: int, degree: int) -> int:
     return root
 
 
-MAX_EXPONENT_BITS = 40_000  # of the binary exponent of an inexact value, for functions of it
-
-
 def _of(
     name: str, called: str = "", most_bits: int = 64, cost_of_bit: int = 0
 ) -> Callable[..., Value]:
@@ -69,80 +69,6 @@ def _of(
         return getattr(self.context, name)(value)
 
     return function
-
-
-def _ln(self: Evaluator, value: Value) -> Value:
-    if value == 0:
-        raise Undefined("the logarithm of 0")
-    return self.context.log(self.real(value))
-
-
-def _log(self: Evaluator, value: Value, base: Value | None = None) -> Value:
-    if base in (0, 1):
-        raise Undefined("a logarithm to base 0 or 1")
-    return _ln(self, value) if base is None else _ln(self, value) / _ln(self, base)
-
-
-def _sqrt(self: Evaluator, value: Value) -> Value:
-    root = exact_root(value, 2) if isinstance(value, RATIONAL) else None
-    return self.context.sqrt(self.real(value)) if root is None else self.exact(root)
-
-
-def _root(self: Evaluator, value: Value, degree: Value) -> Value:
-    if not isinstance(degree, int) or degree == 0:
-        return self.power(value, 1 / degree)
-    if degree % 2 and self.context.im(self.real(value)) == 0 and value < 0:
-        return -self.power(-value, Fraction(1, degree))
-    return self.power(value, Fraction(1, degree))
-
-
-def _factorial(self: Evaluator, value: Value) -> Value:
-    if isinstance(value, int):
-        if value < 0:
-            raise Undefined("the factorial of a negative number")
-        if value > 9000:
-            raise CostError("a factorial above 9000!")
-        self.pay(value * 10)
-        return self.exact(math.factorial(value))
-    return _gamma(self, value + 1)
-
-
-def _double_factorial(self: Evaluator, value: Value) -> Value:
-    if not isinstance(value, int) or not 0 <= value <= 9000:
-        raise Undefined("a double factorial")
-    return self.exact(math.prod(range(value, 0, -2)))
-
-
-def _gamma(self: Evaluator, value: Value) -> Value:
-    if isinstance(value, int):
-        return _factorial(self, value - 1)
-    self.pay(self.digits**2)  # beside 2020! there are thousands of digits
-    return self.context.gamma(self.moderate(value))
-
-
-def _zeta(self: Evaluator, value: Value) -> Value:
-    if not isinstance(value, int) or value == 1 or not -40 <= value <= 200:
-        raise Undefined("zeta of what is no whole number but 1")
-    self.pay(self.digits**2)
-    return self.context.zeta(value)
-
-
-def _binomial(self: Evaluator, n: Value, k: Value) -> Value:
-    if isinstance(n, int) and isinstance(k, int) and n >= 0:
-        if not 0 <= k <= n:
-            return 0
-        k = min(k, n - k)
-        if k * max(1, n.bit_length()) > MAX_EXACT_BITS * 2:
-            raise CostError("a binomial coefficient of too many digits")
-        self.pay((k * n.bit_length() / 2000) ** 2 + k * 10)
-        return self.exact(math.comb(n, k))
-    return self.context.binomial(self.moderate(n), self.moderate(k))
-
-
-def _permutations(self: Evaluator, n: Value, k: Value) -> Value:
-    if isinstance(n, int) and isinstance(k, int) and 0 <= k <= n:
-        return self.exact(_binomial(self, n, k) * _factorial(self, k))
-    raise Undefined("permutations of what is no count")
 
 
 def _whole(function: Callable[..., int]) -> Callable[..., Value]:
@@ -176,43 +102,6 @@ def _extreme(function: Callable[..., Any]) -> Callable[..., Value]:
     return extreme
 
 
-def _mod(self: Evaluator, value: Value, modulus: Value) -> Value:
-    if not (isinstance(value, RATIONAL) and isinstance(modulus, RATIONAL)):
-        raise Undefined("a remainder of what is not rational")
-    return self.exact(value % modulus)
-
-
-def _sign(self: Evaluator, value: Value) -> Value:
-    value = self.real(value)
-    if self.context.im(value) != 0:
-        raise Undefined("the sign of a complex number")
-    return int(value > 0) - int(value < 0)
-
-
-FUNCTIONS: dict[str, Callable[..., Value]] = {
-    **{  # which cost as much as the reduction of an argument of many digits
-        name: _of(name, "a circular function", 20_000, 20)
-        for name in ("sin", "cos", "tan", "cot", "sec", "csc")
-    },
-    **{
-        name: _of(name)
-        for name in str.split(
-            "sinh cosh tanh coth sech csch asin acos atan acot asec acsc asinh acosh atanh re im "
-            "arg erf lambertw"
-        )
-    },
-    "conjugate": _of("conj"), "cis": _of("expj"), "log": _log, "ln": _ln, "sqrt": _sqrt,
-    "root": _root, "abs": lambda self, value: abs(value), "norm": lambda self, value: abs(value),
-    "factorial": _factorial, "double_factorial": _double_factorial, "gamma": _gamma,
-    "zeta": _zeta, "binomial": _binomial, "permutations": _permutations, "gcd": _whole(math.gcd),
-    "lcm": _whole(math.lcm), "max": _extreme(max), "min": _extreme(min),
-    "floor": _whole_part(math.floor, "floor"), "ceiling": _whole_part(math.ceil, "ceil"),
-    "mod": _mod, "sign": _sign,
-}  # fmt: skip
-
-BUDGET = 400_000  # steps of some 100 ns
-
-
 class _Contexts(threading.local):
     def __init__(self):
         self.context = mpmath.MPContext()
@@ -227,7 +116,7 @@ class Evaluator:
     def __init__(
         self,
         digits: int = 50,
-        bindings: Mapping[str, Value] | None = None,
+        bindings: Mapping[str, Value] = types.MappingProxyType({}),
         *,
         budget: int = BUDGET,
     ):
@@ -235,7 +124,7 @@ class Evaluator:
         if self.context.dps != digits:
             self.context.dps = digits
         self.digits = digits
-        self.bindings = dict(bindings or {})
+        self.bindings = dict(bindings)
         self.budget = budget
         self.max_bits = 0  # of any exact value met
 
@@ -320,6 +209,83 @@ class Evaluator:
                 raise CostError(f"a number of {bits} bits is above {MAX_EXACT_BITS}")
             self.pay((bits / 2000) ** 2)
         return value
+
+    # ---- functions
+
+    def ln(self, value: Value) -> Value:
+        if value == 0:
+            raise Undefined("the logarithm of 0")
+        return self.context.log(self.real(value))
+
+    def log(self, value: Value, base: Value | None = None) -> Value:
+        if base in (0, 1):
+            raise Undefined("a logarithm to base 0 or 1")
+        return self.ln(value) if base is None else self.ln(value) / self.ln(base)
+
+    def sqrt(self, value: Value) -> Value:
+        root = exact_root(value, 2) if isinstance(value, RATIONAL) else None
+        return self.context.sqrt(self.real(value)) if root is None else self.exact(root)
+
+    def root(self, value: Value, degree: Value) -> Value:
+        if not isinstance(degree, int) or degree == 0:
+            return self.power(value, 1 / degree)
+        if degree % 2 and self.context.im(self.real(value)) == 0 and value < 0:
+            return -self.power(-value, Fraction(1, degree))
+        return self.power(value, Fraction(1, degree))
+
+    def factorial(self, value: Value) -> Value:
+        if isinstance(value, int):
+            if value < 0:
+                raise Undefined("the factorial of a negative number")
+            if value > 9000:
+                raise CostError("a factorial above 9000!")
+            self.pay(value * 10)
+            return self.exact(math.factorial(value))
+        return self.gamma(value + 1)
+
+    def double_factorial(self, value: Value) -> Value:
+        if not isinstance(value, int) or not 0 <= value <= 9000:
+            raise Undefined("a double factorial")
+        return self.exact(math.prod(range(value, 0, -2)))
+
+    def gamma(self, value: Value) -> Value:
+        if isinstance(value, int):
+            return self.factorial(value - 1)
+        self.pay(self.digits**2)  # beside 2020! there are thousands of digits
+        return self.context.gamma(self.moderate(value))
+
+    def zeta(self, value: Value) -> Value:
+        if not isinstance(value, int) or value == 1 or not -40 <= value <= 200:
+            raise Undefined("zeta of what is no whole number but 1")
+        self.pay(self.digits**2)
+        return self.context.zeta(value)
+
+    def binomial(self, n: Value, k: Value) -> Value:
+        if isinstance(n, int) and isinstance(k, int) and n >= 0:
+            if not 0 <= k <= n:
+                return 0
+            k = min(k, n - k)
+            if k * max(1, n.bit_length()) > MAX_EXACT_BITS * 2:
+                raise CostError("a binomial coefficient of too many digits")
+            self.pay((k * n.bit_length() / 2000) ** 2 + k * 10)
+            return self.exact(math.comb(n, k))
+        return self.context.binomial(self.moderate(n), self.moderate(k))
+
+    def permutations(self, n: Value, k: Value) -> Value:
+        if isinstance(n, int) and isinstance(k, int) and 0 <= k <= n:
+            return self.exact(self.binomial(n, k) * self.factorial(k))
+        raise Undefined("permutations of what is no count")
+
+    def mod(self, value: Value, modulus: Value) -> Value:
+        if not (isinstance(value, RATIONAL) and isinstance(modulus, RATIONAL)):
+            raise Undefined("a remainder of what is not rational")
+        return self.exact(value % modulus)
+
+    def sign(self, value: Value) -> Value:
+        value = self.real(value)
+        if self.context.im(value) != 0:
+            raise Undefined("the sign of a complex number")
+        return int(value > 0) - int(value < 0)
 
     # ---- heads
 
@@ -425,3 +391,26 @@ _HEADS: dict[str, Callable[[Evaluator, Any], Value]] = {
     "labelled": lambda self, args: self.value(args[0]),
     "based": lambda self, args: args[0],
 }
+FUNCTIONS: dict[str, Callable[..., Value]] = {
+    **{
+        name: getattr(Evaluator, name)
+        for name in str.split(
+            "ln log sqrt root factorial double_factorial gamma zeta binomial permutations mod sign"
+        )
+    },
+    **{  # which cost as much as the reduction of an argument of many digits
+        name: _of(name, "a circular function", 20_000, 20)
+        for name in ("sin", "cos", "tan", "cot", "sec", "csc")
+    },
+    **{
+        name: _of(name)
+        for name in str.split(
+            "sinh cosh tanh coth sech csch asin acos atan acot asec acsc asinh acosh atanh re im "
+            "arg erf lambertw"
+        )
+    },
+    **dict.fromkeys(("abs", "norm"), lambda self, value: abs(value)),
+    "conjugate": _of("conj"), "cis": _of("expj"), "gcd": _whole(math.gcd), "lcm": _whole(math.lcm),
+    "max": _extreme(max), "min": _extreme(min), "floor": _whole_part(math.floor, "floor"),
+    "ceiling": _whole_part(math.ceil, "ceil"),
+}  # fmt: skip

@@ -146,9 +146,9 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
     """Verdict on golds that are words; None where a reading as maths may still match."""
     wanted = wording.normal(reference.text)
     numerals_ = wording.statements(reference.text) if len(reference.text.split()) > 1 else None
-    letters, truth = wording.choices(reference.text), wording.yes_or_no(reference.text)
+    letters, is_truth = wording.choices(reference.text), wanted in _TRUTHS or not wanted.isascii()
+    truth = wording.yes_or_no(reference.text) if is_truth else None
     synonyms, divisor = wording.SYNONYMS.get(wanted, {wanted}), wording.multiples(reference.text)
-    is_truth = wanted in _TRUTHS or not wanted.isascii()
     spans = list(candidates)
     if not spans or divisor is not None or spans[0].rule in ("stated", "formula", "number"):
         spans.insert(0, Span(extract.last_sentence(candidates.text), "sentence"))
@@ -167,14 +167,13 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
             letter = wording.choice(span.text)
             if letter is None and span.rule == "whole":
                 letter = wording.chosen(extract.last_sentence(candidates.text))
-            outcome = None if letter is None else letter.casefold() == wanted
+            outcome = _same(wanted, letter and letter.casefold())
         elif reference.kind == "date":
             outcome = None if span.rule == "number" else _same_date(reference.text, span.text)
         elif divisor is not None and (other := wording.multiples(span.text)) is not None:
             outcome = other == divisor
-        elif truth is not None and is_truth:
-            answer = wording.yes_or_no(span.text)
-            outcome = None if answer is None else answer == truth
+        elif truth is not None:
+            outcome = _same(truth, wording.yes_or_no(span.text))
         elif (
             wording.parts(given) == wording.parts(wanted)
             or _ASIDE_END.sub("", given) == wanted
@@ -189,24 +188,25 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
         return None
     clause = spans[0].text if is_marked else extract.last_clause(candidates.text)
     if reference.kind == "choice" and letters is not None:
-        named = wording.choices(wording.CONCLUDES_ONLY.split(clause)[-1])
-        outcome = None if named is None else named == letters
+        outcome = _same(letters, wording.choices(wording.CONCLUDES_ONLY.split(clause)[-1]))
     elif reference.kind == "choice":
         letter = wording.mentioned(clause)
-        outcome = None if letter is None else letter.casefold() == wanted
+        outcome = _same(wanted, letter and letter.casefold())
     elif reference.kind == "date":
         outcome = _same_date(reference.text, wording.last_mention(clause))
-    elif truth is not None and is_truth:
+    elif truth is not None:
         concluded = wording.conclusion(clause)
         paragraph = extract.statement(candidates.text).rpartition("\n\n")[2]
-        is_short = len(concluded.split()) < 3
-        answer = wording.yes_or_no(concluded) if is_short else None
-        answer = answer or wording.opened(paragraph) or wording.opened(concluded)
-        outcome = None if answer is None else answer == truth
+        answer = wording.yes_or_no(concluded) if len(concluded.split()) < 3 else None
+        outcome = _same(truth, answer or wording.opened(paragraph) or wording.opened(concluded))
     else:
         is_told = any(wording.is_told(other, clause) for other in synonyms)
         outcome = is_told or wording.is_said_of(wording.bare(reference.text), clause) or None
     return None if outcome is None else _verdict(outcome, f"words (clause): {clause}")
+
+
+def _same(wanted: Any, given: Any) -> bool | None:
+    return None if given is None else given == wanted
 
 
 def _differ_in_case(wanted: str, given: str) -> bool:
@@ -214,9 +214,8 @@ def _differ_in_case(wanted: str, given: str) -> bool:
     is_option = wording.choices(wanted) is not None or _OPTION_OR_NUMERAL.fullmatch(wanted)
     if wanted == given or is_option or not (wanted.isalpha() and given.isalpha()):
         return False
-    return wanted.casefold() == given.casefold() and None not in map(
-        words.letters_of, (wanted, given)
-    )
+    are_symbols = None not in map(words.letters_of, (wanted, given))
+    return wanted.casefold() == given.casefold() and are_symbols
 
 
 def _same_date(wanted_text: str, given_text: str) -> Outcome:

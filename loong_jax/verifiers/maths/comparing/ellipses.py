@@ -56,7 +56,14 @@ def _with_parameter(head: str, first: Sequence[Node], last: Sequence[Node]) -> N
     (name,) = names
     if len(first) + (head == "mul" and first[0] != number(1)) < MIN_TERMS:
         return None
-    starts = [start for start in _FIRST if _fits(end, name, first, start)]
+    starts = [
+        start
+        for start in _FIRST
+        if all(
+            values.equal(term, substitute(end, name, number(start + i)))
+            for i, term in enumerate(first)
+        )
+    ]
     if len(starts) != 1:
         return None
     for back, term in enumerate(reversed(last)):
@@ -66,13 +73,6 @@ def _with_parameter(head: str, first: Sequence[Node], last: Sequence[Node]) -> N
     index = next(letter for letter in _INDICES if letter not in end.symbols)
     body = with_names(end, {name: index})
     return Node(_BIG[head], (index, number(starts[0]), symbol(name), body))
-
-
-def _fits(end: Node, name: str, first: Sequence[Node], start: int) -> bool:
-    return all(
-        values.equal(term, substitute(end, name, number(start + i))) is True
-        for i, term in enumerate(first)
-    )
 
 
 # ---- numbers alone

@@ -34,21 +34,16 @@ class Classes(NamedTuple):
 
 def classes_of_gold(node: Node) -> Classes | None:
     """Its classes, where it is no mere formula as (n - 2) pi, the sum of a polygon's angles."""
-    return classes_of(node) if _is_periodic(node) else None
-
-
-def _is_periodic(node: Node) -> bool:
     if node.head not in _MAY_REPEAT:
-        return False
+        return None
     if "modular" in node.heads or node.head == "builder" or INTEGERS in nodes.domains(node):
-        return True
-    if "degree" not in node.heads and nodes.PI not in node.walk():
-        return False
-    items = node.args if node.head in BARE_LISTS else (node,)
-    return all(
+        return classes_of(node)
+    items = [item.unlabelled for item in (node.args if node.head in BARE_LISTS else (node,))]
+    is_angle = ("degree" in node.heads or nodes.PI in node.walk()) and all(
         naming.is_assignment(i) and i.args[1].head == "symbol" and i.args[1].args[0] in _ANGLES
-        for i in (item.unlabelled for item in items)
+        for i in items
     )
+    return classes_of(node) if is_angle else None
 
 
 def classes_of(node: Node) -> Classes | None:
@@ -288,24 +283,26 @@ _INTEGERS, _NATURAL = "set Z", "set N"
 _WHOLE_NUMBERS = frozenset((_INTEGERS, _NATURAL, "set Z+", "set N*", "set N+"))
 
 
-def elements(builder: Node) -> Node | None:
-    """The set as a list of its elements; None where it is not finite, or not seen to be."""
-    value, condition = builder.args
+def listed(node: Node) -> Node:
+    """A rule that builds a finite set as the set of its elements, if it is seen to be finite."""
+    if node.head != "builder":
+        return node
+    value, condition = node.args
     conditions = list(condition.args) if condition.head in BARE_LISTS[:2] else [condition]
     if value.head == "chain" and value.args[0] == ("in",):
         conditions.insert(0, value)
         value = value.args[1]
     if (found := _domain(conditions)) is None:
-        return None
+        return node
     variable, domain, rest = found
     if not all(item.head == "chain" and item.symbols == {variable} for item in rest):
-        return None
+        return node
     if domain.head == "symbol":
         whole = _integers(domain.args[0], rest)
     else:
         whole = [item for item in domain.args if _all_hold(rest, variable, item)]
     if whole is None or len(whole) > MAX_ELEMENTS:
-        return None
+        return node
     return Node("set", tuple(substitute(value, variable, item) for item in whole))
 
 

@@ -118,9 +118,9 @@ def _breaks(value: Node, name: str) -> Iterator[Node]:
             continue
         first, *rest = node.args[1:]
         kink = difference(first, rest[0]) if rest else first
-        root = real_sets.affine_root(kink, name) if kink.symbols == {name} else None
-        if root is not None:
-            yield root
+        found = real_sets.root_and_slope(kink, name) if kink.symbols == {name} else None
+        if found is not None:
+            yield found[0]
 
 
 def _samples(low: float, high: float) -> list[Node]:

@@ -130,18 +130,13 @@ def _affine(left: Node, operator: str, right: Node, name: str) -> Node | None:
         )
     if right.head == "call" and right.args[0] == "abs":
         return _affine(right, FLIPPED[operator], left, name)
-    if (found := _root_and_slope(difference(left, right), name)) is None:
+    if (found := root_and_slope(difference(left, right), name)) is None:
         return None
     return _ray(operator if found[1] > 0 else FLIPPED[operator], found[0])
 
 
-def affine_root(gap: Node, name: str) -> Node | None:
-    """The root of an affine function of one unknown; None if it is none, or constant."""
-    found = _root_and_slope(gap, name)
-    return None if found is None else found[0]
-
-
-def _root_and_slope(gap: Node, name: str) -> tuple[Node, Any] | None:
+def root_and_slope(gap: Node, name: str) -> tuple[Node, Any] | None:
+    """Those of an affine function of one unknown; None if it is none, or constant."""
     found = values.affine(gap, name)
     if found is None or not found[1]:
         return None

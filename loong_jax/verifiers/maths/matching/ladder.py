@@ -1,6 +1,7 @@
 """The ladder of equality for two values, with units or without, and for two sets of reals."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 
@@ -32,6 +33,9 @@ class Comparison:
     def match(self, gold: Node, answer: Node) -> bool | None:
         """True, False, or None where it cannot be told. Raises CostError."""
         raise NotImplementedError
+
+    def match_all(self, golds: Iterable[Node], answers: Iterable[Node]) -> bool | None:
+        return all_of(itertools.starmap(self.match, zip(golds, answers, strict=True)))
 
 
 def equal(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
@@ -119,13 +123,6 @@ def quantity(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         return equal(matcher, value, other)
     ratio = number(other_unit.factor / unit.factor)
     return equal(matcher, value, Node("mul", (other, ratio)))
-
-
-def unasked_unit(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
-    """An answer with a unit for a gold without one: the number counts."""
-    if (as_unit := as_quantity(gold)) is not None:
-        return quantity(matcher, as_unit, answer)
-    return equal(matcher, gold, answer.args[0])
 
 
 def sum_of_quantities(matcher: Comparison, gold: Node, items: Sequence[Node]) -> bool | None:

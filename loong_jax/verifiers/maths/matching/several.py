@@ -1,7 +1,6 @@
 """Golds of several parts: lists, sets and tuples, matrices, ratios."""
 
 import itertools
-from collections.abc import Iterable
 
 from loong_jax.verifiers.maths import values
 from loong_jax.verifiers.maths.comparing import ellipses, naming, nodes, real_sets
@@ -104,9 +103,8 @@ def collection(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
                 matcher.note = "which of the named values comes first is not stated"
                 return unordered(matcher, gold_values, given_values) is not False and None
     if in_order:
-        return len(gold_values) == len(given_values) and all_match(
-            matcher, zip(gold_values, given_values, strict=True)
-        )
+        is_whole = len(gold_values) == len(given_values)
+        return is_whole and matcher.match_all(gold_values, given_values)
     own, different = list(dict.fromkeys(gold_values)), list(dict.fromkeys(given_values))
     if gold.head == "list" and (ellipses.ELLIPSIS in own or len(own) < len(gold_values)):
         return _sequence(matcher, gold_values, given_values)
@@ -119,16 +117,12 @@ def _sequence(matcher: Comparison, gold: list[Node], answer: list[Node]) -> bool
     """A list that repeats itself or goes on: whole, and in order where it is long."""
     if len(gold) != len(answer):
         return False
-    if all_match(matcher, zip(gold, answer, strict=True)):
+    if matcher.match_all(gold, answer):
         return True
     if ellipses.ELLIPSIS in gold or not _paired(matcher, gold, answer):
         return False
     matcher.note = "the same terms in another order"
     return True if len(gold) < SEQUENCE else None  # 2, 3, 2 are factors
-
-
-def all_match(matcher: Comparison, pairs: Iterable[tuple[Node, Node]]) -> bool | None:
-    return ladder.all_of(itertools.starmap(matcher.match, pairs))
 
 
 def unordered(matcher: Comparison, gold: list[Node], answer: list[Node]) -> bool | None:
@@ -168,7 +162,7 @@ def matrix(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     if own != given and not (is_flat and own == given[::-1] and matrix.head == "vector"):
         return False
     flat = itertools.chain.from_iterable
-    return all_match(matcher, zip(flat(gold.args), flat(matrix.args), strict=True))
+    return matcher.match_all(flat(gold.args), flat(matrix.args))
 
 
 def ratio(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
@@ -179,11 +173,10 @@ def ratio(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
             return False
         if any(values.equal(term, ZERO) for term in (*gold.args, *answer.args)):
             # a multiple of 0 is anything: 0:0 is not 2:3, nor 8:00 the time 7:00
-            return all_match(matcher, zip(gold.args, answer.args, strict=True))
+            return matcher.match_all(gold.args, answer.args)
         first, other = gold.args[0], answer.args[0]
-        pairs = (
-            (Node("mul", (g, other)), Node("mul", (a, first)))
-            for g, a in zip(gold.args[1:], answer.args[1:], strict=True)
+        return matcher.match_all(
+            (Node("mul", (term, other)) for term in gold.args[1:]),
+            (Node("mul", (term, first)) for term in answer.args[1:]),
         )
-        return all_match(matcher, pairs)
     return len(gold.args) == 2 and matcher.match(Node("div", gold.args), answer)

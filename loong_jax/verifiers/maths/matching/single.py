@@ -1,10 +1,9 @@
 """Golds of one value: a number, an expression, a vector, a function in pieces."""
 
-import re
 from collections.abc import Sequence
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import families, naming, nodes, piecewise
+from loong_jax.verifiers.maths.comparing import naming, nodes, piecewise
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
@@ -16,7 +15,6 @@ from loong_jax.verifiers.maths.expression import (
 from loong_jax.verifiers.maths.matching import ladder, several
 from loong_jax.verifiers.maths.matching.ladder import Comparison
 
-_POINT = re.compile("[A-Z]'{1,3}")
 _NO_VALUES = frozenset(str.split("chain interval union builder setminus intersection ratio"))
 
 
@@ -46,7 +44,10 @@ def value(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     if answer.head == "div" and answer.symbols and not gold.symbols:
         answer = ladder.as_quantity(answer) or answer  # 3 m/s
     if answer.head == "quantity":
-        return ladder.unasked_unit(matcher, gold, answer)
+        as_unit = ladder.as_quantity(gold)
+        if as_unit is None:  # no unit was asked for
+            return ladder.equal(matcher, gold, answer.args[0])
+        return ladder.quantity(matcher, as_unit, answer)
     if gold.symbols and answer.symbols and ladder.equal(matcher, gold, answer) is not True:
         pair = ladder.as_quantity(gold), ladder.as_quantity(answer)
         if pair[0] is not None and pair[1] is not None:  # 25 N m for 25 J
@@ -120,18 +121,6 @@ def _bare_digits(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     return matcher.told("base" in matcher.conventions or None, note)
 
 
-def classes(
-    matcher: Comparison, classes: families.Classes, gold: Node, answer: Node
-) -> bool | None:
-    """Sets that repeat themselves; None where the answer states none."""
-    if nodes.domains(answer) and families.INTEGERS not in nodes.domains(answer):
-        return False  # k counts from 0 or 1
-    if (given := families.classes_of(answer)) is None:
-        return None
-    matcher.rung = "numeric"
-    return families.same_classes(classes, given)
-
-
 def in_pieces(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     if gold.head == "chain":  # f(x) = ...
         gold, operators = gold.args[-1], gold.args[0]
@@ -142,12 +131,6 @@ def in_pieces(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         return False
     matcher.rung = "identity"
     return piecewise.equal(gold, answer)
-
-
-def point(node: Node) -> Node:
-    """(3, -4) of the point P'(3, -4)."""
-    is_point = node.head == "apply" and len(node.args) > 2 and _POINT.fullmatch(str(node.args[0]))
-    return Node("tuple", node.args[1:]) if is_point else node
 
 
 def value_of(matcher: Comparison, answer: Node, gold: Node) -> Node | None:
