@@ -31,13 +31,10 @@ class Repl:
 
     def __init__(self, command: Sequence[str], header: str, **options: Any):
         self._child = Child(command, **options)
+        self.pid = self._child.pid
         self.header = header
         self.num_uses = 0
         self.env: int | None = None  # made by the header
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
 
     def limit(self, memory_bytes: int) -> None:
         resource.prlimit(self._child.pid, resource.RLIMIT_AS, (memory_bytes, memory_bytes))
@@ -150,14 +147,11 @@ class LeanReplPool:
         """A process that has this header; what it says where the header fails."""
         with self._lock:
             found = next((repl for repl in self._idle if repl.header == header), None)
-            spare = None
+            if found is None and len(self._idle) == self._num_repls:
+                found = self._idle[0]
             if found is not None:
                 self._idle.remove(found)
-            elif len(self._idle) == self._num_repls:
-                spare = self._idle.pop(0)
-        if spare is not None:
-            spare.stop()
-        if found is not None and found.is_alive():
+        if found is not None and found.header == header and found.is_alive():
             return found, None
         if found is not None:
             found.stop()
@@ -169,25 +163,23 @@ class LeanReplPool:
             self.num_started += 1
         try:
             repl.limit(self._memory_bytes)
-            if not header:
-                return repl, None
-            reply = repl.ask(header, None, self._header_timeout_s)
+            reply = repl.ask(header, None, self._header_timeout_s) if header else None
         except TimeoutError:
             repl.stop()
             raise ChildLost(f"the imports took more than {self._header_timeout_s:g} s") from None
         except BaseException:
             repl.stop()
             raise
+        if reply is None:
+            return repl, None
         messages = reply.get("messages") or []
         failed = any(isinstance(m, dict) and m.get("severity") == "error" for m in messages)
         repl.env = reply.get("env")
-        if failed or not isinstance(repl.env, int):
-            repl.stop()
-            why = (
-                reply if "message" in reply else {"message": f"the header fails: {messages!r:.200}"}
-            )
-            return repl, why
-        return repl, None
+        if not failed and isinstance(repl.env, int):
+            return repl, None
+        repl.stop()
+        why = {"message": f"the header fails: {messages!r:.200}"}
+        return repl, reply if "message" in reply else why
 
     def _give_back(self, repl: Repl) -> None:
         if repl.num_uses >= self._max_uses or repl.resident_bytes() > self._max_resident_bytes:

@@ -92,24 +92,21 @@ class Judge:
 
     def judge_batch(self, items: Sequence[Item]) -> list[Verdict]:
         """Verdicts in order, `batch_size` items at a time with canaries of their own."""
-        said: list[Verdict] = []
-        for start in range(0, len(items), self.config.batch_size):
-            said += self._batch(items[start : start + self.config.batch_size])
-        return said
+        size = self.config.batch_size
+        batches = (items[start : start + size] for start in range(0, len(items), size))
+        return [said for batch in batches for said in self._batch(batch)]
 
     def judge(self, item: Item) -> Verdict:
         """Verdict of one item, within the running window of canaries."""
-        refused = self._refuse(item)
-        if refused is not None:
+        if (refused := self._refuse(item)) is not None:
             return refused
         with self._lock:
             is_vouched = self._num_left > 0
-            if is_vouched:
-                self._num_left -= 1
+            self._num_left -= is_vouched
         if is_vouched:
             return self._ask(item, is_cached=True)
         judged = self._batch([item])[0]
-        if judged.reason != "canary" and judged.reason not in _NO_REPLY:
+        if judged.reason not in {"canary", *_NO_REPLY}:
             with self._lock:
                 self._num_left = self.config.batch_size - 1
         return judged
@@ -133,18 +130,14 @@ class Judge:
         order = rng.sample(range(len(asked)), len(asked))
         with concurrent.futures.ThreadPoolExecutor(self.config.max_parallel) as pool:
             found = list(pool.map(lambda place: self._answer(asked[place]), order))
-        said = dict(zip(order, found, strict=True))
-        pairs = [(canary, said[len(open_items) + n]) for n, canary in enumerate(known)]
-        failed = [failure for pair in pairs if (failure := _failure(*pair)) is not None]
+        said = [found for _, found in sorted(zip(order, found, strict=True), key=lambda p: p[0])]
+        pairs = list(zip(known, said[len(open_items) :], strict=True))
+        failed = [(why, told) for canary, told in pairs if (why := _failure(canary, told))]
         self.ledger.record_batch(
-            num_items=len(open_items),
-            num_canaries=len(known),
-            failed=failed,
-            model=self.client.endpoint.model,
-        )
-        results = iter(said[n] for n in range(len(open_items)))
-        if failed:
-            results = iter([_distrusted(pairs, failed)] * len(open_items))
+            num_items=len(open_items), num_canaries=len(known),
+            failed=[why for why, _ in failed], model=self.client.endpoint.model,
+        )  # fmt: skip
+        results = iter([_distrusted(failed)] * len(open_items) if failed else said)
         return [next(results) if no is None else no for no in refused]
 
     def _answer(self, asked: Item | Canary) -> Verdict:
@@ -213,9 +206,9 @@ def _failure(canary: Canary, said: Verdict) -> str | None:
     return f"{canary.answer!r} for {canary.gold!r} is {wanted}; said {said.outcome} {said.reason}"
 
 
-def _distrusted(pairs: Sequence[tuple[Canary, Verdict]], failed: Sequence[str]) -> Verdict:
+def _distrusted(failed: Sequence[tuple[str, Verdict]]) -> Verdict:
     """The ungradable verdict of a batch: the endpoint's own failure where that is all there was."""
-    reasons = {said.reason for canary, said in pairs if _failure(canary, said) is not None}
+    reasons, first = {said.reason for _, said in failed}, failed[0][0]
     if reasons <= _NO_REPLY:
-        return verdict.ungradable(sorted(reasons)[0], f"canaries: {failed[0]}"[:300])
-    return verdict.ungradable("canary", failed[0][:_MAX_EVIDENCE_CHARS])
+        return verdict.ungradable(sorted(reasons)[0], f"canaries: {first}"[:_MAX_EVIDENCE_CHARS])
+    return verdict.ungradable("canary", first[:_MAX_EVIDENCE_CHARS])
