@@ -49,8 +49,8 @@ def permitted(gold: Node, answer: Node, tolerance: Tolerance) -> tuple[int | Fra
         literals = _literal(gold), _literal(answer)
         if literals.count(None) == 1 and (known := literals[0] or literals[1]) is not None:
             value, digits = known
-            unit = Fraction(1, _places(value) * (1 if digits >= LONG_DIGITS else 2))
-            too_wide = unit if digits >= tolerance.digits else 0
+            if digits >= tolerance.digits:
+                too_wide = Fraction(1, _places(value) * (1 if digits >= LONG_DIGITS else 2))
     return tolerance.absolute, tolerance.relative, of_larger, too_wide
 
 

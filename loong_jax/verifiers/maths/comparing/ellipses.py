@@ -42,9 +42,13 @@ def closed(node: Node) -> Node:
     before, after = args[:at], args[at + 1 :]
     if not before or not after or ELLIPSIS in after:
         return node
-    found = _with_parameter(node.head, before, after)
+    parts = node.head, before, after
+    found = _with_parameter(*parts)
     found = found or _with_parameter(node.head, after[::-1], before[::-1])
-    return found or _of_numbers(node.head, before, after) or node
+    if found is not None or any(term.symbols for term in (*before, *after)):
+        return found or node
+    laws = [f for f in (_by_step(*parts), _by_factor(*parts)) if f]
+    return laws[0] if len(laws) == 1 else node
 
 
 def _with_parameter(head: str, first: Sequence[Node], last: Sequence[Node]) -> Node | None:
@@ -76,13 +80,6 @@ def _with_parameter(head: str, first: Sequence[Node], last: Sequence[Node]) -> N
 
 
 # ---- numbers alone
-
-
-def _of_numbers(head: str, first: Sequence[Node], last: Sequence[Node]) -> Node | None:
-    if any(term.symbols for term in (*first, *last)):
-        return None
-    found = [f for f in (_by_step(head, first, last), _by_factor(head, first, last)) if f]
-    return found[0] if len(found) == 1 else None
 
 
 def _by_step(head: str, first: Sequence[Node], last: Sequence[Node]) -> Node | None:

@@ -301,26 +301,24 @@ def applied(gold: Node, answer: Node) -> tuple[Node, Node]:
         gold.args[2].head == "piecewise"
         or (given is not None and own[0] == given[0] and own != given)
     )
-    return (
-        _with_name(gold, own) if own and (is_function or _is_vector(gold)) else gold,
-        _with_name(answer, given) if given and (is_function or _is_vector(answer)) else answer,
-    )
+
+    def with_name(equation: Node, parts: tuple[Node, Node] | None) -> Node:
+        if parts is None:
+            return equation
+        operators, _, right, *rest = equation.args
+        is_vector = right.head in ("tuple", "matrix") or nodes.is_combination(right)
+        if not is_function and not is_vector:
+            return equation
+        left = Node("apply", (nodes.without_accent(parts[0].args[0]), parts[1]))
+        return Node("chain", (operators, left, right, *rest))
+
+    return with_name(gold, own), with_name(answer, given)
 
 
 def _product(equation: Node) -> tuple[Node, Node] | None:
     if equation.head != "chain" or equation.args[0] != ("=",):
         return None
     return equation.args[1].args if nodes.is_applied(equation.args[1]) else None
-
-
-def _is_vector(equation: Node) -> bool:
-    right = equation.args[2]
-    return right.head in ("tuple", "matrix") or nodes.is_combination(right)
-
-
-def _with_name(equation: Node, parts: tuple[Node, Node]) -> Node:
-    left = Node("apply", (nodes.without_accent(parts[0].args[0]), parts[1]))
-    return Node("chain", (equation.args[0], left, *equation.args[2:]))
 
 
 def _bound(equation: Node) -> tuple[str, ...]:
