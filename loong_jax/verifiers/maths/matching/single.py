@@ -48,7 +48,9 @@ def value(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         if as_unit is None:  # no unit was asked for
             return ladder.equal(matcher, gold, answer.args[0])
         return ladder.quantity(matcher, as_unit, answer)
-    if gold.symbols and answer.symbols and ladder.equal(matcher, gold, answer) is not True:
+    are_functions = bool(gold.symbols and answer.symbols)
+    outcome = ladder.equal(matcher, gold, answer) if are_functions else None
+    if are_functions and outcome is not True:
         pair = ladder.as_quantity(gold), ladder.as_quantity(answer)
         if pair[0] is not None and pair[1] is not None:  # 25 N m for 25 J
             return ladder.quantity(matcher, pair[0], pair[1])
@@ -76,7 +78,8 @@ def value(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     if "apply" in gold.heads | answer.heads:
         with_products = naming.with_products_of
         gold, answer = with_products(answer, gold), with_products(gold, answer)
-    outcome = ladder.equal(matcher, gold, answer)
+        are_functions = False
+    outcome = outcome if are_functions else ladder.equal(matcher, gold, answer)
     if outcome is False and all(map(nodes.is_combination, (gold, answer))):
         return _vector(matcher, gold, answer)
     return outcome
