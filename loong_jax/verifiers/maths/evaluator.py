@@ -235,12 +235,10 @@ class Evaluator:
 
     def factorial(self, value: Value) -> Value:
         if isinstance(value, int):
-            if value < 0:
-                raise Undefined("the factorial of a negative number")
             if value > 9000:
                 raise CostError("a factorial above 9000!")
-            self.pay(value * 10)
-            return self.exact(math.factorial(value))
+            self.pay(max(0, value) * 10)
+            return self.exact(math.factorial(value))  # a ValueError below 0
         return self.gamma(value + 1)
 
     def double_factorial(self, value: Value) -> Value:
@@ -281,12 +279,6 @@ class Evaluator:
             raise Undefined("a remainder of what is not rational")
         return self.exact(value % modulus)
 
-    def sign(self, value: Value) -> Value:
-        value = self.real(value)
-        if self.context.im(value) != 0:
-            raise Undefined("the sign of a complex number")
-        return int(value > 0) - int(value < 0)
-
     # ---- heads
 
     def _symbol(self, args):
@@ -325,7 +317,7 @@ class Evaluator:
         return exact if rest is None else rest * self.real(exact)
 
     def _div(self, args):
-        above, below = map(self.value, args)
+        above, below = self.value(args[0]), self.value(args[1])
         if below == 0:
             raise Undefined("a division by 0")
         if isinstance(above, RATIONAL) and isinstance(below, RATIONAL):
@@ -395,7 +387,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     **{
         name: getattr(Evaluator, name)
         for name in str.split(
-            "ln log sqrt root factorial double_factorial gamma zeta binomial permutations mod sign"
+            "ln log sqrt root factorial double_factorial gamma zeta binomial permutations mod"
         )
     },
     **{  # which cost as much as the reduction of an argument of many digits
@@ -410,6 +402,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
         )
     },
     **dict.fromkeys(("abs", "norm"), lambda self, value: abs(value)),
+    "sign": lambda self, value: int(value > 0) - int(value < 0),  # a TypeError off the real line
     "conjugate": _of("conj"), "cis": _of("expj"), "gcd": _whole(math.gcd), "lcm": _whole(math.lcm),
     "max": _extreme(max), "min": _extreme(min), "floor": _whole_part(math.floor, "floor"),
     "ceiling": _whole_part(math.ceil, "ceil"),
