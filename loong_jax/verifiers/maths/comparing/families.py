@@ -23,16 +23,12 @@ _ANGLES = frozenset(("x", "t", "z", "theta", "alpha", "beta", "phi", "varphi"))
 
 
 class Class(NamedTuple):
+    name: str | None  # of its members
     offset: Fraction
     period: Fraction
 
 
-class Classes(NamedTuple):
-    name: str | None  # of their members
-    classes: tuple[Class, ...]
-
-
-def classes_of_gold(node: Node) -> Classes | None:
+def classes_of_gold(node: Node) -> list[Class] | None:
     """Its classes, where it is no mere formula as (n - 2) pi, the sum of a polygon's angles."""
     if node.head not in _MAY_REPEAT:
         return None
@@ -46,7 +42,7 @@ def classes_of_gold(node: Node) -> Classes | None:
     return classes_of(node) if is_angle else None
 
 
-def classes_of(node: Node) -> Classes | None:
+def classes_of(node: Node) -> list[Class] | None:
     """The classes of congruences, of values with one integer parameter, or of a list of them."""
     domains = nodes.domains(node)
     if domains and INTEGERS not in domains:
@@ -61,10 +57,7 @@ def classes_of(node: Node) -> Classes | None:
     if len(items) > MAX_ITEMS:
         return None
     found = _congruences(items, node.head) or _parametrised(items)
-    names = {name for name, _ in found or () if name is not None}
-    if found is None or len(names) > 1:
-        return None
-    return Classes(next(iter(names), None), tuple(one for _, one in found))
+    return None if found is None or len({one.name for one in found} - {None}) > 1 else found
 
 
 def _named(item: Node, operators: Sequence[str]) -> tuple[str | None, Node] | None:
@@ -77,9 +70,9 @@ def _named(item: Node, operators: Sequence[str]) -> tuple[str | None, Node] | No
     return None, item
 
 
-def _congruences(items: Sequence[Node], join: str) -> list[tuple[str | None, Class]] | None:
+def _congruences(items: Sequence[Node], join: str) -> list[Class] | None:
     """x = 2, 5 (mod 7), where the last modulus is that of all before it."""
-    found: list[tuple[str | None, Class]] = []
+    found: list[Class] = []
     period: Fraction | None = None
     moduli: set[Fraction] = set()
     for item in reversed(items):
@@ -92,12 +85,12 @@ def _congruences(items: Sequence[Node], join: str) -> list[tuple[str | None, Cla
         for value in naming.spread(named[1]):
             if (offset := _rational(value)) is None:
                 return None
-            found.append((named[0], Class(offset, abs(period))))
+            found.append(Class(named[0], offset, abs(period)))
     return found if len(moduli) == 1 or join == "or" else None
 
 
-def _parametrised(items: Sequence[Node]) -> list[tuple[str | None, Class]] | None:
-    found: list[tuple[str | None, Class]] = []
+def _parametrised(items: Sequence[Node]) -> list[Class] | None:
+    found: list[Class] = []
     for item in items:
         if (named := _named(item, ("=", "~"))) is None:
             return None
@@ -106,23 +99,18 @@ def _parametrised(items: Sequence[Node]) -> list[tuple[str | None, Class]] | Non
             return None
         (letter,) = item.symbols
         for value in naming.spread(item):
-            parts = [_affine(value, letter)]
-            if None in parts:  # (-1)^n pi/6 + n pi: one class for even n, one for odd n
+            parts = [values.affine(value, letter)]
+            if parts[0] is None or not parts[0][1]:
+                # (-1)^n pi/6 + n pi: one class for even n, one for odd n
                 twice = Node("mul", (number(2), Node("symbol", (letter,))))
                 halves = (twice, Node("add", (twice, number(1))))
-                parts = [_affine(substitute(value, letter, half), letter) for half in halves]
-            found += [(name, part) for part in parts if part is not None]
-            if None in parts:
-                return None
+                parts = [values.affine(substitute(value, letter, x), letter) for x in halves]
+            for part in parts:
+                if part is None or not part[1]:
+                    return None
+                offset, period = map(values.rational, part)
+                found.append(Class(name, offset, abs(period)))
     return found
-
-
-def _affine(value: Node, name: str) -> Class | None:
-    found = values.affine(value, name)
-    if found is None or not found[1]:
-        return None
-    offset, period = map(values.rational, found)
-    return Class(offset, abs(period))
 
 
 def _constant(node: Node) -> values.Value | None:
@@ -134,15 +122,13 @@ def _rational(node: Node) -> Fraction | None:
     return Fraction(value) if isinstance(value, RATIONAL) else None
 
 
-def same_classes(gold: Classes, answer: Classes) -> bool:
+def same_classes(gold: list[Class], answer: list[Class]) -> bool:
     """True if both hold the same numbers. Raises CostError."""
-    if None not in (gold.name, answer.name) and gold.name != answer.name:
+    both, unit = (*gold, *answer), gold[0].period
+    common = _common_period([one.period / unit for one in both])
+    if common is None or len({one.name for one in both} - {None}) > 1:
         return False
-    unit = gold.classes[0].period
-    common = _common_period([one.period / unit for one in (*gold.classes, *answer.classes)])
-    if common is None:
-        return False
-    left, right = (_offsets(given.classes, unit, common) for given in (gold, answer))
+    left, right = (_offsets(classes, unit, common) for classes in (gold, answer))
     return len(left) == len(right) and all(
         abs(a - b) < _EQUAL for a, b in zip(left, right, strict=True)
     )
