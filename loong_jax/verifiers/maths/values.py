@@ -131,12 +131,9 @@ def equal_numbers(
 
 
 def near(evaluator: Evaluator, a: Value, b: Value, digits: int) -> bool:
-    context = evaluator.context
     a, b = evaluator.real(a), evaluator.real(b)
     gap = abs(a - b)
-    if gap == 0:
-        return True
-    return gap <= max(abs(a), abs(b)) * context.mpf(10) ** -digits
+    return gap == 0 or gap <= max(abs(a), abs(b)) * evaluator.context.mpf(10) ** -digits
 
 
 def _both_vanish(high: Evaluator, a: Value, b: Value, c: Value, d: Value) -> bool:
@@ -302,9 +299,8 @@ def constant_ratio(gold: Node, answer: Node) -> int | None:
         if a == 0 or b == 0:
             return 0
         ratios.append(a / b)
-        if abs(ratios[-1] - ratios[0]) > abs(ratios[0]) * context.mpf(10) ** -20:
-            return 0
-        if context.im(ratios[0]) != 0:
+        apart = abs(ratios[-1] - ratios[0])
+        if apart > abs(ratios[0]) * context.mpf(10) ** -20 or context.im(ratios[0]) != 0:
             return 0
     if len(ratios) < 2:
         return None

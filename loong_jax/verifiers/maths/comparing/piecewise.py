@@ -5,6 +5,7 @@ holds must agree with every branch of the other: at a point by value, on a gap a
 """
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -125,12 +126,11 @@ def _breaks(value: Node, name: str) -> Iterator[Node]:
 
 def _samples(low: float, high: float) -> list[Node]:
     """Points of a gap, near its ends and far from them."""
-    if low == -float("inf") and high == float("inf"):
+    if math.isinf(low) and math.isinf(high):
         return [number(sign * x) for x in _BEYOND[:3] for sign in (1, -1)]
-    if high == float("inf"):
-        return [number(Fraction(low) + x) for x in _BEYOND]
-    if low == -float("inf"):
-        return [number(Fraction(high) - x) for x in _BEYOND]
+    if math.isinf(low) or math.isinf(high):
+        end, sign = (high, -1) if math.isinf(low) else (low, 1)
+        return [number(Fraction(end) + sign * x) for x in _BEYOND]
     start, width = Fraction(low), Fraction(high) - Fraction(low)
     if width < _NARROWEST:
         raise CostError(f"a piece {float(width):.3g} wide is below {float(_NARROWEST)}")
