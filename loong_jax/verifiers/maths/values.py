@@ -11,14 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 from loong_jax.verifiers.maths.evaluator import RATIONAL, Evaluator, Undefined, Value
-from loong_jax.verifiers.maths.expression import (
-    Node,
-    call,
-    constant,
-    number,
-    rewritten,
-    substitute,
-)
+from loong_jax.verifiers.maths.expression import Node, call, constant, number, rewritten, substitute
 
 FLOAT_DIGITS, LONG_DIGITS = 15, 10
 FLOAT_TOLERANCE = Fraction(1, 10**11)  # relative, where one side is a double
