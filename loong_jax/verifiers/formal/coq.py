@@ -11,6 +11,7 @@ plugins or flags are refused by name before anything runs. Known false classes: 
 such a command in a tactic argument is refused too.
 """
 
+import dataclasses
 import functools
 import re
 import shutil
@@ -70,16 +71,11 @@ class CoqVerifier:
         """
         start = time.perf_counter()
         try:
-            judged, ran = self._judge(record)
+            judged = self._judge(record)
         except VerifierError as error:
-            judged, ran = verdict.ungradable("sandbox", str(error)), False
-        return verdict.Verdict(
-            outcome=judged.outcome,
-            reason=judged.reason,
-            evidence=judged.evidence[:300],
-            isolation="namespaces" if ran else "none",
-            cost_s=time.perf_counter() - start,
-        )
+            judged = verdict.ungradable("sandbox", str(error))
+        cost_s = time.perf_counter() - start
+        return dataclasses.replace(judged, evidence=judged.evidence[:300], cost_s=cost_s)
 
     def check_statements(self, statements: Sequence[str], preamble: str = "") -> list[Verdict]:
         """A verdict per statement: correct if it compiles as a proposition, proved or not."""
@@ -101,24 +97,25 @@ class CoqVerifier:
             return verdict.ungradable("sandbox", str(error)[:300])
         return verdict.correct("it compiles", isolation="namespaces")
 
-    def _judge(self, record: Mapping[str, Any]) -> tuple[Verdict, bool]:
+    def _judge(self, record: Mapping[str, Any]) -> Verdict:
         statement, answer = record.get("statement"), record.get("answer")
         preamble = record.get("preamble", "")
         if not all(isinstance(text, str) for text in (statement, answer, preamble)):
-            return verdict.ungradable("record", "statement, answer or preamble is no text"), False
+            return verdict.ungradable("record", "statement, answer or preamble is no text")
         script = answer_span(str(answer))
         if isinstance(script, Verdict):
-            return script, False
+            return script
         if (refused := _refused(script)) is not None:
-            return refused, False
+            return refused
         if not self._coqc:
-            return verdict.ungradable("no checker", "coqc is not installed"), False
+            return verdict.ungradable("no checker", "coqc is not installed")
         name, goal = _named_goal(str(statement))
         try:
             compiled = _statement(self._coqc, str(preamble), goal, self._limits)
+            judged = self._check(compiled, str(preamble), name, goal, script)
         except BrokenStatement as error:
-            return verdict.ungradable("statement", str(error)), True
-        return self._check(compiled, str(preamble), name, goal, script), True
+            judged = verdict.ungradable("statement", str(error))
+        return dataclasses.replace(judged, isolation="namespaces")
 
     def _check(self, compiled: bytes, preamble: str, name: str, goal: str, script: str) -> Verdict:
         answer_v = f"{preamble}\nTheorem {name} : {goal}.\n{script}\n"

@@ -134,12 +134,8 @@ class Database:
             raise MetamathError(f"label {label} is used twice")
         if not all(c.isascii() and (c.isalnum() or c in "-_.") for c in label):
             raise MetamathError(f"label {label[:40]!r} has a character that labels may not have")
-        proof: Symbols = ()
-        if kind == "$p":
-            expression = tuple(_until(tokens, "$="))
-            proof = tuple(_until(tokens, "$."))
-        else:
-            expression = tuple(_until(tokens, "$."))
+        expression = tuple(_until(tokens, "$=" if kind == "$p" else "$."))
+        proof = tuple(_until(tokens, "$.")) if kind == "$p" else ()
         if not expression or expression[0] not in self.constants:
             raise MetamathError(f"{label} does not start with a constant")
         scope = self._scopes[-1]
@@ -149,15 +145,12 @@ class Database:
             if self._type(expression[1]) is not None:
                 raise MetamathError(f"{expression[1]} is given a type twice")
             scope.floating[expression[1]] = (label, expression[0])
-            scope.hypotheses.append((label, expression, True))
-            self.hypotheses[label] = (expression, True)
-            return None
         for symbol in expression[1:]:
             if symbol not in self.constants and self._type(symbol) is None:
                 raise MetamathError(f"{label} uses {symbol}, which has no type or is unknown")
-        if kind == "$e":
-            scope.hypotheses.append((label, expression, False))
-            self.hypotheses[label] = (expression, False)
+        if kind in ("$e", "$f"):
+            scope.hypotheses.append((label, expression, kind == "$f"))
+            self.hypotheses[label] = (expression, kind == "$f")
             return None
         assertion = self._frame(label, expression, kind == "$a", proof)
         self.assertions[label] = assertion
@@ -189,10 +182,8 @@ class Database:
         return any(name in scope.variables for scope in self._scopes)
 
     def _type(self, variable: str) -> str | None:
-        for scope in self._scopes:
-            if variable in scope.floating:
-                return scope.floating[variable][1]
-        return None
+        found = (s.floating[variable][1] for s in self._scopes if variable in s.floating)
+        return next(found, None)
 
     def active_hypotheses(self) -> frozenset[str]:
         """Labels of `$f` and `$e` that a proof at this place may use."""
@@ -283,10 +274,7 @@ class _Machine:
     def _substitute(self, expression: Symbols, replaced: Mapping[str, Symbols]) -> Symbols:
         found: list[str] = []
         for symbol in expression:
-            if symbol in replaced:
-                found.extend(replaced[symbol])
-            else:
-                found.append(symbol)
+            found.extend(replaced.get(symbol, (symbol,)))
             if len(found) > MAX_EXPRESSION:
                 raise CostExceeded(f"an expression of more than {MAX_EXPRESSION} symbols")
         self._pay(0, len(found))

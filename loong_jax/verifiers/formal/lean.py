@@ -9,6 +9,7 @@ own statement. Source: LongCat-Flash-Thinking 2.2.2; the server of the Numina pr
 What the server is asked is deterministic but for that name. What it fails to answer is ungradable.
 """
 
+import dataclasses
 import http.client
 import json
 import os
@@ -37,6 +38,7 @@ class _Request(NamedTuple):
     code: str
 
 
+@dataclasses.dataclass(frozen=True)
 class LeanClient:
     """A client of one server: batches, retries with growing pauses, limits.
 
@@ -44,44 +46,33 @@ class LeanClient:
     over `num_workers` proofs, plus `grace_s`. `api_key` is sent as a bearer token.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        timeout_s: int = 60,
-        grace_s: float = 10.0,
-        max_batch: int = 32,
-        num_workers: int = 8,
-        num_tries: int = 3,
-        pause_s: float = 0.5,
-        api_key: str | None = None,
-    ):
-        if not re.match(r"https?://", url):
-            raise VerifierError(f"url={url!r} is no http address. Name a running Lean server.")
-        if min(timeout_s, max_batch, num_workers, num_tries) < 1:
+    url: str
+    _: dataclasses.KW_ONLY
+    timeout_s: int = 60
+    grace_s: float = 10.0
+    max_batch: int = 32
+    num_workers: int = 8
+    num_tries: int = 3
+    pause_s: float = 0.5
+    api_key: str | None = dataclasses.field(default=None, repr=False)
+
+    def __post_init__(self):
+        if not re.match(r"https?://", self.url):
+            raise VerifierError(f"url={self.url!r} is no http address. Name a running Lean server.")
+        if min(self.timeout_s, self.max_batch, self.num_workers, self.num_tries) < 1:
             raise VerifierError("timeout_s, max_batch, num_workers and num_tries start at 1.")
-        self._url = url.rstrip("/") + "/verify"
-        self._timeout_s, self._grace_s = timeout_s, grace_s
-        self._max_batch, self._num_workers = max_batch, num_workers
-        self._num_tries, self._pause_s = num_tries, pause_s
-        self._headers = {"Content-Type": "application/json"}
-        if api_key:
-            self._headers["Authorization"] = f"Bearer {api_key}"
 
     def check(self, codes: Sequence[tuple[str, str]]) -> dict[str, Mapping[str, Any]]:
         """One result for each (id, source); a proof that got none has {"error": why}."""
         found: dict[str, Mapping[str, Any]] = {}
-        for start in range(0, len(codes), self._max_batch):
-            batch = codes[start : start + self._max_batch]
+        for start in range(0, len(codes), self.max_batch):
+            batch = codes[start : start + self.max_batch]
+            results, why = {}, "the server's reply leaves this proof out"
             try:
                 results = self._results(batch)
             except VerifierError as error:
-                results = {}
                 why = str(error)
-            else:
-                why = "the server's reply leaves this proof out"
-            for name, _ in batch:
-                found[name] = results.get(name, {"error": why})
+            found |= {name: results.get(name, {"error": why}) for name, _ in batch}
         return found
 
     def close(self) -> None:
@@ -90,28 +81,29 @@ class LeanClient:
     def _results(self, batch: Sequence[tuple[str, str]]) -> dict[str, Mapping[str, Any]]:
         body = {
             "codes": [{"custom_id": name, "proof": code} for name, code in batch],
-            "timeout": self._timeout_s,
+            "timeout": self.timeout_s,
             "disable_cache": False,
         }
         reply = self._post(json.dumps(body).encode(), len(batch))
         results = reply.get("results") if isinstance(reply, dict) else None
         if not isinstance(results, list):
             raise VerifierError("the server's reply holds no results")
-        names = [r.get("custom_id") for r in results if isinstance(r, dict)]
-        return {
-            r["custom_id"]: r
-            for r in results
-            if isinstance(r, dict) and names.count(r.get("custom_id")) == 1
-        }
+        told: list[tuple[Any, dict]] = [
+            (r.get("custom_id"), r) for r in results if isinstance(r, dict)
+        ]
+        names = [name for name, _ in told]
+        return {name: result for name, result in told if names.count(name) == 1}
 
     def _post(self, body: bytes, num_proofs: int) -> Any:
-        rounds = -(-num_proofs // self._num_workers)
-        wait_s = rounds * self._timeout_s + self._grace_s
-        why = ""
-        for attempt in range(self._num_tries):
+        url, why = self.url.rstrip("/") + "/verify", ""
+        headers = {"Content-Type": "application/json"}
+        if self.api_key:
+            headers["Authorization"] = f"Bearer {self.api_key}"
+        wait_s = -(-num_proofs // self.num_workers) * self.timeout_s + self.grace_s
+        for attempt in range(self.num_tries):
             if attempt:
-                time.sleep(self._pause_s * 2 ** (attempt - 1))
-            request = urllib.request.Request(self._url, body, self._headers, method="POST")
+                time.sleep(self.pause_s * 2 ** (attempt - 1))
+            request = urllib.request.Request(url, body, headers, method="POST")
             try:
                 with urllib.request.urlopen(request, timeout=wait_s) as reply:
                     raw = reply.read(MAX_REPLY_BYTES + 1)
@@ -126,7 +118,7 @@ class LeanClient:
                 why = f"{type(error).__name__}: {error}"
             except (ValueError, RecursionError) as error:
                 why = f"no JSON: {error}"
-        raise VerifierError(f"{self._url} gave no answer: {why}. Check the server.")
+        raise VerifierError(f"{url} gave no answer: {why}. Check the server.")
 
 
 class LeanVerifier:
@@ -147,11 +139,11 @@ class LeanVerifier:
     ):
         if repl is not None and client:
             raise VerifierError(f"repl goes without {sorted(client)}, which are a server's.")
-        self._client: LeanClient | LeanReplPool = (
-            LeanReplPool(**repl)
-            if repl is not None
-            else LeanClient(url or os.environ.get(URL, "http://127.0.0.1:8000"), **client)
-        )
+        self._client: LeanClient | LeanReplPool
+        if repl is not None:
+            self._client = LeanReplPool(**repl)
+        else:
+            self._client = LeanClient(url or os.environ.get(URL, "http://127.0.0.1:8000"), **client)
 
     def verify(self, problem: Problem, response_text: str) -> Verdict:
         """Judges a response by the problem's arguments, which are those of a record."""
@@ -175,23 +167,16 @@ class LeanVerifier:
             r if isinstance(r, Verdict) else _verdict(r.name, results[r.name]) for r in requests
         ]
         cost_s = (time.perf_counter() - start) / max(1, len(records))
-        return [
-            verdict.Verdict(
-                outcome=j.outcome, reason=j.reason, evidence=j.evidence[:300], cost_s=cost_s
-            )
-            for j in judged
-        ]
+        return [dataclasses.replace(j, evidence=j.evidence[:300], cost_s=cost_s) for j in judged]
 
     def check_statements(self, statements: Sequence[str], header: str = "import Mathlib") -> list:
         """A verdict per statement: correct if it elaborates with `:= by sorry` (2.2.2)."""
         read = [lean_text.read_statement(text, header) for text in statements]
         names = [_name() for _ in read]
-        codes = [
-            (name, lean_text.syntax_probe(statement, name))
-            for name, statement in zip(names, read, strict=True)
-            if statement is not None
-        ]
-        results = self._client.check(codes)
+        pairs = zip(names, read, strict=True)
+        results = self._client.check(
+            [(name, lean_text.syntax_probe(said, name)) for name, said in pairs if said is not None]
+        )
         return [
             _elaborates(results[name])
             if name in results

@@ -10,6 +10,7 @@ after `max_uses` proofs, above `max_resident_bytes`, after a time-out, and when 
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import json
 import os
 import resource
@@ -31,13 +32,10 @@ class Repl:
 
     def __init__(self, command: Sequence[str], header: str, **options: Any):
         self._child = Child(command, **options)
+        self.pid = self._child.pid
         self.header = header
         self.num_uses = 0
         self.env: int | None = None  # made by the header
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
 
     def limit(self, memory_bytes: int) -> None:
         resource.prlimit(self._child.pid, resource.RLIMIT_AS, (memory_bytes, memory_bytes))
@@ -70,6 +68,7 @@ class Repl:
         self._child.stop()
 
 
+@dataclasses.dataclass(eq=False)
 class LeanReplPool:
     """Up to `num_repls` processes of `command`, started when they are needed. Safe in threads.
 
@@ -77,34 +76,29 @@ class LeanReplPool:
     lies. `timeout_s` is for one proof, `header_timeout_s` for imports, both by the clock.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        num_repls: int = 2,
-        timeout_s: float = 60.0,
-        header_timeout_s: float = 300.0,
-        max_uses: int = 200,
-        memory_bytes: int = 16 * 2**30,
-        max_resident_bytes: int = 8 * 2**30,
-    ):
-        limits = (num_repls, timeout_s, header_timeout_s, max_uses, memory_bytes)
-        if not command or min(*limits, max_resident_bytes) <= 0:
+    command: Sequence[str]
+    _: dataclasses.KW_ONLY
+    cwd: str | None = None
+    env: Mapping[str, str] | None = None
+    num_repls: int = 2
+    timeout_s: float = 60.0
+    header_timeout_s: float = 300.0
+    max_uses: int = 200
+    memory_bytes: int = 16 * 2**30
+    max_resident_bytes: int = 8 * 2**30
+
+    def __post_init__(self):
+        limits = (self.num_repls, self.timeout_s, self.header_timeout_s, self.max_uses,
+                  self.memory_bytes, self.max_resident_bytes)  # fmt: skip
+        if not self.command or min(limits) <= 0:
             raise VerifierError(
-                f"command={list(command)}, limits={limits}: a command and limits above 0 are "
+                f"command={list(self.command)}, limits={limits}: a command and limits above 0 are "
                 "needed."
             )
-        self._command = list(command)
-        self._options = {"cwd": cwd, "env": {"PATH": os.defpath} | dict(env or {})}
-        self._num_repls, self._max_uses = num_repls, max_uses
-        self._timeout_s, self._header_timeout_s = timeout_s, header_timeout_s
-        self._memory_bytes, self._max_resident_bytes = memory_bytes, max_resident_bytes
         self._idle: list[Repl] = []  # the longest unused first
         self._lock = threading.Lock()
-        self._slots = threading.BoundedSemaphore(num_repls)
-        self._threads = concurrent.futures.ThreadPoolExecutor(num_repls, "lean-repl")
+        self._slots = threading.BoundedSemaphore(self.num_repls)
+        self._threads = concurrent.futures.ThreadPoolExecutor(self.num_repls, "lean-repl")
         self.num_started = 0
 
     def check(self, codes: Sequence[tuple[str, str]]) -> dict[str, Mapping[str, Any]]:
@@ -134,12 +128,12 @@ class LeanReplPool:
                 repl, refused = self._take(header)
                 if refused is not None:  # the header's own errors
                     return {"custom_id": name, "response": refused}
-                reply = repl.ask(body, repl.env, self._timeout_s)
+                reply = repl.ask(body, repl.env, self.timeout_s)
                 repl.num_uses += 1
                 self._give_back(repl)
                 return {"custom_id": name, "response": reply}
             except TimeoutError:
-                why = f"Lean REPL command timed out in {self._timeout_s:g} seconds"
+                why = f"Lean REPL command timed out in {self.timeout_s:g} seconds"
             except (ChildLost, OSError) as error:
                 why = f"Lean process exited: {error}"
             if repl is not None:
@@ -150,47 +144,43 @@ class LeanReplPool:
         """A process that has this header; what it says where the header fails."""
         with self._lock:
             found = next((repl for repl in self._idle if repl.header == header), None)
-            spare = None
+            if found is None and len(self._idle) == self.num_repls:
+                found = self._idle[0]
             if found is not None:
                 self._idle.remove(found)
-            elif len(self._idle) == self._num_repls:
-                spare = self._idle.pop(0)
-        if spare is not None:
-            spare.stop()
-        if found is not None and found.is_alive():
+        if found is not None and found.header == header and found.is_alive():
             return found, None
         if found is not None:
             found.stop()
         return self._start(header)
 
     def _start(self, header: str) -> tuple[Repl, dict[str, Any] | None]:
-        repl = Repl(self._command, header, **self._options)
+        env = {"PATH": os.defpath} | dict(self.env or {})
+        repl = Repl(self.command, header, cwd=self.cwd, env=env)
         with self._lock:
             self.num_started += 1
         try:
-            repl.limit(self._memory_bytes)
-            if not header:
-                return repl, None
-            reply = repl.ask(header, None, self._header_timeout_s)
+            repl.limit(self.memory_bytes)
+            reply = repl.ask(header, None, self.header_timeout_s) if header else None
         except TimeoutError:
             repl.stop()
-            raise ChildLost(f"the imports took more than {self._header_timeout_s:g} s") from None
+            raise ChildLost(f"the imports took more than {self.header_timeout_s:g} s") from None
         except BaseException:
             repl.stop()
             raise
+        if reply is None:
+            return repl, None
         messages = reply.get("messages") or []
         failed = any(isinstance(m, dict) and m.get("severity") == "error" for m in messages)
         repl.env = reply.get("env")
-        if failed or not isinstance(repl.env, int):
-            repl.stop()
-            why = (
-                reply if "message" in reply else {"message": f"the header fails: {messages!r:.200}"}
-            )
-            return repl, why
-        return repl, None
+        if not failed and isinstance(repl.env, int):
+            return repl, None
+        repl.stop()
+        why = {"message": f"the header fails: {messages!r:.200}"}
+        return repl, reply if "message" in reply else why
 
     def _give_back(self, repl: Repl) -> None:
-        if repl.num_uses >= self._max_uses or repl.resident_bytes() > self._max_resident_bytes:
+        if repl.num_uses >= self.max_uses or repl.resident_bytes() > self.max_resident_bytes:
             return repl.stop()
         with self._lock:
             self._idle.append(repl)

@@ -6,6 +6,7 @@ looked up and nothing is executed. No false class is known; proofs beyond the ke
 ungradable.
 """
 
+import dataclasses
 import functools
 import time
 from collections.abc import Mapping, Sequence
@@ -49,12 +50,8 @@ class MetamathVerifier:
         """
         start = time.perf_counter()
         judged = self._judge(record)
-        return verdict.Verdict(
-            outcome=judged.outcome,
-            reason=judged.reason,
-            evidence=judged.evidence[:300],
-            cost_s=time.perf_counter() - start,
-        )
+        cost_s = time.perf_counter() - start
+        return dataclasses.replace(judged, evidence=judged.evidence[:300], cost_s=cost_s)
 
     def close(self) -> None:
         """Holds nothing."""

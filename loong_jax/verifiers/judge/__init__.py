@@ -3,7 +3,7 @@
     gate               answers that are refused without a request
     prompts, replies   requests, and their strict reading
     client             budget, retries, cache
-    genrm, canaries    batches of answers, with some whose verdict is known among them
+    genrm              batches of answers, with some whose verdict is known among them
     rubric             weighted criteria
     verifier, ledger   the verifier, and a record of what rules and judge said
 

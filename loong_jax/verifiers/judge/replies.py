@@ -18,25 +18,20 @@ class MalformedReply(ValueError):
 def said(text: str, *, with_reasoning: bool) -> tuple[Said, str]:
     """The verdict of a reply and its reasoning, which is empty for a judge without."""
     reply = _object(text, {"reasoning", "verdict"} if with_reasoning else {"verdict"})
-    value, reasoning = reply["verdict"], reply.get("reasoning", "")
-    if value not in get_args(Said) or not isinstance(reasoning, str):
-        raise MalformedReply(f"verdict {value!r:.40}")
-    if with_reasoning and not reasoning.strip():
-        raise MalformedReply("no reasoning")
-    return value, reasoning
+    if reply["verdict"] not in get_args(Said):
+        raise MalformedReply(f"verdict {reply['verdict']!r:.40}")
+    return reply["verdict"], reply.get("reasoning", "")
 
 
 def met(text: str, numbers: Sequence[str]) -> tuple[dict[str, bool], str]:
     """The criteria of a reply, every number once, true if met; and its reasoning."""
     reply = _object(text, {"reasoning", "met"})
-    found, reasoning = reply["met"], reply["reasoning"]
+    found = reply["met"]
     if not isinstance(found, dict) or set(found) != set(numbers):
         raise MalformedReply("not all criteria, or more than these")
     if not all(isinstance(value, bool) for value in found.values()):
         raise MalformedReply("a criterion neither true nor false")
-    if not isinstance(reasoning, str) or not reasoning.strip():
-        raise MalformedReply("no reasoning")
-    return found, reasoning
+    return found, reply["reasoning"]
 
 
 def _object(text: str, keys: set[str]) -> dict[str, Any]:
@@ -51,4 +46,7 @@ def _object(text: str, keys: set[str]) -> dict[str, Any]:
         raise MalformedReply(f"no JSON object: {text[:60]!r}") from error
     if not isinstance(reply, dict) or set(reply) != keys:
         raise MalformedReply(f"keys are not {sorted(keys)}")
+    reasoning = reply.get("reasoning", "none is asked for")
+    if not isinstance(reasoning, str) or not reasoning.strip():
+        raise MalformedReply("no reasoning")
     return reply

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+import operator
 import threading
+import types
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
@@ -17,6 +19,8 @@ import mpmath
 from loong_jax.verifiers.maths.expression import CostError, Node
 
 MAX_EXACT_BITS = 100_000  # of a numerator or denominator: 2004! has 19,155
+MAX_EXPONENT_BITS = 40_000  # of the binary exponent of an inexact value, for functions of it
+BUDGET = 400_000  # steps of some 100 ns
 
 
 class Undefined(ArithmeticError):
@@ -24,6 +28,7 @@ class Undefined(ArithmeticError):
 
 
 Value = Any  # int, Fraction, or an mpf or mpc of the thread's context
+RATIONAL = (int, Fraction)
 
 
 def bits_of(value: int | Fraction) -> int:
@@ -36,130 +41,34 @@ def exact_root(base: int | Fraction, degree: int) -> int | Fraction | None:
     """The rational root of a rational that is not negative, where there is one."""
     if base < 0 or degree > 64 or bits_of(base) > 2000:
         return None
-    base = Fraction(base)
-    above, below = _integer_root(base.numerator, degree), _integer_root(base.denominator, degree)
-    return None if above is None or below is None else Fraction(above, below)
+    root = Fraction(*(_root_below(part, degree) for part in (base.numerator, base.denominator)))
+    return root if root**degree == base else None
 
 
-def _integer_root(value: int, degree: int) -> int | None:
+def _root_below(value: int, degree: int) -> int:
+    """The whole part of the root of a whole number."""
     if degree == 2:
-        root = math.isqrt(value)
-    else:
-        root = 1 << -(-value.bit_length() // degree)
-        while root > 0:
-            smaller = ((degree - 1) * root + value // root ** (degree - 1)) // degree
-            if smaller >= root:
-                break
-            root = smaller
-    return root if root**degree == value else None
+        return math.isqrt(value)
+    root = 1 << -(-value.bit_length() // degree)
+    while root and (
+        root > (smaller := ((degree - 1) * root + value // root ** (degree - 1)) // degree)
+    ):
+        root = smaller
+    return root
 
 
-MAX_EXPONENT_BITS = 40_000  # of the binary exponent of an inexact value, for functions of it
-
-
-def _of(name: str) -> Callable[..., Value]:
+def _of(
+    name: str, called: str = "", most_bits: int = 64, cost_of_bit: int = 0
+) -> Callable[..., Value]:
     def function(self: Evaluator, value: Value) -> Value:
         value = self.real(value)
-        if value != 0 and self.context.mag(value) > 64:
-            raise CostError(f"{name} of a huge argument")
+        bits = self.context.mag(value) if value != 0 else 0
+        if bits > most_bits:
+            raise CostError(f"{called or name} of a huge argument")
+        self.pay(max(0, bits) * cost_of_bit)
         return getattr(self.context, name)(value)
 
     return function
-
-
-def _circular(name: str) -> Callable[..., Value]:
-    """sin and its kin: an argument of many digits costs as much as its reduction."""
-
-    def function(self: Evaluator, value: Value) -> Value:
-        value = self.real(value)
-        if value != 0:
-            size = self.context.mag(value)
-            if size > 20_000:
-                raise CostError("a circular function of a huge argument")
-            self.pay(max(0, size) * 20)
-        return getattr(self.context, name)(value)
-
-    return function
-
-
-def _ln(self: Evaluator, value: Value) -> Value:
-    if value == 0:
-        raise Undefined("the logarithm of 0")
-    return self.context.log(self.real(value))
-
-
-def _log(self: Evaluator, value: Value, base: Value | None = None) -> Value:
-    base = 10 if base is None and self.common_log else base
-    if base in (0, 1):
-        raise Undefined("a logarithm to base 0 or 1")
-    return _ln(self, value) if base is None else _ln(self, value) / _ln(self, base)
-
-
-def _sqrt(self: Evaluator, value: Value) -> Value:
-    if isinstance(value, (int, Fraction)):
-        root = exact_root(value, 2)
-        if root is not None:
-            return self.exact(root)
-    return self.context.sqrt(self.real(value))
-
-
-def _root(self: Evaluator, value: Value, degree: Value) -> Value:
-    if not isinstance(degree, int) or degree == 0:
-        return self.power(
-            value, 1 / Fraction(degree) if isinstance(degree, Fraction) else 1 / degree
-        )
-    if degree % 2 and self.context.im(self.real(value)) == 0 and value < 0:
-        return -self.power(-value, Fraction(1, degree))
-    return self.power(value, Fraction(1, degree))
-
-
-def _factorial(self: Evaluator, value: Value) -> Value:
-    if isinstance(value, int):
-        if value < 0:
-            raise Undefined("the factorial of a negative number")
-        if value > 9000:
-            raise CostError("a factorial above 9000!")
-        self.pay(value * 10)
-        return self.exact(math.factorial(value))
-    return _gamma(self, value + 1)
-
-
-def _double_factorial(self: Evaluator, value: Value) -> Value:
-    if not isinstance(value, int) or not 0 <= value <= 9000:
-        raise Undefined("a double factorial")
-    return self.exact(math.prod(range(value, 0, -2)))
-
-
-def _gamma(self: Evaluator, value: Value) -> Value:
-    if isinstance(value, int):
-        return _factorial(self, value - 1)
-    self.pay(self.digits**2)  # beside 2020! there are thousands of digits
-    return self.context.gamma(self.moderate(value))
-
-
-def _zeta(self: Evaluator, value: Value) -> Value:
-    if not isinstance(value, int) or value == 1 or not -40 <= value <= 200:
-        raise Undefined("zeta of what is no whole number but 1")
-    self.pay(self.digits**2)
-    return self.context.zeta(value)
-
-
-def _binomial(self: Evaluator, n: Value, k: Value) -> Value:
-    if isinstance(n, int) and isinstance(k, int) and n >= 0:
-        if not 0 <= k <= n:
-            return 0
-        k = min(k, n - k)
-        if k * max(1, n.bit_length()) > MAX_EXACT_BITS * 2:
-            raise CostError("a binomial coefficient of too many digits")
-        self.pay((k * n.bit_length() / 2000) ** 2 + k * 10)
-        return self.exact(math.comb(n, k))
-    return self.context.binomial(self.moderate(n), self.moderate(k))
-
-
-def _permutations(self: Evaluator, n: Value, k: Value) -> Value:
-    if isinstance(n, int) and isinstance(k, int) and 0 <= k <= n:
-        return self.exact(_binomial(self, n, k) * _factorial(self, k))
-    raise Undefined("permutations of what is no count")
 
 
 def _whole(function: Callable[..., int]) -> Callable[..., Value]:
@@ -174,17 +83,13 @@ def _whole(function: Callable[..., int]) -> Callable[..., Value]:
 
 def _whole_part(of_exact: Callable[[Any], int], name: str) -> Callable[..., Value]:
     def whole_part(self: Evaluator, value: Value) -> Value:
-        if isinstance(value, (int, Fraction)):
+        if isinstance(value, RATIONAL):
             return of_exact(value)
         if self.context.im(value) != 0 or self.context.mag(value) > self.digits:
             raise Undefined("the whole part of such a value")
         return int(getattr(self.context, name)(self.context.re(value)))
 
     return whole_part
-
-
-def _abs(self: Evaluator, value: Value) -> Value:
-    return abs(value)
 
 
 def _extreme(function: Callable[..., Any]) -> Callable[..., Value]:
@@ -195,39 +100,6 @@ def _extreme(function: Callable[..., Any]) -> Callable[..., Value]:
         return values[reals.index(function(reals))]
 
     return extreme
-
-
-def _mod(self: Evaluator, value: Value, modulus: Value) -> Value:
-    if not isinstance(value, (int, Fraction)) or not isinstance(modulus, (int, Fraction)):
-        raise Undefined("a remainder of what is not rational")
-    return self.exact(value % modulus)
-
-
-def _sign(self: Evaluator, value: Value) -> Value:
-    value = self.real(value)
-    if self.context.im(value) != 0:
-        raise Undefined("the sign of a complex number")
-    return int(value > 0) - int(value < 0)
-
-
-FUNCTIONS: dict[str, Callable[..., Value]] = {
-    **{name: _circular(name) for name in ("sin", "cos", "tan", "cot", "sec", "csc")},
-    **{
-        name: _of(name)
-        for name in str.split(
-            "sinh cosh tanh coth sech csch asin acos atan acot asec acsc asinh acosh atanh re im "
-            "arg erf lambertw"
-        )
-    },
-    "conjugate": _of("conj"), "cis": _of("expj"), "log": _log, "ln": _ln, "sqrt": _sqrt,
-    "root": _root, "abs": _abs, "norm": _abs, "factorial": _factorial,
-    "double_factorial": _double_factorial, "gamma": _gamma, "zeta": _zeta, "binomial": _binomial,
-    "permutations": _permutations, "gcd": _whole(math.gcd), "lcm": _whole(math.lcm),
-    "max": _extreme(max), "min": _extreme(min), "floor": _whole_part(math.floor, "floor"),
-    "ceiling": _whole_part(math.ceil, "ceil"), "mod": _mod, "sign": _sign,
-}  # fmt: skip
-
-BUDGET = 400_000  # steps of some 100 ns
 
 
 class _Contexts(threading.local):
@@ -244,18 +116,16 @@ class Evaluator:
     def __init__(
         self,
         digits: int = 50,
-        bindings: Mapping[str, Value] | None = None,
+        bindings: Mapping[str, Value] = types.MappingProxyType({}),
         *,
         budget: int = BUDGET,
-        common_log: bool = False,
     ):
         self.context = _CONTEXTS.context
         if self.context.dps != digits:
             self.context.dps = digits
         self.digits = digits
-        self.bindings = dict(bindings or {})
+        self.bindings = dict(bindings)
         self.budget = budget
-        self.common_log = common_log  # log without a base is the decadic one
         self.max_bits = 0  # of any exact value met
 
     def pay(self, steps: float) -> None:
@@ -274,7 +144,7 @@ class Evaluator:
 
     def power(self, base: Value, exponent: Value) -> Value:
         if isinstance(exponent, int):
-            if isinstance(base, (int, Fraction)):
+            if isinstance(base, RATIONAL):
                 if base == 0 and exponent <= 0:
                     raise Undefined("0 to no positive power")
                 size = bits_of(base) * abs(exponent)
@@ -288,7 +158,7 @@ class Evaluator:
             if abs(exponent).bit_length() > 64:
                 raise CostError("an exponent above 2^64")
             return base**exponent
-        if isinstance(exponent, Fraction) and isinstance(base, (int, Fraction)):
+        if isinstance(exponent, Fraction) and isinstance(base, RATIONAL):
             root = exact_root(base, exponent.denominator)
             if root is not None:
                 return self.power(root, exponent.numerator)
@@ -307,7 +177,7 @@ class Evaluator:
     def small(self, value: Value) -> None:
         """Refuses what a function would have to reduce at great cost."""
         context = self.context
-        if isinstance(value, (int, Fraction)):
+        if isinstance(value, RATIONAL):
             return
         if context.isnan(value) or context.isinf(value):
             raise Undefined("an infinite value")
@@ -332,16 +202,82 @@ class Evaluator:
         """Checks the size of an exact value; a whole Fraction becomes an int."""
         if isinstance(value, Fraction) and value.denominator == 1:
             value = value.numerator
-        if isinstance(value, (int, Fraction)):
-            self._bits(bits_of(value))
+        if isinstance(value, RATIONAL):
+            bits = bits_of(value)
+            self.max_bits = max(bits, self.max_bits)
+            if bits > MAX_EXACT_BITS:
+                raise CostError(f"a number of {bits} bits is above {MAX_EXACT_BITS}")
+            self.pay((bits / 2000) ** 2)
         return value
 
-    def _bits(self, bits: int) -> None:
-        if bits > self.max_bits:
-            self.max_bits = bits
-        if bits > MAX_EXACT_BITS:
-            raise CostError(f"a number of {bits} bits is above {MAX_EXACT_BITS}")
-        self.pay((bits / 2000) ** 2)
+    # ---- functions
+
+    def ln(self, value: Value) -> Value:
+        if value == 0:
+            raise Undefined("the logarithm of 0")
+        return self.context.log(self.real(value))
+
+    def log(self, value: Value, base: Value | None = None) -> Value:
+        if base in (0, 1):
+            raise Undefined("a logarithm to base 0 or 1")
+        return self.ln(value) if base is None else self.ln(value) / self.ln(base)
+
+    def sqrt(self, value: Value) -> Value:
+        root = exact_root(value, 2) if isinstance(value, RATIONAL) else None
+        return self.context.sqrt(self.real(value)) if root is None else self.exact(root)
+
+    def root(self, value: Value, degree: Value) -> Value:
+        if not isinstance(degree, int) or degree == 0:
+            return self.power(value, 1 / degree)
+        if degree % 2 and self.context.im(self.real(value)) == 0 and value < 0:
+            return -self.power(-value, Fraction(1, degree))
+        return self.power(value, Fraction(1, degree))
+
+    def factorial(self, value: Value) -> Value:
+        if isinstance(value, int):
+            if value > 9000:
+                raise CostError("a factorial above 9000!")
+            self.pay(max(0, value) * 10)
+            return self.exact(math.factorial(value))  # a ValueError below 0
+        return self.gamma(value + 1)
+
+    def double_factorial(self, value: Value) -> Value:
+        if not isinstance(value, int) or not 0 <= value <= 9000:
+            raise Undefined("a double factorial")
+        return self.exact(math.prod(range(value, 0, -2)))
+
+    def gamma(self, value: Value) -> Value:
+        if isinstance(value, int):
+            return self.factorial(value - 1)
+        self.pay(self.digits**2)  # beside 2020! there are thousands of digits
+        return self.context.gamma(self.moderate(value))
+
+    def zeta(self, value: Value) -> Value:
+        if not isinstance(value, int) or value == 1 or not -40 <= value <= 200:
+            raise Undefined("zeta of what is no whole number but 1")
+        self.pay(self.digits**2)
+        return self.context.zeta(value)
+
+    def binomial(self, n: Value, k: Value) -> Value:
+        if isinstance(n, int) and isinstance(k, int) and n >= 0:
+            if not 0 <= k <= n:
+                return 0
+            k = min(k, n - k)
+            if k * max(1, n.bit_length()) > MAX_EXACT_BITS * 2:
+                raise CostError("a binomial coefficient of too many digits")
+            self.pay((k * n.bit_length() / 2000) ** 2 + k * 10)
+            return self.exact(math.comb(n, k))
+        return self.context.binomial(self.moderate(n), self.moderate(k))
+
+    def permutations(self, n: Value, k: Value) -> Value:
+        if isinstance(n, int) and isinstance(k, int) and 0 <= k <= n:
+            return self.exact(self.binomial(n, k) * self.factorial(k))
+        raise Undefined("permutations of what is no count")
+
+    def mod(self, value: Value, modulus: Value) -> Value:
+        if not (isinstance(value, RATIONAL) and isinstance(modulus, RATIONAL)):
+            raise Undefined("a remainder of what is not rational")
+        return self.exact(value % modulus)
 
     # ---- heads
 
@@ -361,7 +297,7 @@ class Evaluator:
         exact, rest = 0, None
         for arg in args:
             value = self.value(arg)
-            if isinstance(value, (int, Fraction)):
+            if isinstance(value, RATIONAL):
                 exact += value
             else:
                 rest = value if rest is None else rest + value
@@ -374,19 +310,17 @@ class Evaluator:
         exact, rest = 1, None
         for arg in args:
             value = self.value(arg)
-            if isinstance(value, (int, Fraction)):
+            if isinstance(value, RATIONAL):
                 exact = self.exact(exact * value)
             else:
                 rest = value if rest is None else rest * value
-        if rest is None:
-            return exact
-        return rest * self.real(exact)
+        return exact if rest is None else rest * self.real(exact)
 
     def _div(self, args):
         above, below = self.value(args[0]), self.value(args[1])
         if below == 0:
             raise Undefined("a division by 0")
-        if isinstance(above, (int, Fraction)) and isinstance(below, (int, Fraction)):
+        if isinstance(above, RATIONAL) and isinstance(below, RATIONAL):
             return self.exact(Fraction(above) / below)
         return self.real(above) / self.real(below)
 
@@ -410,37 +344,26 @@ class Evaluator:
         digest = hashlib.blake2b(f"{args[0]}({values})".encode(), digest_size=8).digest()
         return Fraction(int.from_bytes(digest, "big") + 1, 2**60)
 
-    def _percent(self, args):
-        return self._div((args[0], *(args[1:] or (_HUNDRED,))))
-
-    def _quantity(self, args):
-        return self._mul((args[0], Node("number", (args[1].factor, 0))))
-
     def _ratio(self, args):
         if len(args) != 2:
             raise Undefined("a ratio of three")
         return self._div(args)
 
-    def _sum(self, args, is_sum: bool = True):
+    def _series(self, args, join: Callable[[Value, Value], Value], total: Value):
         variable, low, high, body = args
         low, high = self.value(low), self.value(high)
         if not isinstance(low, int) or not isinstance(high, int):
             raise Undefined("bounds that are not whole")
         self.pay(max(0, high - low) * 20)
-        saved = self.bindings.get(variable)
-        total: Value = 0 if is_sum else 1
+        outer, self.bindings = self.bindings, dict(self.bindings)
         for index in range(low, high + 1):
             self.bindings[variable] = index
             term = self.value(body)
-            if isinstance(total, (int, Fraction)) and isinstance(term, (int, Fraction)):
-                total = self.exact(total + term if is_sum else total * term)
+            if isinstance(total, RATIONAL) and isinstance(term, RATIONAL):
+                total = self.exact(join(total, term))
             else:
-                total, term = self.real(total), self.real(term)
-                total = total + term if is_sum else total * term
-        if saved is None:
-            self.bindings.pop(variable, None)
-        else:
-            self.bindings[variable] = saved
+                total = join(self.real(total), self.real(term))
+        self.bindings = outer
         return total
 
 
@@ -448,12 +371,39 @@ _HUNDRED = Node("number", (100, 0))
 _HEADS: dict[str, Callable[[Evaluator, Any], Value]] = {
     **{
         head: getattr(Evaluator, f"_{head}")
-        for head in str.split("symbol constant add mul div call apply percent quantity ratio sum")
+        for head in str.split("symbol constant add mul div call apply ratio")
     },
-    "product": lambda self, args: self._sum(args, is_sum=False),
+    "sum": lambda self, args: self._series(args, operator.add, 0),
+    "product": lambda self, args: self._series(args, operator.mul, 1),
+    "percent": lambda self, args: self._div((args[0], *(args[1:] or (_HUNDRED,)))),
+    "quantity": lambda self, args: self._mul((args[0], Node("number", (args[1].factor, 0)))),
     "pow": lambda self, args: self.power(self.value(args[0]), self.value(args[1])),
     "degree": lambda self, args: self.real(self.value(args[0])) * self.context.pi / 180,
     "neg": lambda self, args: -self.value(args[0]),
     "labelled": lambda self, args: self.value(args[0]),
     "based": lambda self, args: args[0],
 }
+FUNCTIONS: dict[str, Callable[..., Value]] = {
+    **{
+        name: getattr(Evaluator, name)
+        for name in str.split(
+            "ln log sqrt root factorial double_factorial gamma zeta binomial permutations mod"
+        )
+    },
+    **{  # which cost as much as the reduction of an argument of many digits
+        name: _of(name, "a circular function", 20_000, 20)
+        for name in ("sin", "cos", "tan", "cot", "sec", "csc")
+    },
+    **{
+        name: _of(name)
+        for name in str.split(
+            "sinh cosh tanh coth sech csch asin acos atan acot asec acsc asinh acosh atanh re im "
+            "arg erf lambertw"
+        )
+    },
+    **dict.fromkeys(("abs", "norm"), lambda self, value: abs(value)),
+    "sign": lambda self, value: int(value > 0) - int(value < 0),  # a TypeError off the real line
+    "conjugate": _of("conj"), "cis": _of("expj"), "gcd": _whole(math.gcd), "lcm": _whole(math.lcm),
+    "max": _extreme(max), "min": _extreme(min), "floor": _whole_part(math.floor, "floor"),
+    "ceiling": _whole_part(math.ceil, "ceil"),
+}  # fmt: skip

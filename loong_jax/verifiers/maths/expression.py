@@ -36,6 +36,8 @@ from typing import Any
 class Node:
     """Never changed once it is made, so that what is asked of it again is kept."""
 
+    __match_args__ = ("head", "args")
+
     def __init__(self, head: str, args: tuple[Any, ...]):
         self.head, self.args = head, args
 

@@ -98,7 +98,7 @@ def _by_notation(reference: Gold, spans: Candidates) -> Verdict | None:
          notations.read_group, operator.eq),
         ("notation", notations.read_chemical(text), notations.read_chemical, _same_chemical),
         ("notation", wording.clock(text) if reference.kind == "ratio" else None,
-         _half_of_day, _same_time),
+         lambda said: wording.clock(said) if _HALF_OF_DAY.search(said) else None, _same_time),
     ]  # fmt: skip
     for how, wanted, read, compare in ways:
         for span in spans if wanted is not None else ():
@@ -112,10 +112,6 @@ def _same_chemical(wanted: Chemical, given: Chemical) -> Outcome:
     same = notations.same_chemical(wanted, given)
     is_told = same or (wanted.is_sure and given.is_sure)
     return ("" if same is None else same) if is_told else None
-
-
-def _half_of_day(text: str) -> Clock | None:
-    return wording.clock(text) if _HALF_OF_DAY.search(text) else None
 
 
 def _by_proposition(
@@ -150,9 +146,9 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
     """Verdict on golds that are words; None where a reading as maths may still match."""
     wanted = wording.normal(reference.text)
     numerals_ = wording.statements(reference.text) if len(reference.text.split()) > 1 else None
-    letters, truth = wording.choices(reference.text), wording.yes_or_no(reference.text)
+    letters, is_truth = wording.choices(reference.text), wanted in _TRUTHS or not wanted.isascii()
+    truth = wording.yes_or_no(reference.text) if is_truth else None
     synonyms, divisor = wording.SYNONYMS.get(wanted, {wanted}), wording.multiples(reference.text)
-    is_truth = wanted in _TRUTHS or not wanted.isascii()
     spans = list(candidates)
     if not spans or divisor is not None or spans[0].rule in ("stated", "formula", "number"):
         spans.insert(0, Span(extract.last_sentence(candidates.text), "sentence"))
@@ -171,14 +167,13 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
             letter = wording.choice(span.text)
             if letter is None and span.rule == "whole":
                 letter = wording.chosen(extract.last_sentence(candidates.text))
-            outcome = None if letter is None else letter.casefold() == wanted
+            outcome = _same(wanted, letter and letter.casefold())
         elif reference.kind == "date":
             outcome = None if span.rule == "number" else _same_date(reference.text, span.text)
         elif divisor is not None and (other := wording.multiples(span.text)) is not None:
             outcome = other == divisor
-        elif truth is not None and is_truth:
-            answer = wording.yes_or_no(span.text)
-            outcome = None if answer is None else answer == truth
+        elif truth is not None:
+            outcome = _same(truth, wording.yes_or_no(span.text))
         elif (
             wording.parts(given) == wording.parts(wanted)
             or _ASIDE_END.sub("", given) == wanted
@@ -192,25 +187,26 @@ def _by_words(reference: Gold, candidates: Candidates) -> Verdict | None:
     if is_marked and reference.kind != "date":
         return None
     clause = spans[0].text if is_marked else extract.last_clause(candidates.text)
-    if letters is not None and reference.kind == "choice":
-        named = wording.choices(wording.CONCLUDES_ONLY.split(clause)[-1])
-        outcome = None if named is None else named == letters
+    if reference.kind == "choice" and letters is not None:
+        outcome = _same(letters, wording.choices(wording.CONCLUDES_ONLY.split(clause)[-1]))
     elif reference.kind == "choice":
         letter = wording.mentioned(clause)
-        outcome = None if letter is None else letter.casefold() == wanted
+        outcome = _same(wanted, letter and letter.casefold())
     elif reference.kind == "date":
         outcome = _same_date(reference.text, wording.last_mention(clause))
-    elif truth is not None and is_truth:
+    elif truth is not None:
         concluded = wording.conclusion(clause)
         paragraph = extract.statement(candidates.text).rpartition("\n\n")[2]
-        is_short = len(concluded.split()) < 3
-        answer = wording.yes_or_no(concluded) if is_short else None
-        answer = answer or wording.opened(paragraph) or wording.opened(concluded)
-        outcome = None if answer is None else answer == truth
+        answer = wording.yes_or_no(concluded) if len(concluded.split()) < 3 else None
+        outcome = _same(truth, answer or wording.opened(paragraph) or wording.opened(concluded))
     else:
         is_told = any(wording.is_told(other, clause) for other in synonyms)
         outcome = is_told or wording.is_said_of(wording.bare(reference.text), clause) or None
     return None if outcome is None else _verdict(outcome, f"words (clause): {clause}")
+
+
+def _same(wanted: Any, given: Any) -> bool | None:
+    return None if given is None else given == wanted
 
 
 def _differ_in_case(wanted: str, given: str) -> bool:
@@ -218,9 +214,8 @@ def _differ_in_case(wanted: str, given: str) -> bool:
     is_option = wording.choices(wanted) is not None or _OPTION_OR_NUMERAL.fullmatch(wanted)
     if wanted == given or is_option or not (wanted.isalpha() and given.isalpha()):
         return False
-    return wanted.casefold() == given.casefold() and None not in map(
-        words.letters_of, (wanted, given)
-    )
+    are_symbols = None not in map(words.letters_of, (wanted, given))
+    return wanted.casefold() == given.casefold() and are_symbols
 
 
 def _same_date(wanted_text: str, given_text: str) -> Outcome:
@@ -246,13 +241,15 @@ def _same_time(wanted: Clock, given: Clock | None) -> Outcome:
 def _by_value(reference: Gold, spans: Candidates, settings: Mapping[str, Any]) -> Verdict:
     unread: ParseError | None = None
     looked_like_maths, last = False, None  # of a list, all the boxes may hold one item each
+    wanted = reference.readings[0]
+    is_whole = wanted.head == "number" and isinstance(wanted.args[0], int)
     for count, span in enumerate(spans):
         is_list = reference.kind in ("list", "set") or (
             span.rule in ("count", "pair") and reference.kind == "tuple"
         )
         if span.rule == ("count" if is_list else "pair"):
             continue
-        if span.rule == "letter" and reference.readings[0].head != "symbol":
+        if span.rule == "letter" and wanted.head != "symbol":
             continue  # that of an option, whose value is asked for
         text = span.text
         digits = _HEXADECIMAL.sub(r"\1", text) if "_{16}" in text else text
@@ -261,12 +258,12 @@ def _by_value(reference: Gold, spans: Candidates, settings: Mapping[str, Any]) -
         if reference.kind == "list" and "\\text" in text:
             text = wording.CONDITION.sub(", ", text)
         try:
-            answers = _roman(reference, span) or readings.of(text)
+            roman = numerals.roman(span.text) if is_whole else None  # XIV alone
+            answers = readings.of(text) if roman is None else (number(roman),)
         except ParseError as error:
             unread = unread or error
-            looked_like_maths |= (
-                count == 0 and span.rule != "whole" and bool(_MATHS & set(span.text))
-            )
+            is_first = count == 0 and span.rule != "whole"
+            looked_like_maths |= is_first and not _MATHS.isdisjoint(span.text)
             if span.rule == "boxed":
                 break
             continue
@@ -303,6 +300,9 @@ def _match(
     settings: Mapping[str, Any],
     in_order: bool,
 ) -> Verdict:
+    def evidence(matcher: Matcher, given: Node, wanted: Node) -> str:
+        return f"{matcher.rung} ({span.rule}): {render(given)} for {render(wanted)}"
+
     outcomes: list[tuple[bool | None, Matcher, Node]] = []
     for wanted in reference.readings:
         for given in answers:
@@ -313,19 +313,12 @@ def _match(
             if outcome and _may_be_set(wanted, reference.text, given, span.text):
                 outcome, matcher.note = None, "braces may hold a set, and the other is in order"
             if outcome:
-                return verdict.correct(_evidence(matcher, span, given, wanted))
+                return verdict.correct(evidence(matcher, given, wanted))
             outcomes.append((outcome, matcher, given))
     outcome, matcher, given = next((o for o in outcomes if o[0] is None), outcomes[0])
-    evidence = _evidence(matcher, span, given, reference.readings[0])
-    if matcher.note:
-        evidence += f"; {matcher.note}"
-    if outcome is None:
-        return verdict.ungradable("undecided", evidence)
-    return verdict.wrong("value", evidence)
-
-
-def _evidence(matcher: Matcher, span: Span, given: Node, wanted: Node) -> str:
-    return f"{matcher.rung} ({span.rule}): {render(given)} for {render(wanted)}"
+    told = evidence(matcher, given, reference.readings[0])
+    told += f"; {matcher.note}" if matcher.note else ""
+    return _verdict("" if outcome is None else outcome, told)
 
 
 def _is_in_order(reference: Gold, span: Span, text: str) -> bool:
@@ -348,11 +341,3 @@ def _may_be_set(wanted: Node, wanted_text: str, given: Node, given_text: str) ->
     items, text = (given, given_text) if given.head == "list" else (wanted, wanted_text)
     is_named = all(item.head == "chain" for item in items.args)  # {x: 1, y: 2}
     return not is_named and _IN_BRACES.fullmatch(text) is not None
-
-
-def _roman(reference: Gold, span: Span) -> tuple[Node, ...]:
-    """XIV alone, for a gold that is a whole number."""
-    wanted = reference.readings[0]
-    is_whole = wanted.head == "number" and isinstance(wanted.args[0], int)
-    value = numerals.roman(span.text) if is_whole else None
-    return () if value is None else (number(value),)

@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,19 @@ class SymbolicServer:
         with contextlib.suppress(OSError):  # a first question tries again, and says why not
             self._begin()
 
-    def budget(self) -> "Budget":
-        """The budget of one verdict, whose questions share its CPU time."""
-        return Budget(self, self._cpu_s)
+    def budget(self) -> Callable[[Node, Node], bool | None]:
+        """Asks as long as the CPU time of one verdict lasts."""
+        left_s = self._cpu_s
+
+        def ask(gold: Node, answer: Node) -> bool | None:
+            nonlocal left_s
+            if left_s < 0.01:
+                return None
+            outcome, used_s = self.ask(gold, answer, left_s)
+            left_s -= used_s
+            return outcome
+
+        return ask
 
     def ask(self, gold: Node, answer: Node, cpu_s: float) -> tuple[bool | None, float]:
         """True, False, or None where sympy cannot tell within its limits; and its CPU seconds.
@@ -72,13 +83,10 @@ class SymbolicServer:
         """A server on its way to be ready, or one that is."""
         if self._child is None or not self._child.is_alive():
             self._stop()
-            root = str(Path(__file__).resolve().parents[3])
+            paths = [str(Path(__file__).resolve().parents[3]), *filter(None, sys.path)]
             self._child = Child(
                 [sys.executable, "-m", "loong_jax.verifiers.maths.symbolic_server"],
-                env={
-                    "PATH": os.defpath,
-                    "PYTHONPATH": os.pathsep.join([root, *filter(None, sys.path)]),
-                },
+                env={"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(paths)},
             )
         return self._child
 
@@ -110,41 +118,25 @@ class SymbolicServer:
             self._stop()
 
 
-class Budget:
-    """Asks a server as long as the CPU time of one verdict lasts."""
-
-    def __init__(self, server: SymbolicServer, cpu_s: float):
-        self._server, self._left_s = server, cpu_s
-
-    def __call__(self, gold: Node, answer: Node) -> bool | None:
-        """True, False, or None where sympy cannot tell. Raises SymbolicLost."""
-        if self._left_s < 0.01:
-            return None
-        outcome, used_s = self._server.ask(gold, answer, self._left_s)
-        self._left_s -= used_s
-        return outcome
-
-
 def encode(item: Any) -> Any:
     """A tree as JSON: nodes and tuples as lists, exact numbers as text."""
-    if isinstance(item, Node):
-        return ["node", item.head, *(encode(arg) for arg in item.args)]
-    if isinstance(item, tuple):
-        return ["tuple", *(encode(arg) for arg in item)]
-    if isinstance(item, bool):
-        return item
-    if isinstance(item, int | Fraction):
-        return ["exact", hex(item.numerator), hex(item.denominator)]
+    match item:
+        case Node(head, args):
+            return ["node", head, *map(encode, args)]
+        case tuple():
+            return ["tuple", *map(encode, item)]
+        case int() | Fraction() if not isinstance(item, bool):
+            return ["exact", hex(item.numerator), hex(item.denominator)]
     return item
 
 
 def decode(item: Any) -> Any:
-    if not isinstance(item, list):
-        return item
-    tag, *rest = item
-    if tag == "node":
-        return Node(rest[0], tuple(decode(arg) for arg in rest[1:]))
-    if tag == "exact":
-        value = Fraction(int(rest[0], 16), int(rest[1], 16))
-        return value.numerator if value.denominator == 1 else value
-    return tuple(decode(arg) for arg in rest)
+    match item:
+        case ["node", head, *args]:
+            return Node(head, tuple(map(decode, args)))
+        case ["exact", above, below]:
+            value = Fraction(int(above, 16), int(below, 16))
+            return value.numerator if value.denominator == 1 else value
+        case ["tuple", *parts]:
+            return tuple(map(decode, parts))
+    return item

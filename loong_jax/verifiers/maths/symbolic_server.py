@@ -3,6 +3,7 @@
 No text is parsed here, by sympy or by anything else. A process per question tells by its status.
 """
 
+import functools
 import gc
 import json
 import operator
@@ -10,25 +11,31 @@ import os
 import resource
 import select
 import signal
-from fractions import Fraction
 from typing import Any
 
 import sympy
 
 from loong_jax.verifiers.maths import symbolic
-from loong_jax.verifiers.maths.expression import Node
+from loong_jax.verifiers.maths.expression import (
+    INFINITY,
+    ONE,
+    ZERO,
+    Node,
+    call,
+    constant,
+    number,
+    symbol,
+)
 
 _COLD_S = 0.3  # more CPU time for a question, while sympy has not loaded all that it needs
 _STATUS = {True: 10, False: 11, None: 12}
 _FUNCTIONS = {
-    "sin": sympy.sin, "cos": sympy.cos, "tan": sympy.tan, "cot": sympy.cot, "sec": sympy.sec,
-    "csc": sympy.csc, "asin": sympy.asin, "acos": sympy.acos, "atan": sympy.atan,
-    "sinh": sympy.sinh, "cosh": sympy.cosh, "tanh": sympy.tanh, "log": sympy.log,
-    "ln": sympy.log,
-    "sqrt": sympy.sqrt, "abs": sympy.Abs, "floor": sympy.floor, "ceiling": sympy.ceiling,
-    "root": sympy.root, "gamma": sympy.gamma, "binomial": sympy.binomial,
-    "factorial": sympy.factorial, "max": sympy.Max, "min": sympy.Min,
-}  # fmt: skip
+    name: getattr(sympy, name)
+    for name in str.split(
+        "sin cos tan cot sec csc asin acos atan sinh cosh tanh log sqrt floor ceiling root gamma "
+        "binomial factorial"
+    )
+} | {"ln": sympy.log, "abs": sympy.Abs, "max": sympy.Max, "min": sympy.Min}
 _OPERATIONS = {
     "add": sympy.Add, "mul": sympy.Mul, "div": operator.truediv, "pow": operator.pow,
     "neg": operator.neg, "degree": lambda degrees: degrees * sympy.pi / 180,
@@ -38,35 +45,32 @@ _SERIES = {"sum": sympy.Sum, "product": sympy.Product, "integral": sympy.Integra
 _CONSTANTS = {"pi": sympy.pi, "e": sympy.E, "i": sympy.I, "inf": sympy.oo}
 
 
+_symbol = functools.partial(sympy.Symbol, real=True)
+
+
 class Unknown(Exception):
     """A node that sympy gets no counterpart of."""
 
 
 def build(node: Node) -> Any:
-    head, args = node
-    if head == "number":
-        return sympy.Rational(args[0].numerator, args[0].denominator)
-    if head == "symbol":
-        return sympy.Symbol(args[0], real=True)
-    if head == "constant":
-        return _CONSTANTS[args[0]]
-    if head in _SERIES:
-        name, low, high, body = args
-        bounds = (sympy.Symbol(name, real=True), build(low), build(high))
-        return _SERIES[head](build(body), bounds).doit()
-    if head == "limit":
-        name, point, body = args
-        return sympy.limit(build(body), sympy.Symbol(name, real=True), build(point))
-    if head == "call":
-        function = _FUNCTIONS.get(args[0])
-        if function is None:
-            raise Unknown(args[0])
-        return function(*(build(arg) for arg in args[1:]))
-    if head == "apply":
-        return sympy.Function(args[0])(*(build(arg) for arg in args[1:]))
-    if head not in _OPERATIONS:
-        raise Unknown(head)
-    return _OPERATIONS[head](*(build(arg) for arg in args if isinstance(arg, Node)))
+    match node:
+        case Node("number", (value, _)):
+            return sympy.Rational(value.numerator, value.denominator)
+        case Node("symbol", (name,)):
+            return _symbol(name)
+        case Node("constant", (name,)):
+            return _CONSTANTS[name]
+        case Node("sum" | "product" | "integral" as head, (name, low, high, body)):
+            return _SERIES[head](build(body), (_symbol(name), build(low), build(high))).doit()
+        case Node("limit", (name, place, body)):
+            return sympy.limit(build(body), _symbol(name), build(place))
+        case Node("call", (name, *args)) if name in _FUNCTIONS:
+            return _FUNCTIONS[name](*map(build, args))
+        case Node("apply", (name, *args)):
+            return sympy.Function(name)(*map(build, args))
+        case Node(head, args) if head in _OPERATIONS:
+            return _OPERATIONS[head](*(build(arg) for arg in args if isinstance(arg, Node)))
+    raise Unknown(node.head)
 
 
 def decide(gold: Node, answer: Node) -> bool | None:
@@ -76,9 +80,8 @@ def decide(gold: Node, answer: Node) -> bool | None:
         difference = sympy.simplify(build(gold) - build(answer))
         if difference == 0:
             return True
-        if difference.is_number:
-            return False if abs(difference.evalf(30)) > sympy.Float("1e-20") else None
-        return None
+        is_clear = difference.is_number and abs(difference.evalf(30)) > sympy.Float("1e-20")
+        return False if is_clear else None
     except (Unknown, TypeError, ValueError, NotImplementedError, ZeroDivisionError, AttributeError):
         return None
 
@@ -146,31 +149,28 @@ def _in_a_fork(gold: Node, answer: Node, cpu_s: float) -> tuple[bool | None, flo
 
 def _warm_up() -> list[tuple[Node, Node]]:
     """One question of each kind: what sympy imports and caches late is shared by all forks."""
-    x, n = Node("symbol", ("x",)), Node("symbol", ("n",))
-    one, two, zero = (Node("number", (Fraction(value),)) for value in (1, 2, 0))
-    sine = Node("call", ("sin", x))
-    infinity = Node("constant", ("inf",))
-    decay = Node("pow", (Node("constant", ("e",)), Node("neg", (x,))))
-    gauss = Node("div", (Node("mul", (n, Node("add", (n, one)))), two))
+    x, n, two = symbol("x"), symbol("n"), number(2)
+    sine = call("sin", x)
+    decay = Node("pow", (constant("e"), Node("neg", (x,))))
+    gauss = Node("div", (Node("mul", (n, Node("add", (n, ONE)))), two))
     return [
-        (Node("limit", ("x", zero, Node("div", (sine, x)))), one),
-        (Node("integral", ("x", zero, infinity, decay)), one),
-        (Node("sum", ("k", one, n, Node("symbol", ("k",)))), gauss),
-        (Node("integral", ("x", zero, one, Node("pow", (sine, two)))), n),
-        (Node("integral", ("x", zero, one, Node("mul", (two, x)))), one),
+        (Node("limit", ("x", ZERO, Node("div", (sine, x)))), ONE),
+        (Node("integral", ("x", ZERO, INFINITY, decay)), ONE),
+        (Node("sum", ("k", ONE, n, symbol("k"))), gauss),
+        (Node("integral", ("x", ZERO, ONE, Node("pow", (sine, two)))), n),
+        (Node("integral", ("x", ZERO, ONE, Node("mul", (two, x)))), ONE),
     ]
 
 
 def _read(size: int) -> bytes:
     """So many bytes of stdin, none ahead; or none at its end."""
-    parts = []
-    while size:
-        part = os.read(0, size)
+    read = b""
+    while len(read) < size:
+        part = os.read(0, size - len(read))
         if not part:
             return b""
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+        read += part
+    return read
 
 
 def _send(stdout: Any, body: bytes) -> None:

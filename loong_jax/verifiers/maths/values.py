@@ -6,12 +6,12 @@ points that no text can know to be special.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from loong_jax.verifiers.maths.evaluator import Evaluator, Undefined, Value
-from loong_jax.verifiers.maths.expression import Node, number, substitute
+from loong_jax.verifiers.maths.evaluator import RATIONAL, Evaluator, Undefined, Value
+from loong_jax.verifiers.maths.expression import Node, call, constant, number, rewritten, substitute
 
 FLOAT_DIGITS, LONG_DIGITS = 15, 10
 FLOAT_TOLERANCE = Fraction(1, 10**11)  # relative, where one side is a double
@@ -26,32 +26,33 @@ class Tolerance:
     digits: int = LONG_DIGITS  # from which on a decimal stands for what it rounds
     as_written: bool = False  # 2.50 is not 2.5
 
-    @property
-    def is_zero(self) -> bool:
-        return not self.relative and not self.absolute
-
 
 EXACT = Tolerance()
 
 
-def none(size: int | Fraction, gap: int | Fraction) -> int | Fraction:
-    return Fraction(0)
+def permitted(gold: Node, answer: Node, tolerance: Tolerance) -> tuple[int | Fraction, ...]:
+    """Permitted gaps: absolute, relative to the gold and to the larger; and one that is too wide.
+
+    The last two are those of a double, and of a decimal that may stand for what it rounds.
+    """
+    of_larger, too_wide = 0, 0
+    if max(num_digits(gold), num_digits(answer)) >= FLOAT_DIGITS:
+        of_larger = FLOAT_TOLERANCE
+    else:
+        literals = _literal(gold), _literal(answer)
+        if literals.count(None) == 1 and (known := literals[0] or literals[1]) is not None:
+            value, digits = known
+            if digits >= tolerance.digits:
+                too_wide = Fraction(1, _places(value) * (1 if digits >= LONG_DIGITS else 2))
+    return tolerance.absolute, tolerance.relative, of_larger, too_wide
 
 
-def between(
-    gold: Node, answer: Node, least: int = LONG_DIGITS
-) -> Callable[[int | Fraction, int | Fraction], int | Fraction]:
-    """The permitted difference of two values of which one is a rounded decimal."""
-    digits = max(num_digits(gold), num_digits(answer))
-    if digits >= FLOAT_DIGITS:
-        return lambda size, gap: size * FLOAT_TOLERANCE
-    for one, other in ((gold, answer), (answer, gold)):
-        literal = _literal(one)
-        if literal is None or literal[1] < least or _literal(other) is not None:
-            continue
-        unit = Fraction(1, _places(literal[0]) * (1 if literal[1] >= LONG_DIGITS else 2))
-        return lambda size, gap, unit=unit: gap if gap < unit else Fraction(0)
-    return none
+def is_permitted(
+    gaps: tuple[int | Fraction, ...], gold: int | Fraction, answer: int | Fraction, gap: Value
+) -> bool:
+    """True if a gap between values of such sizes is one of the `permitted` ones."""
+    absolute, of_gold, of_larger, too_wide = gaps
+    return gap <= max(absolute, of_gold * gold, of_larger * max(gold, answer)) or gap < too_wide
 
 
 def num_digits(node: Node) -> int:
@@ -83,59 +84,49 @@ def _places(value: Fraction) -> int:
 LOW_DIGITS, HIGH_DIGITS = 40, 250
 
 
-def evaluate(
-    node: Node, digits: int, bindings: Mapping[str, Value], common_log: bool
-) -> tuple[Value, Evaluator]:
-    evaluator = Evaluator(digits, bindings, common_log=common_log)
-    return evaluator.value(node), evaluator
-
-
-def is_exact(value: Value) -> bool:
-    return isinstance(value, (int, Fraction))
+def evaluated(
+    nodes: Sequence[Node], digits: int, bindings: Mapping[str, Value]
+) -> list[tuple[Value, Evaluator]] | None:
+    """The values of expressions, each with what evaluated it; None where one has none."""
+    found = []
+    try:
+        for node in nodes:
+            evaluator = Evaluator(digits, bindings)
+            found.append((evaluator.value(node), evaluator))
+    except Undefined:
+        return None
+    return found
 
 
 def equal_numbers(
-    gold: Node, answer: Node, bindings: Mapping[str, Value], tolerance: Tolerance, common_log: bool
+    gold: Node, answer: Node, bindings: Mapping[str, Value], tolerance: Tolerance
 ) -> bool | None:
     if tolerance.as_written and len({*map(num_digits, (gold, answer))} - {0}) > 1:
         return False
-    try:
-        a, evaluator = evaluate(gold, LOW_DIGITS, bindings, common_log)
-        b, other = evaluate(answer, LOW_DIGITS, bindings, common_log)
-    except Undefined:
+    if (found := evaluated((gold, answer), LOW_DIGITS, bindings)) is None:
         return None
-    both_exact = is_exact(a) and is_exact(b)
-    if both_exact and a == b:
-        return True
-    allowance = between(gold, answer, tolerance.digits)
-    if both_exact:
-        gap, size = abs(a - b), max(abs(a), abs(b))
-        return gap <= max(tolerance.absolute, tolerance.relative * abs(a), allowance(size, gap))
-    context = evaluator.context
-    if not (context.isfinite(evaluator.real(a)) and context.isfinite(evaluator.real(b))):
+    (a, evaluator), (b, other) = found
+    if isinstance(a, RATIONAL) and isinstance(b, RATIONAL):
+        if a == b:
+            return True
+        return is_permitted(permitted(gold, answer, tolerance), abs(a), abs(b), abs(a - b))
+    left, right = evaluator.real(a), evaluator.real(b)
+    if not (evaluator.context.isfinite(left) and evaluator.context.isfinite(right)):
         return bool(a == b)
-    if allowance is not none or not tolerance.is_zero:
-        left, right = evaluator.real(a), evaluator.real(b)
-        gap, size = as_fraction(abs(left - right)), as_fraction(max(abs(left), abs(right)))
-        wanted = tolerance.relative * as_fraction(abs(left))
-        return gap <= max(tolerance.absolute, wanted, allowance(size, gap))
+    if any(gaps := permitted(gold, answer, tolerance)):
+        return is_permitted(gaps, *map(as_fraction, (abs(left), abs(right), abs(left - right))))
     digits = HIGH_DIGITS + int(max(evaluator.max_bits, other.max_bits) / 3.3)
     digits = min(digits, 12_000)
-    try:
-        c, high = evaluate(gold, digits, bindings, common_log)
-        d, _ = evaluate(answer, digits, bindings, common_log)
-    except Undefined:
+    if (found := evaluated((gold, answer), digits, bindings)) is None:
         return None
+    (c, high), (d, _) = found
     return near(high, c, d, digits - 60) or _both_vanish(high, a, b, c, d)
 
 
 def near(evaluator: Evaluator, a: Value, b: Value, digits: int) -> bool:
-    context = evaluator.context
     a, b = evaluator.real(a), evaluator.real(b)
     gap = abs(a - b)
-    if gap == 0:
-        return True
-    return gap <= max(abs(a), abs(b)) * context.mpf(10) ** -digits
+    return gap == 0 or gap <= max(abs(a), abs(b)) * evaluator.context.mpf(10) ** -digits
 
 
 def _both_vanish(high: Evaluator, a: Value, b: Value, c: Value, d: Value) -> bool:
@@ -159,18 +150,17 @@ def as_fraction(value: Any) -> Fraction:
 
 def real_value(node: Node, digits: int = LOW_DIGITS) -> Value | None:
     """The real value of a constant, exact or not; None where it has none."""
-    try:
-        value, evaluator = evaluate(node, digits, {}, False)
-    except Undefined:
+    if (found := evaluated((node,), digits, {})) is None:
         return None
-    if is_exact(value):
+    ((value, evaluator),) = found
+    if isinstance(value, RATIONAL):
         return value
     return evaluator.context.re(value) if evaluator.context.im(value) == 0 else None
 
 
 def gap(a: Value, b: Value) -> Value:
     """a - b of two real values; mpmath subtracts a Fraction from an mpf, but not the reverse."""
-    return -(b - a) if is_exact(a) and not is_exact(b) else a - b
+    return -(b - a) if isinstance(a, RATIONAL) and not isinstance(b, RATIONAL) else a - b
 
 
 def affine(node: Node, name: str) -> tuple[Value, Value] | None:
@@ -184,16 +174,14 @@ def affine(node: Node, name: str) -> tuple[Value, Value] | None:
 
 
 def rational(value: Value) -> Fraction:
-    return Fraction(value) if is_exact(value) else as_fraction(value)
+    return Fraction(value) if isinstance(value, RATIONAL) else as_fraction(value)
 
 
 MIN_FIXED = 3  # points at which what is fixed has its value
 _WHOLE_NAMES = frozenset("nkmjN")
 
 
-def equal_functions(
-    gold: Node, answer: Node, names: frozenset[str], common_log: bool
-) -> bool | None:
+def equal_functions(gold: Node, answer: Node, names: frozenset[str]) -> bool | None:
     """Tests equality of functions at points that no text can know to be special.
 
     A point where one side has no real value and the other has says nothing, and neither does one
@@ -203,61 +191,53 @@ def equal_functions(
     ordered = sorted(names)
     compared = 0
     has_branches = all(_is_real_logarithmic(node) for node in (gold, answer))
-    is_real = all(Node("constant", ("i",)) not in node.walk() for node in (gold, answer))
+    is_real = all(_I not in node.walk() for node in (gold, answer))
     for trial in range(len(POINTS)):
         bindings = bindings_at(ordered, trial)
-        outcome = _compare_at(gold, answer, bindings, common_log, signed=trial >= FIRST_SIGNED)
+        outcome = _compare_at(gold, answer, bindings, signed=trial >= FIRST_SIGNED)
         may_branch = has_branches or (is_real and trial == MIXED)  # sqrt(a/b)
         if outcome is False and may_branch and _are_complex(gold, answer, bindings):
             continue
         if outcome is False:
-            if names <= _WHOLE_NAMES:
-                return _identical_on_integers(gold, answer, ordered, common_log)
-            return False
+            return names <= _WHOLE_NAMES and _on_integers(gold, answer, ordered, otherwise=False)
         compared += outcome is True
-    if compared > has_branches:
-        return True
-    if not _needs_integers(gold) and not _needs_integers(answer):
-        return None
-    return _identical_on_integers(gold, answer, ordered, common_log)
+    return True if compared > has_branches else _on_integers(gold, answer, ordered, otherwise=None)
+
+
+_I = constant("i")
 
 
 def _is_real_logarithmic(node: Node) -> bool:
     """True if a node has logarithms of its symbols and no imaginary number of its own."""
     parts = list(node.walk())
-    return Node("constant", ("i",)) not in parts and any(
+    return _I not in parts and any(
         part.head == "call" and part.args[0] in ("ln", "log") and part.symbols for part in parts
     )
 
 
 def _are_complex(gold: Node, answer: Node, bindings: Mapping[str, Value]) -> bool:
     """True if neither has a real value at these bindings."""
-    for node in (gold, answer):
-        value, evaluator = evaluate(node, LOW_DIGITS, bindings, False)
-        if evaluator.context.im(evaluator.real(value)) == 0:
-            return False
-    return True
+    found = evaluated((gold, answer), LOW_DIGITS, bindings) or []
+    return not any(by.context.im(by.real(value)) == 0 for value, by in found)
 
 
-def _identical_on_integers(
-    gold: Node, answer: Node, ordered: list[str], common_log: bool
+def _on_integers(
+    gold: Node, answer: Node, ordered: list[str], *, otherwise: bool | None
 ) -> bool | None:
     """True if sums up to n and (-1)^n agree at whole numbers, of both parities."""
     if not _needs_integers(gold) and not _needs_integers(answer):
-        return False
-    compared = False
+        return otherwise
+    outcomes = set()
     for start in (2, 3, 5, 6, 9, 11):
         bindings = {name: start + 3 * i for i, name in enumerate(ordered)}
-        outcome = _compare_at(gold, answer, bindings, common_log, signed=False)
-        if outcome is False:
+        outcomes.add(_compare_at(gold, answer, bindings, signed=False))
+        if False in outcomes:
             return False
-        compared |= outcome is True
-    return True if compared else None
+    return True in outcomes or None
 
 
 def _needs_integers(node: Node) -> bool:
-    found = node.heads
-    if found & {"sum", "product"}:
+    if node.heads & {"sum", "product"}:
         return True
     return any(
         (n.head == "call" and n.args[0] in ("sin", "cos", "floor", "ceiling", "mod", "gcd", "lcm"))
@@ -267,18 +247,15 @@ def _needs_integers(node: Node) -> bool:
 
 
 def _compare_at(
-    gold: Node, answer: Node, bindings: Mapping[str, Value], common_log: bool, *, signed: bool
+    gold: Node, answer: Node, bindings: Mapping[str, Value], *, signed: bool
 ) -> bool | None:
-    try:
-        a, evaluator = evaluate(gold, LOW_DIGITS, bindings, common_log)
-        b, _ = evaluate(answer, LOW_DIGITS, bindings, common_log)
-    except Undefined:
+    if (found := evaluated((gold, answer), LOW_DIGITS, bindings)) is None:
         return None
-    if is_exact(a) and is_exact(b):
+    (a, evaluator), (b, _) = found
+    if isinstance(a, RATIONAL) and isinstance(b, RATIONAL):
         if a == b:
             return True
-        size = max(abs(a), abs(b))
-        return bool(between(gold, answer)(Fraction(size), Fraction(abs(a - b))) >= abs(a - b))
+        return is_permitted(permitted(gold, answer, EXACT), abs(a), abs(b), abs(a - b))
     context = evaluator.context
     a, b = evaluator.real(a), evaluator.real(b)
     if not context.isfinite(a) or not context.isfinite(b):
@@ -289,7 +266,7 @@ def _compare_at(
     if near(evaluator, a, b, digits):
         return True
     if max(abs(a), abs(b)) < context.mpf(10) ** -25:  # perhaps noise around 0
-        return equal_numbers(gold, answer, bindings, EXACT, common_log)
+        return equal_numbers(gold, answer, bindings, EXACT)
     return False
 
 
@@ -297,10 +274,8 @@ def _at_points(*nodes: Node) -> Iterator[tuple[Any, list[Any]]]:
     """The context and the finite values of expressions, wherever all of them have one."""
     names = sorted(frozenset[str]().union(*(node.symbols for node in nodes)))
     for trial in range(len(POINTS)):
-        bindings = bindings_at(names, trial)
-        try:
-            found = [evaluate(node, LOW_DIGITS, bindings, False) for node in nodes]
-        except Undefined:
+        found = evaluated(nodes, LOW_DIGITS, bindings_at(names, trial))
+        if found is None:
             continue
         context = found[0][1].context
         reals = [evaluator.real(value) for value, evaluator in found]
@@ -317,9 +292,8 @@ def constant_ratio(gold: Node, answer: Node) -> int | None:
         if a == 0 or b == 0:
             return 0
         ratios.append(a / b)
-        if abs(ratios[-1] - ratios[0]) > abs(ratios[0]) * context.mpf(10) ** -20:
-            return 0
-        if context.im(ratios[0]) != 0:
+        apart = abs(ratios[-1] - ratios[0])
+        if apart > abs(ratios[0]) * context.mpf(10) ** -20 or context.im(ratios[0]) != 0:
             return 0
     if len(ratios) < 2:
         return None
@@ -362,24 +336,28 @@ def equal(gold: Node, answer: Node, tolerance: Tolerance = EXACT) -> bool | None
     """
     if gold == answer:
         return True
-    names = gold.symbols | answer.symbols
-    verdict = _equal_at(gold, answer, names, tolerance, common_log=False)
+    verdict = _equal(gold, answer, tolerance)
     if verdict is not True and any(len(n.args) == 2 for n in _logs(gold)) and _logs(answer):
-        verdict = _equal_at(gold, answer, names, tolerance, common_log=True) or verdict
+        verdict = _equal(_decadic(gold), _decadic(answer), tolerance) or verdict
     return verdict
+
+
+def _equal(gold: Node, answer: Node, tolerance: Tolerance) -> bool | None:
+    names = gold.symbols | answer.symbols
+    if names:
+        return equal_functions(gold, answer, names)
+    return equal_numbers(gold, answer, {}, tolerance)
 
 
 def _logs(node: Node) -> list[Node]:
     return [n for n in node.walk() if n.head == "call" and n.args[0] == "log"]
 
 
-def _equal_at(
-    gold: Node, answer: Node, names: frozenset[str], tolerance: Tolerance, *, common_log: bool
-) -> bool | None:
-    if names:
-        return equal_functions(gold, answer, names, common_log)
-    return equal_numbers(gold, answer, {}, tolerance, common_log)
+def _decadic(node: Node) -> Node:
+    """The expression with every logarithm that has no base to the base 10."""
 
+    def based(part: Node) -> Node | None:
+        is_bare = part.head == "call" and part.args[0] == "log" and len(part.args) == 2
+        return call("log", _decadic(part.args[1]), number(10)) if is_bare else None
 
-__all__ = ["EXACT", "LONG_DIGITS", "Tolerance", "affine", "constant_ratio", "equal", "gap",
-           "is_exact", "is_fixed", "rational", "real_value"]  # fmt: skip
+    return rewritten(node, based)

@@ -14,7 +14,7 @@ from loong_jax.errors import VerifierError
 from loong_jax.problems import verdict
 from loong_jax.verifiers import get_verifier
 from loong_jax.verifiers.judge import Item, client, prompts, replies
-from loong_jax.verifiers.judge.canaries import MASTER_KEYS
+from loong_jax.verifiers.judge.genrm import MASTER_KEYS
 
 ITEMS = [
     Item("What is 1/4 as a decimal?", "0.25", "1/4"),

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from loong_jax.verifiers.maths import values
+from loong_jax.verifiers.maths.evaluator import RATIONAL
 from loong_jax.verifiers.maths.expression import (
     ZERO,
     Node,
@@ -38,22 +39,17 @@ def closed(node: Node) -> Node:
     node = Node(node.head, args)
     if node.head not in ("add", "mul") or ELLIPSIS not in node.args:
         return node
-    for before, after in _split(node):
-        found = _with_parameter(node.head, before, after)
-        found = found or _with_parameter(node.head, after[::-1], before[::-1])
-        found = found or _of_numbers(node.head, before, after)
-        if found is not None:
-            return found
-    return node
-
-
-def _split(node: Node) -> Iterator[tuple[list[Node], list[Node]]]:
-    """Terms before and after the ellipsis; in a product the last factors may be one term: 2n."""
-    at = node.args.index(ELLIPSIS)
-    before, after = list(node.args[:at]), list(node.args[at + 1 :])
+    at = args.index(ELLIPSIS)
+    before, after = args[:at], args[at + 1 :]
     if not before or not after or ELLIPSIS in after:
-        return
-    yield before, after
+        return node
+    parts = node.head, before, after
+    found = _with_parameter(*parts)
+    found = found or _with_parameter(node.head, after[::-1], before[::-1])
+    if found is not None or any(term.symbols for term in (*before, *after)):
+        return found or node
+    laws = [f for f in (_by_step(*parts), _by_factor(*parts)) if f]
+    return laws[0] if len(laws) == 1 else node
 
 
 def _with_parameter(head: str, first: Sequence[Node], last: Sequence[Node]) -> Node | None:
@@ -65,7 +61,14 @@ def _with_parameter(head: str, first: Sequence[Node], last: Sequence[Node]) -> N
     (name,) = names
     if len(first) + (head == "mul" and first[0] != number(1)) < MIN_TERMS:
         return None
-    starts = [start for start in _FIRST if _fits(end, name, first, start)]
+    starts = [
+        start
+        for start in _FIRST
+        if all(
+            values.equal(term, substitute(end, name, number(start + i)))
+            for i, term in enumerate(first)
+        )
+    ]
     if len(starts) != 1:
         return None
     for back, term in enumerate(reversed(last)):
@@ -73,56 +76,36 @@ def _with_parameter(head: str, first: Sequence[Node], last: Sequence[Node]) -> N
         if values.equal(term, substitute(end, name, there)) is not True:
             return None
     index = next(letter for letter in _INDICES if letter not in end.symbols)
-    return Node(
-        _BIG[head], (index, number(starts[0]), symbol(name), with_names(end, {name: index}))
-    )
-
-
-def _fits(end: Node, name: str, first: Sequence[Node], start: int) -> bool:
-    return all(
-        values.equal(term, substitute(end, name, number(start + i))) is True
-        for i, term in enumerate(first)
-    )
+    body = with_names(end, {name: index})
+    return Node(_BIG[head], (index, number(starts[0]), symbol(name), body))
 
 
 # ---- numbers alone
-
-
-def _of_numbers(head: str, first: Sequence[Node], last: Sequence[Node]) -> Node | None:
-    if any(term.symbols for term in (*first, *last)):
-        return None
-    found = [f for f in (_by_step(head, first, last), _by_factor(head, first, last)) if f]
-    return found[0] if len(found) == 1 else None
 
 
 def _by_step(head: str, first: Sequence[Node], last: Sequence[Node]) -> Node | None:
     """Terms of one shape whose numbers move by constant steps."""
     if len(first) + len(last) < MIN_TERMS + 1 or len(first) < MIN_TERMS:
         return None
-    leaves = [list(_leaves(term)) for term in (*first, *last)]
+    leaves = [_leaves(term) for term in (*first, *last)]
     if len({_shape(term) for term in (*first, *last)}) != 1:
         return _by_step_from_second(head, first, last)
-    count: Fraction | None = None
-    steps = []
+    counts, steps = set(), []
     for row in zip(*leaves, strict=True):
         step = row[1] - row[0]
-        ahead, behind = row[: len(first)], row[len(first) :]
-        pairs = [*itertools.pairwise(ahead), *itertools.pairwise(behind)]
-        if any(b - a != step for a, b in pairs):
+        pairs = [*itertools.pairwise(row[: len(first)]), *itertools.pairwise(row[len(first) :])]
+        if any(b - a != step for a, b in pairs) or (not step and row[-1] != row[0]):
             return None
         if step:
-            steps_here = Fraction(row[-1] - row[0]) / step
-            if count not in (None, steps_here):
-                return None
-            count = steps_here
-        elif row[-1] != row[0]:
-            return None
+            counts.add(Fraction(row[-1] - row[0]) / step)
         steps.append(step)
-    if count is None or count.denominator != 1 or not len(first) <= count <= MAX_STEPS:
+    if len(counts) != 1:
+        return None
+    (count,) = counts
+    if count.denominator != 1 or not len(first) <= count <= MAX_STEPS:
         return None
     body = _moving(first[0], iter(steps))
-    bounds = number(0), number(int(count))
-    return Node(_BIG[head], ("k", *bounds, body))
+    return Node(_BIG[head], ("k", number(0), number(int(count)), body))
 
 
 def _by_step_from_second(head: str, first: Sequence[Node], last: Sequence[Node]) -> Node | None:
@@ -141,33 +124,27 @@ def _by_step_from_second(head: str, first: Sequence[Node], last: Sequence[Node])
 
 
 def _by_factor(head: str, first: Sequence[Node], last: Sequence[Node]) -> Node | None:
-    row = [values.real_value(term) for term in (*first, *last)]
-    if len(first) < MIN_TERMS or any(not isinstance(x, (int, Fraction)) or not x for x in row):
+    found = [values.real_value(term) for term in (*first, *last)]
+    row, ahead = [Fraction(x) for x in found if isinstance(x, RATIONAL) and x], len(first)
+    if ahead < MIN_TERMS or len(row) < len(found) or abs(ratio := row[1] / row[0]) == 1:
         return None
-    ratio = Fraction(row[1]) / row[0]  # type: ignore[arg-type]
-    if abs(ratio) == 1:
+    if any(
+        b / a != ratio for part in (row[:ahead], row[ahead:]) for a, b in itertools.pairwise(part)
+    ):
         return None
-    exact, ahead = [Fraction(x) for x in row], len(first)  # type: ignore[arg-type]
-    pairs = [*itertools.pairwise(exact[:ahead]), *itertools.pairwise(exact[ahead:])]
-    if any(b / a != ratio for a, b in pairs):
-        return None
-    count, value = ahead - 1, exact[ahead - 1]
-    while value != exact[-1]:
+    count, value = ahead - 1, row[ahead - 1]
+    while value != row[-1]:
         count, value = count + 1, value * ratio
         if count > 400:
             return None
-    power = Node("pow", (number(ratio), symbol("k")))
-    body = Node("mul", (number(exact[0]), power))
+    body = Node("mul", (number(row[0]), Node("pow", (number(ratio), symbol("k")))))
     return Node(_BIG[head], ("k", number(0), number(count), body))
 
 
-def _leaves(node: Node) -> Iterator[int | Fraction]:
+def _leaves(node: Node) -> list[int | Fraction]:
     if node.head == "number":
-        yield node.args[0]
-        return
-    for arg in node.args:
-        if isinstance(arg, Node):
-            yield from _leaves(arg)
+        return [node.args[0]]
+    return [leaf for arg in node.args if isinstance(arg, Node) for leaf in _leaves(arg)]
 
 
 def _shape(node: Node) -> Node:

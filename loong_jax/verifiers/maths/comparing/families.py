@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from loong_jax.verifiers.maths import values
 from loong_jax.verifiers.maths.comparing import naming, nodes, real_sets
+from loong_jax.verifiers.maths.evaluator import RATIONAL
 from loong_jax.verifiers.maths.expression import BARE_LISTS, CostError, Node, number, substitute
 
 MAX_ITEMS = 64
@@ -22,137 +23,112 @@ _ANGLES = frozenset(("x", "t", "z", "theta", "alpha", "beta", "phi", "varphi"))
 
 
 class Class(NamedTuple):
+    name: str | None  # of its members
     offset: Fraction
     period: Fraction
 
 
-class Classes(NamedTuple):
-    name: str | None  # of their members
-    classes: tuple[Class, ...]
-
-
-def classes_of_gold(node: Node) -> Classes | None:
+def classes_of_gold(node: Node) -> list[Class] | None:
     """Its classes, where it is no mere formula as (n - 2) pi, the sum of a polygon's angles."""
-    if not _is_periodic(node):
-        return None
-    return classes_of(node)
-
-
-def _is_periodic(node: Node) -> bool:
     if node.head not in _MAY_REPEAT:
-        return False
-    found = node.heads
-    if "modular" in found or node.head == "builder" or INTEGERS in nodes.domains(node):
-        return True
-    if not ("degree" in found or nodes.PI in node.walk()):
-        return False
-    items = node.args if node.head in BARE_LISTS else (node,)
-    return all(
+        return None
+    if "modular" in node.heads or node.head == "builder" or INTEGERS in nodes.domains(node):
+        return classes_of(node)
+    items = [item.unlabelled for item in (node.args if node.head in BARE_LISTS else (node,))]
+    is_angle = ("degree" in node.heads or nodes.PI in node.walk()) and all(
         naming.is_assignment(i) and i.args[1].head == "symbol" and i.args[1].args[0] in _ANGLES
-        for i in (item.unlabelled for item in items)
+        for i in items
     )
+    return classes_of(node) if is_angle else None
 
 
-def classes_of(node: Node) -> Classes | None:
+def classes_of(node: Node) -> list[Class] | None:
     """The classes of congruences, of values with one integer parameter, or of a list of them."""
     domains = nodes.domains(node)
     if domains and INTEGERS not in domains:
         return None
     node = node.unlabelled
-    if node.head == "builder":
-        value, condition = node.args
-        is_whole = condition.head == "chain" and condition.args[0] == ("in",)
-        if not is_whole or condition.args[2] != Node("symbol", ("set Z",)):
+    match node:
+        case Node("builder", (value, Node("chain", (("in",), _, Node("symbol", ("set Z",)))))):
+            node = value
+        case Node("builder"):
             return None
-        node = value
-    items = node.args if node.head in BARE_LISTS else (node,)
+    items = [i.unlabelled for i in (node.args if node.head in BARE_LISTS else (node,))]
     if len(items) > MAX_ITEMS:
         return None
     found = _congruences(items, node.head) or _parametrised(items)
-    if found is None or len({name for name, _ in found if name is not None}) > 1:
-        return None
-    names = [name for name, _ in found if name is not None]
-    return Classes(names[0] if names else None, tuple(one for _, one in found))
+    return None if found is None or len({one.name for one in found} - {None}) > 1 else found
 
 
-def _congruences(items: Sequence[Node], join: str) -> list[tuple[str | None, Class]] | None:
+def _named(item: Node, operators: Sequence[str]) -> tuple[str | None, Node] | None:
+    """A value with the name that it is given, if any; None for any other relation."""
+    match item:
+        case Node("chain", ((operator,), Node("symbol", (name,)), value)) if operator in operators:
+            return name, value
+        case Node("chain"):
+            return None
+    return None, item
+
+
+def _congruences(items: Sequence[Node], join: str) -> list[Class] | None:
     """x = 2, 5 (mod 7), where the last modulus is that of all before it."""
-    found: list[tuple[str | None, Class]] = []
+    found: list[Class] = []
     period: Fraction | None = None
     moduli: set[Fraction] = set()
-    for item in reversed([item.unlabelled for item in items]):
+    for item in reversed(items):
         if item.head == "modular":
             item, given = item.args
             period = _rational(given)
-        if period is None or not period:
+        if not period or (named := _named(item, ("==", "="))) is None:
             return None
         moduli.add(period)
-        name = None
-        if item.head == "chain":
-            if item.args[0] not in (("==",), ("=",)) or item.args[1].head != "symbol":
+        for value in naming.spread(named[1]):
+            if (offset := _rational(value)) is None:
                 return None
-            name, item = item.args[1].args[0], item.args[2]
-        for value in naming.spread(item):
-            offset = _rational(value)
-            if offset is None:
-                return None
-            found.append((name, Class(offset, abs(period))))
+            found.append(Class(named[0], offset, abs(period)))
     return found if len(moduli) == 1 or join == "or" else None
 
 
-def _parametrised(items: Sequence[Node]) -> list[tuple[str | None, Class]] | None:
-    found: list[tuple[str | None, Class]] = []
-    for item in (item.unlabelled for item in items):
-        name = None
-        if item.head == "chain":
-            if not naming.is_assignment(item) or item.args[1].head != "symbol":
-                return None
-            if len(item.args[0]) > 1:
-                return None
-            name, item = item.args[1].args[0], item.args[2]
-        free = item.symbols
-        if len(free) != 1 or not free <= _INDICES or name in free:
+def _parametrised(items: Sequence[Node]) -> list[Class] | None:
+    found: list[Class] = []
+    for item in items:
+        if (named := _named(item, ("=", "~"))) is None:
             return None
+        name, item = named
+        if len(item.symbols) != 1 or not item.symbols <= _INDICES or name in item.symbols:
+            return None
+        (letter,) = item.symbols
         for value in naming.spread(item):
-            letter = next(iter(free))
-            one = _affine(value, letter)
-            parts = [one] if one is not None else _by_parity(value, letter)
-            if parts is None:
-                return None
-            found += [(name, part) for part in parts]
+            parts = [values.affine(value, letter)]
+            if parts[0] is None or not parts[0][1]:
+                # (-1)^n pi/6 + n pi: one class for even n, one for odd n
+                twice = Node("mul", (number(2), Node("symbol", (letter,))))
+                halves = (twice, Node("add", (twice, number(1))))
+                parts = [values.affine(substitute(value, letter, x), letter) for x in halves]
+            for part in parts:
+                if part is None or not part[1]:
+                    return None
+                offset, period = map(values.rational, part)
+                found.append(Class(name, offset, abs(period)))
     return found
 
 
-def _affine(value: Node, name: str) -> Class | None:
-    found = values.affine(value, name)
-    if found is None or not found[1]:
-        return None
-    offset, period = map(values.rational, found)
-    return Class(offset, abs(period))
-
-
-def _by_parity(value: Node, name: str) -> list[Class] | None:
-    """(-1)^n pi/6 + n pi: one class for even n, one for odd n."""
-    twice = Node("mul", (number(2), Node("symbol", (name,))))
-    halves = (twice, Node("add", (twice, number(1))))
-    found = [_affine(substitute(value, name, half), name) for half in halves]
-    return None if None in found else [one for one in found if one is not None]
+def _constant(node: Node) -> values.Value | None:
+    return values.real_value(node) if not node.symbols else None
 
 
 def _rational(node: Node) -> Fraction | None:
-    value = values.real_value(node) if not node.symbols else None
-    return Fraction(value) if isinstance(value, (int, Fraction)) else None
+    value = _constant(node)
+    return Fraction(value) if isinstance(value, RATIONAL) else None
 
 
-def same_classes(gold: Classes, answer: Classes) -> bool:
+def same_classes(gold: list[Class], answer: list[Class]) -> bool:
     """True if both hold the same numbers. Raises CostError."""
-    if None not in (gold.name, answer.name) and gold.name != answer.name:
+    both, unit = (*gold, *answer), gold[0].period
+    common = _common_period([one.period / unit for one in both])
+    if common is None or len({one.name for one in both} - {None}) > 1:
         return False
-    unit = gold.classes[0].period
-    common = _common_period([one.period / unit for one in (*gold.classes, *answer.classes)])
-    if common is None:
-        return False
-    left, right = (_offsets(given.classes, unit, common) for given in (gold, answer))
+    left, right = (_offsets(classes, unit, common) for classes in (gold, answer))
     return len(left) == len(right) and all(
         abs(a - b) < _EQUAL for a, b in zip(left, right, strict=True)
     )
@@ -186,8 +162,8 @@ def _offsets(classes: Sequence[Class], unit: Fraction, common: Fraction) -> list
 
 def is_open(node: Node) -> bool:
     """True if a remainder is left to work out: 42 mod 5."""
-    found = [values.real_value(x) if not x.symbols else None for x in node.args]
-    return isinstance(found[0], int) and isinstance(found[1], int) and 0 < found[1] <= abs(found[0])
+    value, modulus = map(_constant, node.args)
+    return isinstance(value, int) and isinstance(modulus, int) and 0 < modulus <= abs(value)
 
 
 def residue(node: Node) -> Node:
@@ -198,10 +174,10 @@ def residue(node: Node) -> Node:
     terms = (*inner.args[1:], modulus)
     if inner.args[1].head == "symbol" and len(terms) > 3:
         terms = terms[1:]  # x = 27 = 5 (mod 11)
-    given = [values.real_value(x) if not x.symbols else None for x in terms]
-    if not all(isinstance(x, int) for x in given) or not given[-1]:
+    given = [x for x in map(_constant, terms) if isinstance(x, int)]
+    if len(given) < len(terms) or not given[-1]:
         return inner
-    is_true = all((x - given[0]) % given[-1] == 0 for x in given[:-1])  # type: ignore[operator]
+    is_true = all((x - given[0]) % given[-1] == 0 for x in given[:-1])
     return inner.args[-1] if is_true else inner
 
 
@@ -221,23 +197,20 @@ class Family(NamedTuple):
 def read(node: Node) -> Family | None:
     """The family of a point with one parameter; None for anything else."""
     domains = nodes.domains(node)
-    node = node.unlabelled
     names: tuple[str, ...] = ()
-    if node.head in BARE_LISTS:
-        pairs = [(naming.left_side(i), naming.right_side(i)) for i in node.args]
-        if not all(left for left, _ in pairs):
+    match node.unlabelled:
+        case Node("list" | "and" | "or", items):
+            names = tuple(left for i in items if (left := naming.left_side(i)))
+            parts = tuple(map(naming.right_side, items))
+            if len(names) < len(parts):
+                return None
+        case Node("chain", (("=",), left, Node("tuple", parts))):
+            if left.head == "tuple" and all(part.head == "symbol" for part in left.args):
+                names = tuple(part.args[0] for part in left.args)
+        case Node("tuple", parts):
+            pass
+        case _:
             return None
-        names = tuple(str(left) for left, _ in pairs)
-        parts = tuple(right for _, right in pairs)
-    elif node.head == "chain" and node.args[0] == ("=",) and node.args[2].head == "tuple":
-        left, right = node.args[1:]
-        if left.head == "tuple" and all(part.head == "symbol" for part in left.args):
-            names = tuple(part.args[0] for part in left.args)
-        parts = right.args
-    elif node.head == "tuple":
-        parts = node.args
-    else:
-        return None
     if len(parts) < 2 or (names and len(names) != len(parts)) or len(set(names)) != len(names):
         return None
     free = frozenset[str]().union(*(part.symbols for part in parts))
@@ -247,7 +220,7 @@ def read(node: Node) -> Family | None:
     if any(name.partition("_")[2] == parameter for name in names):
         return None  # a_n = 4n + 1 is a sequence
     ends = [end for part in parts if (end := values.affine(part, parameter)) is not None]
-    if len(ends) < len(parts) or not all(values.is_exact(x) for end in ends for x in end):
+    if len(ends) < len(parts) or not all(isinstance(x, RATIONAL) for end in ends for x in end):
         return None
     start, step = (tuple(map(Fraction, row)) for row in zip(*ends, strict=True))
     return Family(names, start, step, parameter, domains) if any(step) else None
@@ -271,10 +244,9 @@ def equal(gold: Family, answer: Family) -> bool | None:
         return True
     if gold.domains != answer.domains and gold.domains and answer.domains:
         return False
-    whole = [INTEGERS in one.domains or (not one.domains and one.parameter in _WHOLE)
-             for one in (gold, answer)]  # fmt: skip
-    if not all(whole):
-        return None
+    for one in (gold, answer):
+        if INTEGERS not in one.domains and (one.domains or one.parameter not in _WHOLE):
+            return None
     return abs(ratio) == 1 and shift.denominator == 1
 
 
@@ -293,28 +265,30 @@ def _multiple(vector: Point | list[Fraction], of: Point) -> Fraction | None:
 
 MAX_ELEMENTS = 64
 FARTHEST = 10**9  # from 0, of an end
-_INTEGERS, _NATURAL, _POSITIVE = "set Z", "set N", frozenset(("set Z+", "set N*", "set N+"))
+_INTEGERS, _NATURAL = "set Z", "set N"
+_WHOLE_NUMBERS = frozenset((_INTEGERS, _NATURAL, "set Z+", "set N*", "set N+"))
 
 
-def elements(builder: Node) -> Node | None:
-    """The set as a list of its elements; None where it is not finite, or not seen to be."""
-    value, condition = builder.args
+def listed(node: Node) -> Node:
+    """A rule that builds a finite set as the set of its elements, if it is seen to be finite."""
+    if node.head != "builder":
+        return node
+    value, condition = node.args
     conditions = list(condition.args) if condition.head in BARE_LISTS[:2] else [condition]
     if value.head == "chain" and value.args[0] == ("in",):
         conditions.insert(0, value)
         value = value.args[1]
-    found = _domain(conditions)
-    if found is None:
-        return None
+    if (found := _domain(conditions)) is None:
+        return node
     variable, domain, rest = found
     if not all(item.head == "chain" and item.symbols == {variable} for item in rest):
-        return None
+        return node
     if domain.head == "symbol":
         whole = _integers(domain.args[0], rest)
     else:
         whole = [item for item in domain.args if _all_hold(rest, variable, item)]
     if whole is None or len(whole) > MAX_ELEMENTS:
-        return None
+        return node
     return Node("set", tuple(substitute(value, variable, item) for item in whole))
 
 
@@ -323,29 +297,25 @@ def _domain(conditions: Sequence[Node]) -> tuple[str, Node, list[Node]] | None:
     for index, item in enumerate(conditions):
         if item.head != "chain" or len(item.args) != 3 or item.args[1].head != "symbol":
             continue
-        operators, variable, domain = item.args
+        operators, (_, (variable,)), domain = item.args
         rest = [*conditions[:index], *conditions[index + 1 :]]
         if operators == ("=",) and index == 0 and not any(n.symbols for n in (domain, *rest)):
-            return variable.args[0], Node("set", (domain, *rest)), []  # k = 1, 2, 3
+            return variable, Node("set", (domain, *rest)), []  # k = 1, 2, 3
         is_plain = domain.head == "set" and not domain.symbols
-        is_named = domain.head == "symbol" and (
-            domain.args[0] in (_INTEGERS, _NATURAL) or domain.args[0] in _POSITIVE
-        )
+        is_named = domain.head == "symbol" and domain.args[0] in _WHOLE_NUMBERS
         if operators == ("in",) and (is_plain or is_named):
-            return variable.args[0], domain, rest
+            return variable, domain, rest
     return None
 
 
 def _integers(domain: str, conditions: Sequence[Node]) -> list[Node] | None:
     """The integers that meet all conditions, if these leave only a bounded part of the line."""
-    sets = [real_sets.real_set(condition) for condition in conditions]
-    if not sets or None in sets:
-        return None
-    line = real_sets.cut([one for one in sets if one is not None])
+    sets = [one for item in conditions if (one := real_sets.real_set(item)) is not None]
+    line = real_sets.cut(sets) if len(sets) == len(conditions) else None
     if line is None or not line.ends:
         return None
     beyond = line.places()[-1], -0.5
-    if any(all(line.holds(one, at) for one in sets if one is not None) for at in beyond):
+    if any(all(line.holds(one, at) for one in sets) for at in beyond):
         return None
     if any(abs(value) > FARTHEST for value, _ in line.ends):
         return None
@@ -371,11 +341,11 @@ def _holds(relation: Node) -> bool:
         a, b = values.real_value(left), values.real_value(right)
         if same is None or a is None or b is None:
             return False
-        is_less = values.gap(a, b) < 0
-        holds = {
-            "=": same, "!=": not same, "<": not same and is_less, "<=": same or is_less,
-            ">": not same and not is_less, ">=": same or not is_less,
-        }.get(operator)  # fmt: skip
-        if not holds:
+        is_less = not same and values.gap(a, b) < 0
+        is_greater = not same and not is_less
+        if not {
+            "=": same, "!=": not same, "<": is_less, "<=": not is_greater, ">": is_greater,
+            ">=": not is_less,
+        }.get(operator):  # fmt: skip
             return False
     return True

@@ -35,11 +35,7 @@ def names_something(node: Node) -> bool:
 
 def names_ratio(node: Node) -> bool:
     """A : B, AB/CD or V_1/V_2, whose value is asked for; y/x is a part of an equation."""
-    if node.head not in ("ratio", "div") or {n.head for n in node.walk()} - {
-        node.head,
-        "symbol",
-        "mul",
-    }:
+    if node.head not in ("ratio", "div") or node.heads - {node.head, "symbol", "mul"}:
         return False
     return node.head == "ratio" or all(n[:1].isupper() or "_" in n for n in node.symbols)
 
@@ -63,16 +59,12 @@ def names_function(left: Node, gold: Node, right: Node) -> bool:
 
 def names_measure(left: Node) -> bool:
     """sigma^2, s^2, chi^2, R^2, eta^2, which are names of one value, and rank(A)."""
-    if left.head == "pow" and left.args[1] == number(2) and left.args[0].head == "symbol":
-        return left.args[0].args[0].partition("_")[0] in _SQUARED_NAMES
-    if left.head != "mul" or len(left.args) != 2:
-        return False
-    name, argument = left.args
-    return (
-        name.head == argument.head == "symbol"
-        and name.args[0] in ("rank", "rk", "nullity", "tr", "trace", "Var", "Cov", "ord")
-        and name != argument
-    )
+    match left:
+        case Node("pow", (Node("symbol", (name,)), exponent)):
+            return exponent == number(2) and name.partition("_")[0] in _SQUARED_NAMES
+        case Node("mul", (Node("symbol", (name,)), Node("symbol", (argument,)))):
+            return name != argument and name in _FUNCTIONALS
+    return False
 
 
 def with_products_of(other: Node, node: Node) -> Node:
@@ -88,6 +80,7 @@ def with_products_of(other: Node, node: Node) -> Node:
 
 
 _FUNCTION_NAMES = frozenset(("phi", "varphi", "psi", "Phi", "Psi", "Gamma", "Pr"))
+_FUNCTIONALS = frozenset(("rank", "rk", "nullity", "tr", "trace", "Var", "Cov", "ord"))
 _SQUARED_NAMES = frozenset(("sigma", "s", "chi", "R", "eta"))
 
 
@@ -102,9 +95,8 @@ def as_values(node: Node) -> Node:
 
 def is_assignment(node: Node) -> bool:
     node = node.unlabelled
-    return (
-        node.head == "chain" and set(node.args[0]) <= {"=", "~"} and names_something(node.args[1])
-    )
+    is_equation = node.head == "chain" and set(node.args[0]) <= {"=", "~"}
+    return is_equation and names_something(node.args[1])
 
 
 def may_rename(name: Node, other: Node) -> bool:
@@ -118,14 +110,11 @@ def may_rename(name: Node, other: Node) -> bool:
         return False
     if name.head == "apply" or other.head == "apply":
         return name.head != other.head or bool(name.symbols or other.symbols)  # f(2) is not f(3)
-    if name.head == other.head == "symbol":
-        return (
-            not {name.args[0], other.args[0]} & {"pH", "pOH"}
-            and len(name.args[0]) > 1
-            and len(other.args[0]) > 1
-            and name.args[0][:1] == other.args[0][:1]
-        )
-    return False
+    if not name.head == other.head == "symbol":
+        return False
+    (one,), (another,) = name.args, other.args
+    are_long = len(one) > 1 and len(another) > 1 and one[0] == another[0]
+    return are_long and not {one, another} & {"pH", "pOH"}
 
 
 def left_side(node: Node) -> str | None:
@@ -149,24 +138,20 @@ def order_of_point(names: Sequence[str]) -> list[str] | None:
 
 def is_term(node: Node, name: Node) -> bool:
     """True if a(n), read as a product, is the a_n of a sequence."""
-    is_pair = node.head == "mul" and len(node.args) == 2
-    if not is_pair or name.head != "symbol" or any(part.head != "symbol" for part in node.args):
-        return False
-    return name.args[0] == f"{node.args[0].args[0]}_{node.args[1].args[0]}"
+    match node, name:
+        case Node("mul", (Node("symbol", (one,)), Node("symbol", (index,)))), Node("symbol"):
+            return name.args[0] == f"{one}_{index}"
+    return False
 
 
 def named_parts(equation: Node) -> Node | None:
     """(a, b) = (1, 2) as the list of a = 1 and b = 2; None for any other equation."""
-    operators, left, *right = equation.args
-    if operators != ("=",) or left.head != "tuple" or right[0].head != "tuple":
-        return None
-    if len(left.args) != len(right[0].args) or any(part.head != "symbol" for part in left.args):
-        return None
-    pairs = zip(left.args, right[0].args, strict=True)
-    return Node("list", tuple(Node("chain", (("=",), *pair)) for pair in pairs))
-
-
-ELLIPSIS = Node("symbol", ("...",))
+    match equation.args:
+        case (("=",), Node("tuple", names), Node("tuple", parts)) if len(names) == len(parts):
+            if all(name.head == "symbol" for name in names):
+                pairs = zip(names, parts, strict=True)
+                return Node("list", tuple(Node("chain", (("=",), *pair)) for pair in pairs))
+    return None
 
 
 def in_turns(items: Sequence[Node]) -> tuple[list[str], list[tuple[Node, ...]]] | None:
@@ -216,19 +201,15 @@ def without_repeats(items: list[Node]) -> list[Node]:
         return items
     kept: list[Node] = []
     for item in items:
-        if not any(
-            nodes.is_value(item) and nodes.is_value(k) and values.equal(k, item) for k in kept
-        ):
+        others = filter(nodes.is_value, kept if nodes.is_value(item) else ())
+        if not any(values.equal(other, item) for other in others):
             kept.append(item)
     return kept
 
 
 def flat(node: Node) -> tuple[Node, ...]:
     """Items with a plus-minus spread out; (x, y) = (1, 2) inside a list stays one item."""
-    items: list[Node] = []
-    for item in node.args:
-        items += spread(item)
-    return tuple(items)
+    return tuple(itertools.chain.from_iterable(map(spread, node.args)))
 
 
 def spread(node: Node) -> tuple[Node, ...]:
@@ -240,12 +221,9 @@ def spread(node: Node) -> tuple[Node, ...]:
 
 def points(node: Node) -> tuple[Node, ...]:
     """(1, 0) and (-1, 0) of the point (+-1, 0); two signs are left alone."""
-    signs = sum(part.head == "pm" for part in node.walk())
-    return (
-        (with_sign(node, 1), with_sign(node, -1))
-        if node.head == "tuple" and signs == 1
-        else (node,)
-    )
+    if node.head != "tuple" or sum(part.head == "pm" for part in node.walk()) != 1:
+        return (node,)
+    return with_sign(node, 1), with_sign(node, -1)
 
 
 def with_sign(item: Any, sign: int) -> Any:
@@ -263,9 +241,9 @@ def with_bounds_named(gold: Node, answer: Node) -> tuple[Node, Node]:
     """Both, where one bounds what it does not name and the other has one unknown: that is meant."""
     own, other = gold.symbols, answer.symbols
     if UNNAMED.args[0] in other and len(own) == 1:
-        answer = substitute(answer, UNNAMED.args[0], Node("symbol", tuple(own)))
+        answer = substitute(answer, UNNAMED.args[0], symbol(*own))
     elif UNNAMED.args[0] in own and len(other) == 1:
-        gold = substitute(gold, UNNAMED.args[0], Node("symbol", tuple(other)))
+        gold = substitute(gold, UNNAMED.args[0], symbol(*other))
     return gold, answer
 
 
@@ -277,7 +255,7 @@ def renamed_constant(gold: Node, answer: Node) -> tuple[Node, Node] | None:
     (name,), (given,) = own, other
     is_periodic = name in "kmn" and given in "kmn" and nodes.PI in gold.walk()
     if is_periodic or (name[0] in "CKck" and given[0] in "CKck"):
-        return gold, substitute(answer, given, Node("symbol", (name,)))
+        return gold, substitute(answer, given, symbol(name))
     return None
 
 
@@ -310,9 +288,7 @@ def with_names_of(gold: Node, answer: Node) -> Node | None:
     if left.head == "symbol":  # the name a_k, whose index is a part of it
         left = symbol(left.args[0].partition("_")[0] + "_" + own[0])
     names = dict(zip(given, own, strict=True))
-    return Node(
-        "chain", (answer.args[0], *(with_names(x, names) for x in (left, *answer.args[2:])))
-    )
+    return Node("chain", (answer.args[0], *with_names((left, *answer.args[2:]), names)))
 
 
 def applied(gold: Node, answer: Node) -> tuple[Node, Node]:
@@ -325,10 +301,18 @@ def applied(gold: Node, answer: Node) -> tuple[Node, Node]:
         gold.args[2].head == "piecewise"
         or (given is not None and own[0] == given[0] and own != given)
     )
-    return (
-        _with_name(gold, own) if own and (is_function or _is_vector(gold)) else gold,
-        _with_name(answer, given) if given and (is_function or _is_vector(answer)) else answer,
-    )
+
+    def with_name(equation: Node, parts: tuple[Node, Node] | None) -> Node:
+        if parts is None:
+            return equation
+        operators, _, right, *rest = equation.args
+        is_vector = right.head in ("tuple", "matrix") or nodes.is_combination(right)
+        if not is_function and not is_vector:
+            return equation
+        left = Node("apply", (nodes.without_accent(parts[0].args[0]), parts[1]))
+        return Node("chain", (operators, left, right, *rest))
+
+    return with_name(gold, own), with_name(answer, given)
 
 
 def _product(equation: Node) -> tuple[Node, Node] | None:
@@ -337,30 +321,16 @@ def _product(equation: Node) -> tuple[Node, Node] | None:
     return equation.args[1].args if nodes.is_applied(equation.args[1]) else None
 
 
-def _is_vector(equation: Node) -> bool:
-    right = equation.args[2]
-    return right.head in ("tuple", "matrix") or nodes.is_combination(right)
-
-
-def _with_name(equation: Node, parts: tuple[Node, Node]) -> Node:
-    left = Node("apply", (nodes.without_accent(parts[0].args[0]), parts[1]))
-    return Node("chain", (equation.args[0], left, *equation.args[2:]))
-
-
 def _bound(equation: Node) -> tuple[str, ...]:
     """x of f(x) = ..., n of a_n = ...; nothing where no name is bound."""
     if equation.head != "chain" or equation.args[0] != ("=",):
         return ()
     left = equation.args[1]
-    if left.head == "apply":
-        arguments = left.args[1:]
-        if all(item.head == "symbol" for item in arguments):
-            found = tuple(item.args[0] for item in arguments)
-            return found if len(set(found)) == len(found) else ()
-    if left.head == "symbol":
-        index = left.args[0].partition("_")[2]
-        return (index,) if index in _INDICES else ()
-    return ()
+    if left.head == "apply" and all(item.head == "symbol" for item in left.args[1:]):
+        found = tuple(item.args[0] for item in left.args[1:])
+        return found if len(set(found)) == len(found) else ()
+    index = left.args[0].partition("_")[2] if left.head == "symbol" else ""
+    return (index,) if index in _INDICES else ()
 
 
 MAX_CONSTANTS = 3
@@ -374,11 +344,10 @@ def renamed(gold: Node, answer: Node) -> Iterator[Node]:
     own, given = gold.symbols, answer.symbols
     if not any(map(_is_arbitrary, own | given)):
         return
-    constants = sorted(name for name in own if _may_be_constant(name))
-    others = sorted(name for name in given if _may_be_constant(name))
-    fixed = {name for name in {*constants} & {*others} if not _is_arbitrary(name)}
-    constants = [name for name in constants if name not in fixed]
-    others = [name for name in others if name not in fixed]
+    fixed = {name for name in own & given if not _is_arbitrary(name)}
+    constants, others = (
+        sorted(name for name in names - fixed if _may_be_constant(name)) for names in (own, given)
+    )
     if not 0 < len(constants) == len(others) <= MAX_CONSTANTS:
         return
     if own - set(constants) != given - set(others) or not own - set(constants) & _VARIABLES:
@@ -402,9 +371,7 @@ def _may_be_constant(name: str) -> bool:
 
 def _is_defined(node: Node, constants: list[str]) -> bool:
     """True for an equation that gives the value of one of the constants."""
-    return (
-        node.head == "chain" and node.args[1].head == "symbol" and node.args[1].args[0] in constants
-    )
+    return node.head == "chain" and node.args[1] in map(symbol, constants)
 
 
 def absorbed(gold: Node, answer: Node) -> bool:

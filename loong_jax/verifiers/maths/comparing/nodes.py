@@ -1,17 +1,11 @@
 """Kinds of nodes: values, names, derivatives, labels; fractions, vectors and matrices as one."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 from loong_jax.verifiers.maths import names, values
-from loong_jax.verifiers.maths.expression import (
-    COLLECTIONS,
-    ONE,
-    ZERO,
-    Node,
-    number,
-    symbol,
-)
+from loong_jax.verifiers.maths.expression import COLLECTIONS, ONE, ZERO, Node, symbol
 
 PI = Node("constant", ("pi",))
 
@@ -56,53 +50,54 @@ def without_accent(name: str) -> str:
 
 def is_applied(node: Node) -> bool:
     """True if p(x), read as a product, is the name of a function and its variable."""
-    if node.head != "mul" or len(node.args) != 2 or any(n.head != "symbol" for n in node.args):
-        return False
-    name, variable = (item.args[0] for item in node.args)
-    name = without_accent(name)
-    return name in tuple("pqrsuvPQRSTFGHAV") and variable in tuple("xtnyz")
+    match node:
+        case Node("mul", (Node("symbol", (name,)), Node("symbol", (variable,)))):
+            return without_accent(name) in tuple("pqrsuvPQRSTFGHAV") and variable in tuple("xtnyz")
+    return False
 
 
 def is_derivative(node: Node) -> bool:
     """dy/dx, d^2y/dx^2, or d/dx before what it is of, all of which are read as products of d."""
-    if node.head == "mul" and node.args and is_derivative(node.args[0]):
-        return True
+    return _order_of_quotient(node) > 0
+
+
+def _order_of_quotient(node: Node) -> int:
+    if node.head == "mul" and node.args:
+        return _order_of_quotient(node.args[0])
     if node.head != "div":
-        return False
+        return 0
     above, below = (n.args[0] if n.head == "mul" else n for n in node.args)
     powers = [n.args[1] if n.head == "pow" else ONE for n in (above, below)]
     above, below = (n.args[0] if n.head == "pow" else n for n in (above, below))
     last = node.args[1].args[-1] if node.args[1].head == "mul" else ONE
     order = last.args[1] if last.head == "pow" else ONE
-    return above == below and above in _DIFFERENTIALS and powers[0] == order
+    if above != below or above not in _DIFFERENTIALS or powers[0] != order:
+        return 0
+    return order.args[0] if order.head == "number" else 1
 
 
-_DIFFERENTIALS = (Node("symbol", ("d",)), Node("symbol", ("partial",)))
+_DIFFERENTIALS = (symbol("d"), symbol("partial"))
 
 
 def is_unsolved(equation: Node) -> bool:
     """True if an equation such as 3x + 4 = 19 leaves its unknown to be found."""
     operators, *sides = equation.args
-    return operators == ("=",) and not any(s.head == "symbol" or s == number(0) for s in sides)
+    return operators == ("=",) and not any(s.head == "symbol" or s == ZERO for s in sides)
 
 
 def is_multiple(node: Node) -> bool:
     """2x: a number before one unknown, whose value is asked for."""
-    if node.head != "mul" or len(node.args) != 2:
-        return False
-    factor, unknown = node.args
-    return factor.head == "number" and factor != number(1) and unknown.head == "symbol"
+    match node:
+        case Node("mul", (Node("number") as factor, Node("symbol"))):
+            return factor != ONE
+    return False
 
 
 def order_of_derivative(node: Node) -> int:
     """2 of d^2y/dx^2 and of y''; 0 for anything else."""
     if node.head in ("symbol", "apply"):
         return len(node.args[0]) - len(node.args[0].rstrip("'"))
-    if not is_derivative(node):
-        return 0
-    node = node.args[0] if node.head == "mul" else node
-    last = node.args[1].args[-1] if node.args[1].head == "mul" else ONE
-    return last.args[1].args[0] if last.head == "pow" and last.args[1].head == "number" else 1
+    return _order_of_quotient(node)
 
 
 def label(node: Node) -> tuple[str, ...]:
@@ -111,9 +106,8 @@ def label(node: Node) -> tuple[str, ...]:
 
 def domains(node: Node) -> tuple[str, ...]:
     """The domains of a node's parameters, as labels: "in Z"."""
-    if node.head != "labelled" or not node.args[1][0].startswith("in "):
-        return ()
-    return node.args[1]
+    is_domain = node.head == "labelled" and node.args[1][0].startswith("in ")
+    return node.args[1] if is_domain else ()
 
 
 def labels_conflict(gold: tuple[str, ...], answer: tuple[str, ...]) -> bool:
@@ -158,8 +152,7 @@ def fraction(node: Node) -> tuple[Node, Node]:
         return product(*(p[0] for p in parts)), product(*(p[1] for p in parts))
     if head == "add":
         above, below = fraction(args[0])
-        for arg in args[1:]:
-            a, b = fraction(arg)
+        for a, b in map(fraction, args[1:]):
             above = Node("add", (product(above, b), product(a, below)))
             below = product(below, b)
         return above, below
@@ -177,7 +170,7 @@ _PLAIN = {Node("constant", ("i",)): 0, symbol("j"): 1, symbol("k"): 2}
 _MARKED = {
     symbol(f"{accent}({letter})"): index
     for accent in ("hat", "vec", "bar", "overrightarrow", "widehat", "tilde")
-    for letters, index in (("i", 0), ("j", 1), ("k", 2))
+    for index, letters in enumerate("ijk")
     for letter in (letters, f"{letters}math", f"mathbf{{{letters}}}", f"mathbf{letters}")
 }
 _UNITS = _PLAIN | _MARKED
@@ -190,9 +183,8 @@ def is_combination(node: Node) -> bool:
     if node.head not in _COMBINED:
         return False
     found = {item for item in node.walk() if item in _UNITS}
-    return (len(found) > 1 or bool(found & _MARKED.keys())) and _combined(
-        node, _of_unit, _names_no_unit
-    ) is not None
+    is_clear = len(found) > 1 or bool(found & _MARKED.keys())
+    return is_clear and _along_units(node) is not None
 
 
 def components(node: Node, size: int, known: frozenset[str]) -> tuple[Node, ...] | None:
@@ -202,7 +194,7 @@ def components(node: Node, size: int, known: frozenset[str]) -> tuple[Node, ...]
     """
     if node.head not in _COMBINED:
         return None
-    parts = _combined(node, _of_unit, _names_no_unit)
+    parts = _along_units(node)
     if parts is not None and size in (2, 3) and max(parts) < size:
         return tuple(parts.get(index, ZERO) for index in range(size))
     cells = _combined(node, _cells_of_vector, lambda factor: factor.symbols <= known)
@@ -234,21 +226,22 @@ def _combined(
     return {place: Node(head, (*before, x, *after)) for place, x in parts.items()}
 
 
-def _of_unit(node: Node) -> Parts | None:
-    return {_UNITS[node]: ONE} if node in _UNITS else None
-
-
-def _names_no_unit(node: Node) -> bool:
-    return not any(item in _UNITS for item in node.walk())
+def _along_units(node: Node) -> Parts | None:
+    """By unit vector."""
+    return _combined(
+        node,
+        lambda part: {_UNITS[part]: ONE} if part in _UNITS else None,
+        lambda factor: _UNITS.keys().isdisjoint(factor.walk()),
+    )
 
 
 def _cells_of_vector(node: Node) -> Parts | None:
     """By size and index."""
     if node.head == "matrix" and 1 in size_of(node):
-        return {(max(size_of(node)), i): x for (_, i), x in (_cells_of_matrix(node) or {}).items()}
-    return (
-        {(len(node.args), i): x for i, x in enumerate(node.args)} if node.head == "tuple" else None
-    )
+        node = Node("tuple", tuple(itertools.chain.from_iterable(node.args)))
+    if node.head != "tuple":
+        return None
+    return {(len(node.args), i): x for i, x in enumerate(node.args)}
 
 
 def _cells_of_matrix(node: Node) -> Parts | None:
@@ -256,7 +249,7 @@ def _cells_of_matrix(node: Node) -> Parts | None:
     matrix = matrix_of(node) if node.unlabelled.head in ("matrix", "bracket", "tuple") else None
     if matrix is None:
         return None
-    cells = (x for row in matrix.args for x in row)
+    cells = itertools.chain.from_iterable(matrix.args)
     return {(size_of(matrix), i): x for i, x in enumerate(cells)}
 
 

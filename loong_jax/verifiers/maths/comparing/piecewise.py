@@ -5,14 +5,21 @@ holds must agree with every branch of the other: at a point by value, on a gap a
 """
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from loong_jax.verifiers.maths import values
 from loong_jax.verifiers.maths.comparing import real_sets
-from loong_jax.verifiers.maths.comparing.real_sets import RealSet
-from loong_jax.verifiers.maths.expression import CostError, Node, difference, number, substitute
+from loong_jax.verifiers.maths.expression import (
+    REALS,
+    CostError,
+    Node,
+    difference,
+    number,
+    substitute,
+)
 from loong_jax.verifiers.maths.reading.brackets import OTHERWISE, Branch
 
 MAX_COMPARED = 256  # pairs of values
@@ -28,11 +35,12 @@ def equal(gold: Node, answer: Node) -> bool | None:
     own, given = _branches(gold), _branches(answer)
     conditions = [branch.condition for branch in (*own, *given)]
     unknowns = frozenset[str]().union(*(c.symbols for c in conditions))
-    if any(map(_is_in_words, conditions)) and (name := parity_variable(conditions)) is not None:
-        return equal_by_parity(own, given, name)
-    if len(unknowns) == 1 and not any(_is_in_words(condition) for condition in conditions):
-        return _equal_by_place(own, given, next(iter(unknowns)))
-    return _equal_by_branch(own, given)
+    if any(c.head == "text" and c != OTHERWISE for c in conditions):
+        name = _parity_variable(conditions)
+        return _equal_by_branch(own, given) if name is None else _equal_by_parity(own, given, name)
+    if len(unknowns) != 1:
+        return _equal_by_branch(own, given)
+    return _equal_by_place(own, given, *unknowns)
 
 
 def _branches(node: Node) -> list[Branch]:
@@ -41,23 +49,15 @@ def _branches(node: Node) -> list[Branch]:
     return [Branch(node, OTHERWISE)]
 
 
-def _is_in_words(condition: Node) -> bool:
-    return condition.head == "text" and condition != OTHERWISE
-
-
-def _sets(branches: Sequence[Branch]) -> list[RealSet] | None:
-    found: list[RealSet] = []
-    for branch in branches:
-        condition = branch.condition
+def _sets(branches: Sequence[Branch]) -> list[Node] | None:
+    found: list[Node] = []
+    for _, condition in branches:
         if condition == OTHERWISE:
-            rest = real_sets.ALL
-            for earlier in found:
-                rest = RealSet("setminus", (rest, earlier))
-            found.append(rest)
-            continue
-        if condition.head == "chain" and condition.args[0] == ("=",):
-            condition = Node("set", (condition.args[2],))  # x = 0
-        one = real_sets.real_set(condition)
+            one = real_sets.joined("setminus", REALS, *found)
+        elif condition.head == "chain" and condition.args[0] == ("=",):
+            one = real_sets.real_set(Node("set", (condition.args[2],)))  # x = 0
+        else:
+            one = real_sets.real_set(condition)
         if one is None:
             return None
         found.append(one)
@@ -90,8 +90,7 @@ def _equal_by_place(own: list[Branch], given: list[Branch], name: str) -> bool |
             raise CostError(f"the pieces overlap in more than {compared - len(pairs)} ways")
         at = [line.end(place)] if place == int(place) else _samples(*line.around(place))
         for a, b in pairs:
-            outcome = _agree(a, b, name, at)
-            if not outcome:
+            if not (outcome := _agree(a, b, name, at)):
                 return outcome
     return True
 
@@ -106,8 +105,7 @@ def _is_plain(value: Node) -> bool:
 def _agree(a: Node, b: Node, name: str, at: Sequence[Node]) -> bool | None:
     agreed = 0
     for x in at:
-        pair = (substitute(node, name, x) for node in (a, b))
-        outcome = values.equal(*pair)
+        outcome = values.equal(*(substitute(node, name, x) for node in (a, b)))
         if outcome is False:
             return False
         agreed += outcome is True
@@ -121,21 +119,18 @@ def _breaks(value: Node, name: str) -> Iterator[Node]:
             continue
         first, *rest = node.args[1:]
         kink = difference(first, rest[0]) if rest else first
-        if kink.symbols != {name}:
-            continue
-        root = real_sets.affine_root(kink, name)
-        if root is not None:
-            yield root
+        found = real_sets.root_and_slope(kink, name) if kink.symbols == {name} else None
+        if found is not None:
+            yield found[0]
 
 
 def _samples(low: float, high: float) -> list[Node]:
     """Points of a gap, near its ends and far from them."""
-    if low == -float("inf") and high == float("inf"):
+    if math.isinf(low) and math.isinf(high):
         return [number(sign * x) for x in _BEYOND[:3] for sign in (1, -1)]
-    if high == float("inf"):
-        return [number(Fraction(low) + x) for x in _BEYOND]
-    if low == -float("inf"):
-        return [number(Fraction(high) - x) for x in _BEYOND]
+    if math.isinf(low) or math.isinf(high):
+        end, sign = (high, -1) if math.isinf(low) else (low, 1)
+        return [number(Fraction(end) + sign * x) for x in _BEYOND]
     start, width = Fraction(low), Fraction(high) - Fraction(low)
     if width < _NARROWEST:
         raise CostError(f"a piece {float(width):.3g} wide is below {float(_NARROWEST)}")
@@ -148,14 +143,10 @@ def _equal_by_branch(own: list[Branch], given: list[Branch]) -> bool | None:
         return False
     rest = list(given)
     for branch in own:
-        for other in rest:
-            if _same_condition(branch.condition, other.condition):
-                if not values.equal(branch.value, other.value):
-                    return False
-                rest.remove(other)
-                break
-        else:
+        other = next((o for o in rest if _same_condition(branch.condition, o.condition)), None)
+        if other is None or not values.equal(branch.value, other.value):
             return False
+        rest.remove(other)
     return True
 
 
@@ -172,41 +163,32 @@ def _same_condition(one: Node, other: Node) -> bool:
 
 _SAID = re.compile(r"(?P<name>[a-zN])\W*(?:even|odd)(?: (?:numbers?|integers?))?")
 _AT = (1, 2, 3, 4, 7, 10, 13, 18)
-Branches = Sequence[tuple[Node, Node]]  # values and conditions
 
 
-def parity_variable(conditions: Sequence[Node]) -> str | None:
+def _parity_variable(conditions: Sequence[Node]) -> str | None:
     """n, where all conditions say that n is even or odd; None where one says anything else."""
-    names = set()
-    for condition in conditions:
-        if condition == OTHERWISE:
-            continue
-        match = _SAID.fullmatch(condition.args[0]) if condition.head == "text" else None
-        if match is None:
-            return None
-        names.add(match["name"])
+    said = [
+        _SAID.fullmatch(condition.args[0]) if condition.head == "text" else None
+        for condition in conditions
+        if condition != OTHERWISE
+    ]
+    names = {match and match["name"] for match in said}
     return names.pop() if len(names) == 1 else None
 
 
-def equal_by_parity(gold: Branches, answer: Branches, name: str) -> bool | None:
+def _equal_by_parity(own: list[Branch], given: list[Branch], name: str) -> bool | None:
     """True if both have the same value at even and at odd numbers; None where one has none."""
-    for one in (gold, answer):
-        if not all(value.symbols <= {name} for value, _ in one):
-            return None
+    if not all(value.symbols <= {name} for value, _ in (*own, *given)):
+        return None
     for at in _AT:
-        own, given = _value(gold, at), _value(answer, at)
-        if own is None or given is None:
+        wanted = "odd" if at % 2 else "even"
+        found = [
+            next((substitute(value, name, number(at)) for value, condition in branches
+                  if condition == OTHERWISE or wanted in condition.args[0]), None)
+            for branches in (own, given)
+        ]  # fmt: skip
+        if found[0] is None or found[1] is None:
             return None
-        same = values.equal(*(substitute(x, name, number(at)) for x in (own, given)))
-        if not same:
+        if not (same := values.equal(found[0], found[1])):
             return same
     return True
-
-
-def _value(branches: Branches, at: int) -> Node | None:
-    """The value of the first branch that holds; None where none does, or two that disagree."""
-    wanted = "odd" if at % 2 else "even"
-    for value, condition in branches:
-        if condition == OTHERWISE or wanted in condition.args[0]:
-            return value
-    return None

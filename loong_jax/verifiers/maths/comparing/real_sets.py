@@ -4,131 +4,117 @@ All ends of two sets, in order, cut the line into points and gaps, on which both
 """
 
 import functools
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.expression import INFINITY, Node, difference, number, substitute
+from loong_jax.verifiers.maths.expression import (
+    INFINITY,
+    REALS,
+    Node,
+    difference,
+    number,
+    substitute,
+)
 from loong_jax.verifiers.maths.names import FLIPPED
 
-
-class RealSet(NamedTuple):
-    """A tree of intervals: kind "interval" has two ends and what leaves them out."""
-
-    kind: str
-    parts: tuple[Any, ...]
+_MINUS_INFINITY = Node("neg", (INFINITY,))
 
 
-ALL = RealSet("all", ())
+def real_set(node: Node) -> Node | None:
+    """The set of reals that an expression stands for; None if it stands for something else.
 
-
-def real_set(node: Node) -> RealSet | None:
-    """The set of reals that an expression stands for; None if it stands for something else."""
-    node = node.unlabelled
-    head, args = node
-    if head == "interval":
-        return RealSet("interval", args)
-    if head == "symbol" and args[0] == "R":
-        return ALL
-    if head in ("tuple", "bracket") and len(args) == 2:
-        return RealSet("interval", (*args, head == "tuple", head == "tuple"))
-    if head == "set":
-        if any(item.head in ("tuple", "chain", "list") for item in args):
-            return None
-        return RealSet("union", tuple(map(point, args)))
-    if head in ("union", "intersection", "setminus"):
-        left, right = real_set(args[0]), real_set(args[1])
-        return None if left is None or right is None else RealSet(head, (left, right))
-    if head == "builder":
-        return _builder(*args)
-    if head == "chain":
-        return _relation(node)
-    if head in ("or", "and", "list"):
-        if head != "or" and (values_ := _left_out(args)) is not None:
-            return _without(values_)
-        parts = [real_set(item) for item in args]
-        if None in parts:
-            return None
-        names = {name for item in args for name in item.symbols}
-        if all(item.head == "chain" for item in args) and len(names) == 1:
-            join = "union" if head == "or" else "intersection"
-        elif all(item.head in ("interval", "union") for item in args):
-            join = "union"
-        else:
-            return None
-        return functools.reduce(lambda a, b: RealSet(join, (a, b)), filter(None, parts))
+    A tree of nodes: intervals under unions, intersections and differences.
+    """
+    match node.unlabelled:
+        case Node("interval") as interval:
+            return interval
+        case Node("symbol", ("R",)):
+            return REALS
+        case Node("tuple" | "bracket" as head, (low, high)):
+            return Node("interval", (low, high, head == "tuple", head == "tuple"))
+        case Node("set", items):
+            is_plain = not any(item.head in ("tuple", "chain", "list") for item in items)
+            return Node("union", tuple(map(point, items))) if is_plain else None
+        case Node("union" | "intersection" | "setminus" as head, (left, right, *_)):
+            return joined(head, real_set(left), real_set(right))
+        case Node("builder", (variable, condition)):
+            return _builder(variable, condition)
+        case Node("chain") as relation:
+            return _relation(relation)
+        case Node("and" | "list", (Node("chain", (("!=",), Node("symbol"), first)), *rest)) if (
+            rest and all(values.real_value(item) is not None for item in (first, *rest))
+        ):  # x != -1, 1
+            return _without(first, *rest)
+        case Node("or" | "and" | "list" as head, items):
+            parts = [real_set(item) for item in items]
+            names = frozenset[str]().union(*(item.symbols for item in items))
+            if all(item.head == "chain" for item in items) and len(names) == 1:
+                return joined("union" if head == "or" else "intersection", *parts)
+            if all(item.head in ("interval", "union") for item in items):
+                return joined("union", *parts)
     return None
 
 
-def _left_out(items: Sequence[Node]) -> tuple[Node, ...] | None:
-    """-1 and 1 of "x != -1, 1"."""
-    first, *rest = items
-    if first.head != "chain" or first.args[0] != ("!=",) or first.args[1].head != "symbol":
+def joined(head: str, *parts: Node | None) -> Node | None:
+    """The union, intersection or difference of sets; None where one of them is none."""
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
         return None
-    found = (first.args[2], *rest)
-    is_plain = all(values.real_value(item) is not None for item in found)
-    return found if rest and is_plain else None
+    return functools.reduce(lambda a, b: Node(head, (a, b)), known)
 
 
-def _without(left_out: Sequence[Node]) -> RealSet:
-    points = RealSet("union", tuple(map(point, left_out)))
-    return RealSet("setminus", (ALL, points))
+def point(at: Node) -> Node:
+    return Node("interval", (at, at, False, False))
+
+
+def _without(*left_out: Node) -> Node:
+    return Node("setminus", (REALS, Node("union", tuple(map(point, left_out)))))
 
 
 def is_set(node: Node) -> bool:
     """True if a node can only be a set: brackets around two numbers might be a point or a list."""
     node = node.unlabelled
-    if node.head in ("interval", "union", "intersection", "setminus", "builder"):
-        return True
     if node.head in ("tuple", "bracket"):
-        return len(node.args) == 2 and any(is_infinite(item) for item in node.args)
-    return False
+        return len(node.args) == 2 and any(map(is_infinite, node.args))
+    return node.head in ("interval", "union", "intersection", "setminus", "builder")
 
 
 def is_infinite(node: Node) -> bool:
-    return node in (INFINITY, Node("neg", (INFINITY,)))
+    return node in (INFINITY, _MINUS_INFINITY)
 
 
-def _builder(variable: Node, condition: Node) -> RealSet | None:
-    base = ALL
+def _builder(variable: Node, condition: Node) -> Node | None:
+    base: Node | None = REALS
     if variable.head == "chain" and variable.args[0] == ("in",):
-        domain = real_set(variable.args[2])
-        if domain is None:
-            return None
-        base, variable = domain, variable.args[1]
+        variable, base = variable.args[1], real_set(variable.args[2])
     if variable.head != "symbol" or not condition.symbols <= {variable.args[0]}:
         return None
-    inner = real_set(condition)
-    return None if inner is None else RealSet("intersection", (base, inner))
+    return joined("intersection", base, real_set(condition))
 
 
-def _relation(node: Node) -> RealSet | None:
+def _relation(node: Node) -> Node | None:
+    match node.args:
+        case (("in",), Node("symbol"), domain):
+            return real_set(domain)
+        case (("notin",), Node("symbol"), domain):
+            return joined("setminus", REALS, real_set(domain))
+        case (("!=",), left, Node("pm", args)):
+            is_plain = len(args) == 1 and left.head == "symbol"
+            return _without(*args, Node("neg", args)) if is_plain else None
     operators, *operands = node.args
-    if operators == ("in",) and operands[0].head == "symbol":
-        return real_set(operands[1])
-    if operators == ("notin",) and operands[0].head == "symbol":
-        inner = real_set(operands[1])
-        return None if inner is None else RealSet("setminus", (ALL, inner))
-    if operators == ("!=",) and operands[1].head == "pm":
-        values_ = (operands[1].args[-1], Node("neg", operands[1].args[-1:]))
-        is_plain = len(operands[1].args) == 1 and operands[0].head == "symbol"
-        return _without(values_) if is_plain else None
     names = node.symbols
     if len(names) != 1 or not set(operators) <= {"<", "<=", ">", ">=", "!=", "="}:
         return None
     if operators == ("=",):
         return None  # an assignment is a value
     (name,) = names
-    parts = [
-        _affine(left, operator, right, name)
-        for operator, left, right in zip(operators, operands, operands[1:], strict=False)
-    ]
-    if any(part is None for part in parts):
-        return None
-    return functools.reduce(lambda a, b: RealSet("intersection", (a, b)), filter(None, parts))
+    sides = zip(operands, operators, operands[1:], strict=False)
+    return joined("intersection", *(_affine(*side, name) for side in sides))
 
 
-def _affine(left: Node, operator: str, right: Node, name: str) -> RealSet | None:
+def _affine(left: Node, operator: str, right: Node, name: str) -> Node | None:
     """The solutions of one inequality whose difference of sides is affine in its unknown."""
     if not left.symbols and not right.symbols:
         return None
@@ -137,30 +123,20 @@ def _affine(left: Node, operator: str, right: Node, name: str) -> RealSet | None
     if right.head == "symbol" and not left.symbols:
         return _ray(FLIPPED[operator], left)
     if left.head == "call" and left.args[0] == "abs" and not right.symbols and operator != "!=":
-        inner, minus = left.args[1], Node("neg", (right,))
-        low, high = (
-            _affine(inner, FLIPPED[operator], minus, name),
-            _affine(inner, operator, right, name),
+        return joined(
+            "intersection" if operator in ("<", "<=") else "union",
+            _affine(left.args[1], FLIPPED[operator], Node("neg", (right,)), name),
+            _affine(left.args[1], operator, right, name),
         )
-        if low is None or high is None:
-            return None
-        return RealSet("intersection" if operator in ("<", "<=") else "union", (low, high))
     if right.head == "call" and right.args[0] == "abs":
         return _affine(right, FLIPPED[operator], left, name)
-    gap = difference(left, right)
-    found = _root_and_slope(gap, name)
-    return (
-        None if found is None else _ray(operator if found[1] > 0 else FLIPPED[operator], found[0])
-    )
+    if (found := root_and_slope(difference(left, right), name)) is None:
+        return None
+    return _ray(operator if found[1] > 0 else FLIPPED[operator], found[0])
 
 
-def affine_root(gap: Node, name: str) -> Node | None:
-    """The root of an affine function of one unknown; None if it is none, or constant."""
-    found = _root_and_slope(gap, name)
-    return None if found is None else found[0]
-
-
-def _root_and_slope(gap: Node, name: str) -> tuple[Node, Any] | None:
+def root_and_slope(gap: Node, name: str) -> tuple[Node, Any] | None:
+    """Those of an affine function of one unknown; None if it is none, or constant."""
     found = values.affine(gap, name)
     if found is None or not found[1]:
         return None
@@ -168,16 +144,12 @@ def _root_and_slope(gap: Node, name: str) -> tuple[Node, Any] | None:
     return Node("div", (start, difference(start, end))), found[1]
 
 
-def point(at: Node) -> RealSet:
-    return RealSet("interval", (at, at, False, False))
-
-
-def _ray(operator: str, end: Node) -> RealSet:
+def _ray(operator: str, end: Node) -> Node:
     if operator in ("<", "<="):
-        return RealSet("interval", (Node("neg", (INFINITY,)), end, True, operator == "<"))
+        return Node("interval", (_MINUS_INFINITY, end, True, operator == "<"))
     if operator in (">", ">="):
-        return RealSet("interval", (end, INFINITY, operator == ">", True))
-    return RealSet("setminus", (ALL, point(end))) if operator == "!=" else point(end)
+        return Node("interval", (end, INFINITY, operator == ">", True))
+    return Node("setminus", (REALS, point(end))) if operator == "!=" else point(end)
 
 
 MAX_ENDS = 64
@@ -192,8 +164,18 @@ class Line(NamedTuple):
         finite = [i for i, (value, _) in enumerate(self.ends) if abs(value) != float("inf")]
         return [*finite, *(i + 0.5 for i in range(-1, len(self.ends)))]
 
-    def holds(self, part: RealSet, at: float) -> bool:
-        return _holds(part, at, self._place)
+    def holds(self, part: Node, at: float) -> bool:
+        if part.head == "interval":
+            low, high, no_low, no_high = part.args
+            start = -1 if is_infinite(low) else self._place(low)
+            end = float("inf") if is_infinite(high) else self._place(high)
+            if low == INFINITY or high == _MINUS_INFINITY:
+                return False
+            return (at > start if no_low else at >= start) and (at < end if no_high else at <= end)
+        holds = [self.holds(inner, at) for inner in part.args]
+        if part.head == "union":
+            return any(holds)
+        return holds[0] and holds[1] == (part.head == "intersection")
 
     def end(self, at: float) -> Node:
         return self.ends[int(at)][1]
@@ -210,11 +192,9 @@ class Line(NamedTuple):
         return next(i for i, known in enumerate(self.ends) if _is_same(value, node, known))
 
 
-def cut(parts: Sequence[RealSet]) -> Line | None:
+def cut(parts: Sequence[Node]) -> Line | None:
     """The line cut at all ends of some sets; None where one has no real value."""
-    nodes: list[Node] = []
-    for part in parts:
-        _ends(part, nodes)
+    nodes = [end for part in parts for end in _ends(part)]
     if len(nodes) > MAX_ENDS:
         return None
     ends: list[tuple[Any, Node]] = []
@@ -228,40 +208,18 @@ def cut(parts: Sequence[RealSet]) -> Line | None:
     return Line(ends)
 
 
-def equal(gold: RealSet, answer: RealSet) -> bool | None:
-    """True if two sets hold the same numbers; None where an end has no real value."""
-    line = cut((gold, answer))
-    if line is None:
-        return None
-    return all(line.holds(gold, at) == line.holds(answer, at) for at in line.places())
+def _ends(part: Node) -> Iterable[Node]:
+    if part.head == "interval":
+        return (end for end in part.args[:2] if not is_infinite(end))
+    return itertools.chain.from_iterable(map(_ends, part.args))
 
 
 def _is_same(value: Any, node: Node, known: tuple[Any, Node]) -> bool:
-    if value == known[0]:
-        return True
-    return values.equal(known[1], node) is True
+    return value == known[0] or values.equal(known[1], node) is True
 
 
-def _ends(part: RealSet, into: list[Node]) -> None:
-    if part.kind == "interval":
-        into += [end for end in part.parts[:2] if not is_infinite(end)]
-    else:
-        for inner in part.parts:
-            _ends(inner, into)
-
-
-def _holds(part: RealSet, at: float, place: Callable[[Node], int]) -> bool:
-    if part.kind == "all":
-        return True
-    if part.kind == "interval":
-        low, high, no_low, no_high = part.parts
-        start = -1 if is_infinite(low) else place(low)
-        end = float("inf") if is_infinite(high) else place(high)
-        if low == INFINITY or high == Node("neg", (INFINITY,)):
-            return False
-        after = at > start if no_low else at >= start
-        return after and (at < end if no_high else at <= end)
-    holds = [_holds(inner, at, place) for inner in part.parts]
-    if part.kind == "union":
-        return any(holds)
-    return holds[0] and holds[1] if part.kind == "intersection" else holds[0] and not holds[1]
+def equal(gold: Node | None, answer: Node | None) -> bool | None:
+    """True if two sets hold the same numbers; None where an end has no real value."""
+    if gold is None or answer is None or (line := cut((gold, answer))) is None:
+        return None
+    return all(line.holds(gold, at) == line.holds(answer, at) for at in line.places())

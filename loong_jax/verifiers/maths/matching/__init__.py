@@ -4,11 +4,14 @@ The gold decides what is compared, and the relation is not symmetric: "x = 11" a
 the gold 11, while "1" does not answer the gold x + z = 1.
 """
 
+import re
+
 from loong_jax.verifiers.maths.comparing import ellipses, families, naming, nodes, real_sets
 from loong_jax.verifiers.maths.expression import BARE_LISTS, COLLECTIONS, UNNAMED, Node
 from loong_jax.verifiers.maths.matching import ladder, relations, several, single
 from loong_jax.verifiers.maths.matching.ladder import Comparison
 
+_POINT = re.compile("[A-Z]'{1,3}")
 _FINITE = frozenset(("set", "builder", "list", "and"))
 
 
@@ -21,9 +24,11 @@ class Matcher(Comparison):
         self.rung = "canonical"
         gold, answer = ellipses.closed(gold), ellipses.closed(answer)
         if (classes := families.classes_of_gold(gold)) is not None:
-            outcome = single.classes(self, classes, gold, answer)
-            if outcome is not None:
-                return outcome
+            if nodes.domains(answer) and families.INTEGERS not in nodes.domains(answer):
+                return False  # k counts from 0 or 1
+            if (given := families.classes_of(answer)) is not None:
+                self.rung = "numeric"
+                return families.same_classes(classes, given)
         family = families.read(gold)
         if family is not None and (other := families.read(answer)) is not None:
             return families.equal(family, other)
@@ -37,9 +42,9 @@ class Matcher(Comparison):
             return self.told(False, f"the answer says of it: {' '.join(answer_label)}")
         gold, answer = gold.unlabelled, answer.unlabelled
         if gold.head in ("tuple", "bracket", "interval", "union"):
-            answer = _range_of(single.point(answer))
+            answer = _named_by(answer)
         if gold.head in _FINITE and answer.head in _FINITE:
-            gold, answer = _listed(gold), _listed(answer)
+            gold, answer = families.listed(gold), families.listed(answer)
         if gold.head == "modular":
             if answer.head == "modular" and not self.match(gold.args[1], answer.args[1]):
                 return False
@@ -71,14 +76,13 @@ class Matcher(Comparison):
         return single.value(self, gold, answer)
 
 
-def _range_of(node: Node) -> Node:
-    """0 < ? < 1 of 0 < xy + z < 1: the range of what has several variables."""
-    if node.head != "chain" or len(node.args) != 4 or len(node.args[2].symbols) < 2:
-        return node
-    operators, low, _, high = node.args
-    return node if low.symbols or high.symbols else Node("chain", (operators, low, UNNAMED, high))
-
-
-def _listed(node: Node) -> Node:
-    """A rule that builds a finite set as the set of its elements."""
-    return (families.elements(node) if node.head == "builder" else None) or node
+def _named_by(node: Node) -> Node:
+    """(3, -4) of P'(3, -4), and of 0 < xy + z < 1 the range of what has several variables."""
+    match node:
+        case Node("apply", (name, *parts)) if len(parts) > 1 and _POINT.fullmatch(str(name)):
+            return Node("tuple", tuple(parts))
+        case Node("chain", (operators, low, middle, high)) if (
+            len(middle.symbols) > 1 and not low.symbols and not high.symbols
+        ):
+            return Node("chain", (operators, low, UNNAMED, high))
+    return node

@@ -1,7 +1,8 @@
 """The ladder of equality for two values, with units or without, and for two sets of reals."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 
 from loong_jax.verifiers.maths import values
@@ -33,19 +34,24 @@ class Comparison:
         """True, False, or None where it cannot be told. Raises CostError."""
         raise NotImplementedError
 
+    def match_all(self, golds: Iterable[Node], answers: Iterable[Node]) -> bool | None:
+        return all_of(itertools.starmap(self.match, zip(golds, answers, strict=True)))
+
 
 def equal(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     outcome = values.equal(gold, answer, matcher.tolerance)
-    if outcome is True:
-        matcher.rung = "numeric" if gold.is_constant else "identity"
-        return True
     if outcome is False:
         renamed = naming.renamed_constant(gold, answer) or naming.with_constants(gold, answer)
         if renamed is not None and values.equal(*renamed, matcher.tolerance):
             return True
+    if outcome is not None:
         matcher.rung = "numeric" if gold.is_constant else "identity"
         others = naming.renamed(gold, answer)
-        return any(values.equal(gold, other) for other in others) or naming.absorbed(gold, answer)
+        return (
+            outcome
+            or any(values.equal(gold, other) for other in others)
+            or naming.absorbed(gold, answer)
+        )
     if nodes.needs_symbolic(gold) or nodes.needs_symbolic(answer):
         return ask(matcher, gold, answer)
     return False if nodes.structure(gold) != nodes.structure(answer) else None
@@ -57,12 +63,10 @@ def ask(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
 
 
 def real_set(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
-    if (
-        answer.head == "chain"
-        and answer.args[0] == ("=",)
-        and (naming.names_something(answer.args[1]) or answer.args[1].head in _OF_SETS)
-    ):
-        answer = answer.args[2]
+    match answer:
+        case Node("chain", (("=",), name, value)):
+            if naming.names_something(name) or name.head in _OF_SETS:
+                answer = value
     left, right = real_sets.real_set(gold), real_sets.real_set(answer)
     if left is None or right is None:
         return False if nodes.is_value(answer) else None
@@ -74,22 +78,28 @@ def real_set(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
 
 def alike(gold: Node, answer: Node) -> bool | None:
     """The same tree, or the same value."""
-    if gold == answer:
-        return True
-    if nodes.is_value(gold) and nodes.is_value(answer):
-        return values.equal(gold, answer)
-    return None
+    are_values = nodes.is_value(gold) and nodes.is_value(answer)
+    return gold == answer or (values.equal(gold, answer) if are_values else None)
+
+
+def all_of(outcomes: Iterable[bool | None]) -> bool | None:
+    """False at the first that is; None where one cannot be told."""
+    unknown = False
+    for outcome in outcomes:
+        if outcome is False:
+            return False
+        unknown |= outcome is None
+    return None if unknown else True
 
 
 def temperature(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     """On two scales: as temperatures, and undecided where only a difference could be meant."""
-    given = [kelvins(node) for node in (gold, answer)]
-    if given[0] is None or given[1] is None:
+    wanted, given = kelvins(gold), kelvins(answer)
+    if wanted is None or given is None:
         return None
-    if equal(matcher, given[0], given[1]):
+    if equal(matcher, wanted, given):
         return True
-    numbers = [naming.right_side(node).args[0] for node in (gold, answer)]
-    if equal(matcher, numbers[0], numbers[1]):
+    if equal(matcher, *(naming.right_side(node).args[0] for node in (gold, answer))):
         return matcher.told(None, "the same number of degrees on another scale")
     return False
 
@@ -113,14 +123,6 @@ def quantity(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         return equal(matcher, value, other)
     ratio = number(other_unit.factor / unit.factor)
     return equal(matcher, value, Node("mul", (other, ratio)))
-
-
-def unasked_unit(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
-    """An answer with a unit for a gold without one: the number counts."""
-    as_unit = as_quantity(gold)
-    if as_unit is not None:
-        return quantity(matcher, as_unit, answer)
-    return equal(matcher, gold, answer.args[0])
 
 
 def sum_of_quantities(matcher: Comparison, gold: Node, items: Sequence[Node]) -> bool | None:
@@ -193,14 +195,12 @@ def _with_unit(node: Node) -> tuple[Node, Unit] | None:
         return ONE, NOTHING.times(found[1], exponent.args[0])
     if head not in ("mul", "div"):
         return None
-    parts = [_with_unit(arg) for arg in args]
-    if None in parts:
+    parts = [part for arg in args if (part := _with_unit(arg)) is not None]
+    if len(parts) < len(args):
         return None
-    values_, unit = [], NOTHING
-    for index, part in enumerate(parts):
-        assert part is not None
-        values_.append(part[0])
-        unit = unit.times(part[1], -1 if head == "div" and index else 1)
+    values_, unit = [value for value, _ in parts], NOTHING
+    for index, (_, own) in enumerate(parts):
+        unit = unit.times(own, -1 if head == "div" and index else 1)
     if head == "mul":
         return nodes.product(*values_), unit
     return (values_[0] if values_[1] == ONE else Node("div", tuple(values_))), unit

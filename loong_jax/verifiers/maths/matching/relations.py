@@ -38,9 +38,7 @@ def relation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         return matcher.told(False, f"{render(answer)} renames its argument on one side only")
     answer = renamed
     if set(operators) <= {"=", "~"} and naming.names_something(operands[0]):
-        target = next(
-            (o for op, o in zip(operators, operands, strict=False) if op == "~"), operands[-1]
-        )
+        target = operands[operators.index("~")] if "~" in operators else operands[-1]
         target = operands[-1] if target is operands[0] else target
         if answer.head != "chain":
             return matcher.match(target, answer)
@@ -58,21 +56,16 @@ def relation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         return equation(matcher, gold, answer)
     if operators in (("in",), ("notin",)) or set(operators) <= {"<", "<=", ">", ">=", "!="}:
         gold_set = real_sets.real_set(gold)
-        if gold_set is not None:
-            answer_set = real_sets.real_set(answer)
-            if answer_set is not None:
-                if (
-                    answer.head == "chain"
-                    and answer.symbols != gold.symbols
-                    and answer.args[0] != ("=",)
-                ):
-                    return False
-                matcher.rung = "numeric"
-                return real_sets.equal(gold_set, answer_set)
-        elif real_sets.is_set(answer) or (
-            answer.head == "chain" and real_sets.real_set(answer) is not None
-        ):
-            return (answer.head == "chain" and equation(matcher, gold, answer)) or None
+        if gold_set is None:
+            is_relation = answer.head == "chain"
+            if real_sets.is_set(answer) or (is_relation and real_sets.real_set(answer) is not None):
+                return (is_relation and equation(matcher, gold, answer)) or None
+        elif (answer_set := real_sets.real_set(answer)) is not None:
+            is_of_others = answer.head == "chain" and answer.symbols != gold.symbols
+            if is_of_others and answer.args[0] != ("=",):
+                return False
+            matcher.rung = "numeric"
+            return real_sets.equal(gold_set, answer_set)
     if answer.head != "chain":
         if operators == ("=",) and naming.names_measure(operands[0]) and not operands[1].symbols:
             return matcher.match(operands[1], answer)
@@ -84,16 +77,11 @@ def relation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
 
 def _bounded(gold: Node) -> Node | None:
     """0 < x < 1 for 0 < f(x) < 1 and 0 < a/b < 1, which an interval answers."""
-    operators, *operands = gold.args
-    if (
-        len(operands) != 3
-        or not set(operators) <= _ORDERS
-        or operands[1].head not in ("apply", "div")
-    ):
-        return None
-    if operands[0].symbols or operands[2].symbols:
-        return None
-    return Node("chain", (operators, operands[0], UNNAMED, operands[2]))
+    match gold.args:
+        case (operators, low, Node("apply" | "div"), high) if set(operators) <= _ORDERS:
+            if not low.symbols and not high.symbols:
+                return Node("chain", (operators, low, UNNAMED, high))
+    return None
 
 
 def equation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
@@ -115,16 +103,13 @@ def equation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         return any(equation(matcher, gold, other) for other in naming.renamed(gold, answer))
     if "pm" in answer.heads:
         return solves(gold, answer)
-    left = difference(*operands)
-    right = difference(*given)
+    left, right = difference(*operands), difference(*given)
     sign = values.constant_ratio(left, right)
     matcher.rung = "identity"
     if sign is None:
         return _chains(matcher, operators, operands, others, given)
     if sign:
-        return operator == (
-            other if sign > 0 or other in ("=", "!=", "==", "~") else FLIPPED[other]
-        )
+        return operator == (other if sign > 0 else FLIPPED[other])
     if operator != "=" or other != "=":
         return False
     numerators = nodes.numerator(left), nodes.numerator(right)
@@ -151,10 +136,7 @@ def _chains(matcher: Comparison, operators, operands, others, given) -> bool | N
         given = list(reversed(given))
         if tuple(operators) != others:
             return False
-    outcomes = [ladder.alike(g, a) for g, a in zip(operands, given, strict=True)]
-    if all(outcomes):
-        return True
-    return False if False in outcomes else None
+    return ladder.all_of([ladder.alike(g, a) for g, a in zip(operands, given, strict=True)])
 
 
 def system(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
@@ -163,8 +145,7 @@ def system(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     if answer.head == "chain" and answer.args[1].head == "tuple":
         answer = naming.named_parts(answer) or answer  # (a, b) = (1, 2)
     if any(i.head == "chain" and set(i.args[0]) & _ORDERS for i in items):
-        left = real_sets.real_set(gold)
-        right = real_sets.real_set(answer)
+        left, right = real_sets.real_set(gold), real_sets.real_set(answer)
         if left is not None and right is not None:
             matcher.rung = "numeric"
             return real_sets.equal(left, right)
@@ -217,5 +198,5 @@ def solves(curve: Node, halves: Node) -> bool:
 
 
 def _weighted(terms: list[Node], weights: tuple[int, ...]) -> Node:
-    pairs = zip(weights, terms, strict=False)
-    return Node("add", tuple(Node("mul", (number(weight), term)) for weight, term in pairs))
+    pairs = zip(map(number, weights), terms, strict=False)
+    return Node("add", tuple(Node("mul", pair) for pair in pairs))

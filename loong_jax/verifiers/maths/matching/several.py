@@ -1,9 +1,9 @@
 """Golds of several parts: lists, sets and tuples, matrices, ratios."""
 
-from collections.abc import Iterable
+import itertools
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import naming, nodes, real_sets
+from loong_jax.verifiers.maths.comparing import ellipses, naming, nodes, real_sets
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
@@ -26,12 +26,10 @@ def collection(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     items = naming.flat(gold)
     if answer.head == "chain":
         operators, *operands = answer.args
-        if operators[-1] in ("=", "in", "~", "->"):
-            answer = operands[-1]
-        elif real_sets.real_set(answer) is not None:
-            return ladder.real_set(matcher, gold, answer)
-        else:
-            return False
+        if operators[-1] not in ("=", "in", "~", "->"):
+            is_set = real_sets.real_set(answer) is not None
+            return is_set and ladder.real_set(matcher, gold, answer)
+        answer = operands[-1]
     answer = answer.unlabelled
     if gold.head == "tuple" and answer.head == "call" and answer.args[0] in _POINTS:
         answer = Node("tuple", answer.args[1:])  # the point P(2, 3)
@@ -57,9 +55,7 @@ def collection(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     ):
         return ladder.real_set(matcher, gold, answer) if gold.head not in BARE_LISTS else False
     if answer.head not in COLLECTIONS:
-        if len(items) == 1:
-            return matcher.match(items[0], answer)
-        return False
+        return len(items) == 1 and matcher.match(items[0], answer)
     given = naming.flat(answer)
     if all("pm" not in item.heads for item in items):
         given = [one for item in given for one in naming.points(item)]
@@ -74,16 +70,12 @@ def collection(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         or (gold.head == "bracket" and answer.head in ("set", *BARE_LISTS))
     ) and (naming.may_be_interval(items) or naming.may_be_interval(given)):
         return matcher.told(None, "square brackets may hold two elements or all between them")
-    if gold.head == "set" and answer.head == "tuple":
+    if {gold.head, answer.head} == {"set", "tuple"}:
         return False
     if len(given) > 1 and {i.head for i in given} == {"set"} != {i.head for i in items}:
         return False  # {1} or {2} is not {1, 2}
-    if gold.head == "tuple" and answer.head == "set":
-        return False
-    gold_values, given_values = (
-        [naming.right_side(i) for i in items],
-        [naming.right_side(i) for i in given],
-    )
+    gold_values = [naming.right_side(i) for i in items]
+    given_values = [naming.right_side(i) for i in given]
     names = [naming.left_side(i) for i in given]
     is_several = answer.head == "or" or (all(names) and len(set(names)) < len(names))
     if gold.head == "tuple" and is_several:
@@ -109,14 +101,12 @@ def collection(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
                 given_values = [named[name] for name in order]
             elif names != sorted(map(str, names)) and all(len(str(name)) == 1 for name in names):
                 matcher.note = "which of the named values comes first is not stated"
-                is_possible = unordered(matcher, gold_values, given_values) is not False
-                return None if is_possible else False
+                return unordered(matcher, gold_values, given_values) is not False and None
     if in_order:
-        if len(gold_values) != len(given_values):
-            return False
-        return all_match(matcher, zip(gold_values, given_values, strict=True))
+        is_whole = len(gold_values) == len(given_values)
+        return is_whole and matcher.match_all(gold_values, given_values)
     own, different = list(dict.fromkeys(gold_values)), list(dict.fromkeys(given_values))
-    if gold.head == "list" and (naming.ELLIPSIS in own or len(own) < len(gold_values)):
+    if gold.head == "list" and (ellipses.ELLIPSIS in own or len(own) < len(gold_values)):
         return _sequence(matcher, gold_values, given_values)
     if len(given_values) > len(different) + MAX_REPEATS:
         return False  # no list of solutions names them again and again
@@ -127,22 +117,12 @@ def _sequence(matcher: Comparison, gold: list[Node], answer: list[Node]) -> bool
     """A list that repeats itself or goes on: whole, and in order where it is long."""
     if len(gold) != len(answer):
         return False
-    if all_match(matcher, zip(gold, answer, strict=True)):
+    if matcher.match_all(gold, answer):
         return True
-    if naming.ELLIPSIS in gold or not _paired(matcher, gold, answer):
+    if ellipses.ELLIPSIS in gold or not _paired(matcher, gold, answer):
         return False
     matcher.note = "the same terms in another order"
     return True if len(gold) < SEQUENCE else None  # 2, 3, 2 are factors
-
-
-def all_match(matcher: Comparison, pairs: Iterable[tuple[Node, Node]]) -> bool | None:
-    unknown = False
-    for gold, answer in pairs:
-        outcome = matcher.match(gold, answer)
-        if outcome is False:
-            return False
-        unknown |= outcome is None
-    return None if unknown else True
 
 
 def unordered(matcher: Comparison, gold: list[Node], answer: list[Node]) -> bool | None:
@@ -171,22 +151,18 @@ def matrix(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         one = ONE if answer.args[0] == "I_identity" else ZERO
         rows = range(len(gold.args))
         answer = Node("matrix", tuple(tuple(one if i == j else ZERO for j in rows) for i in rows))
-    matrix = nodes.matrix_of(answer)
-    if matrix is None and 1 in nodes.size_of(gold):
-        parts = nodes.components(answer, max(nodes.size_of(gold)), gold.symbols)
-        matrix = None if parts is None else nodes.shaped(list(parts), nodes.size_of(gold))
+    matrix, own = nodes.matrix_of(answer), nodes.size_of(gold)
+    if matrix is None and 1 in own:
+        parts = nodes.components(answer, max(own), gold.symbols)
+        matrix = None if parts is None else nodes.shaped(list(parts), own)
     if matrix is None:
         return False
-    answer = matrix
-    if nodes.size_of(gold) != nodes.size_of(answer):
-        own, given = nodes.size_of(gold), nodes.size_of(answer)
-        is_flat = 1 in own and 1 in given and answer.args != ()
-        if not (is_flat and own == given[::-1] and answer.head == "vector"):
-            return False
-    pairs = zip(
-        (x for row in gold.args for x in row), (x for row in answer.args for x in row), strict=True
-    )
-    return all_match(matcher, pairs)
+    given = nodes.size_of(matrix)
+    is_flat = 1 in own and 1 in given and matrix.args != ()
+    if own != given and not (is_flat and own == given[::-1] and matrix.head == "vector"):
+        return False
+    flat = itertools.chain.from_iterable
+    return matcher.match_all(flat(gold.args), flat(matrix.args))
 
 
 def ratio(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
@@ -197,13 +173,10 @@ def ratio(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
             return False
         if any(values.equal(term, ZERO) for term in (*gold.args, *answer.args)):
             # a multiple of 0 is anything: 0:0 is not 2:3, nor 8:00 the time 7:00
-            return all_match(matcher, zip(gold.args, answer.args, strict=True))
+            return matcher.match_all(gold.args, answer.args)
         first, other = gold.args[0], answer.args[0]
-        pairs = (
-            (Node("mul", (g, other)), Node("mul", (a, first)))
-            for g, a in zip(gold.args[1:], answer.args[1:], strict=True)
+        return matcher.match_all(
+            (Node("mul", (term, other)) for term in gold.args[1:]),
+            (Node("mul", (term, first)) for term in answer.args[1:]),
         )
-        return all_match(matcher, pairs)
-    if len(gold.args) == 2:
-        return matcher.match(Node("div", gold.args), answer)
-    return False
+    return len(gold.args) == 2 and matcher.match(Node("div", gold.args), answer)

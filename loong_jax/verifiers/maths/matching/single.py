@@ -1,10 +1,9 @@
 """Golds of one value: a number, an expression, a vector, a function in pieces."""
 
-import re
 from collections.abc import Sequence
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import families, naming, nodes, piecewise
+from loong_jax.verifiers.maths.comparing import naming, nodes, piecewise
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
@@ -16,18 +15,16 @@ from loong_jax.verifiers.maths.expression import (
 from loong_jax.verifiers.maths.matching import ladder, several
 from loong_jax.verifiers.maths.matching.ladder import Comparison
 
-_POINT = re.compile("[A-Z]'{1,3}")
 _NO_VALUES = frozenset(str.split("chain interval union builder setminus intersection ratio"))
 
 
 def value(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     if answer.head == "chain" and answer.args[1] == UNNAMED:
-        matcher.note = "the answer is a bound"
-        return None  # which the question may ask for: "at least 5 socks"
-    said = value_of(matcher, answer, gold)
-    if said is None:
+        # which the question may ask for: "at least 5 socks"
+        return matcher.told(None, "the answer is a bound")
+    if (stated := value_of(matcher, answer, gold)) is None:
         return False
-    answer = said
+    answer = stated
     if answer.head in ("tuple", "matrix") and nodes.is_combination(gold):
         return _vector(matcher, gold, answer)
     if answer.head in COLLECTIONS or "pm" in answer.heads:
@@ -47,8 +44,13 @@ def value(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     if answer.head == "div" and answer.symbols and not gold.symbols:
         answer = ladder.as_quantity(answer) or answer  # 3 m/s
     if answer.head == "quantity":
-        return ladder.unasked_unit(matcher, gold, answer)
-    if gold.symbols and answer.symbols and ladder.equal(matcher, gold, answer) is not True:
+        as_unit = ladder.as_quantity(gold)
+        if as_unit is None:  # no unit was asked for
+            return ladder.equal(matcher, gold, answer.args[0])
+        return ladder.quantity(matcher, as_unit, answer)
+    are_functions = bool(gold.symbols and answer.symbols)
+    outcome = ladder.equal(matcher, gold, answer) if are_functions else None
+    if are_functions and outcome is not True:
         pair = ladder.as_quantity(gold), ladder.as_quantity(answer)
         if pair[0] is not None and pair[1] is not None:  # 25 N m for 25 J
             return ladder.quantity(matcher, pair[0], pair[1])
@@ -58,34 +60,26 @@ def value(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         return ladder.equal(matcher, gold, answer) or (
             "constant" not in gold.heads and ladder.equal(matcher, gold, answer.args[0])
         )
-    if (
-        gold.head == "degree"
-        and answer.head != "degree"
-        and ladder.equal(matcher, gold.args[0], answer)
-    ):
+    if gold.head == "degree" != answer.head and ladder.equal(matcher, gold.args[0], answer):
         # 90 where the degrees were asked for
         return nodes.is_plain(answer) and "constant" not in answer.heads
     if answer.head == "ratio" and len(answer.args) == 2:
         same = ladder.equal(matcher, gold, Node("div", answer.args))
         if same and "probability" in matcher.conventions:
-            matcher.note = "the ratio may be odds"  # 1:3 as odds is a probability of 1/4
-            return None
+            # 1:3 as odds is a probability of 1/4
+            return matcher.told(None, "the ratio may be odds")
         return same
     if answer.head in _NO_VALUES:
         return False
-    if (
-        answer.head == "percent"
-        and nodes.is_plain(gold)
-        and ladder.equal(matcher, gold, answer.args[0])
-    ):
-        matcher.note = "the gold has no percent sign"
-        return True if "percent" in matcher.conventions and len(answer.args) == 1 else None
+    is_percent = answer.head == "percent" and nodes.is_plain(gold)
+    if is_percent and ladder.equal(matcher, gold, answer.args[0]):
+        is_asked = "percent" in matcher.conventions and len(answer.args) == 1
+        return matcher.told(is_asked or None, "the gold has no percent sign")
     if "apply" in gold.heads | answer.heads:
-        gold, answer = (
-            naming.with_products_of(answer, gold),
-            naming.with_products_of(gold, answer),
-        )
-    outcome = ladder.equal(matcher, gold, answer)
+        with_products = naming.with_products_of
+        gold, answer = with_products(answer, gold), with_products(gold, answer)
+        are_functions = False
+    outcome = outcome if are_functions else ladder.equal(matcher, gold, answer)
     if outcome is False and all(map(nodes.is_combination, (gold, answer))):
         return _vector(matcher, gold, answer)
     return outcome
@@ -121,28 +115,13 @@ def _bare_digits(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     value, base = gold.args
     if answer.head not in ("number", "neg") or answer == number(value):
         return False
-    digits = render(answer)
     try:
-        same = int(digits, base) == value
+        if int(render(answer), base) != value:
+            return False
     except ValueError:
         return False
-    if not same:
-        return False
-    matcher.note = f"the digits are right, their base {base} is not stated"
-    return True if "base" in matcher.conventions else None
-
-
-def classes(
-    matcher: Comparison, classes: families.Classes, gold: Node, answer: Node
-) -> bool | None:
-    """Sets that repeat themselves; None where the answer states none."""
-    if nodes.domains(answer) and families.INTEGERS not in nodes.domains(answer):
-        return False  # k counts from 0 or 1
-    given = families.classes_of(answer)
-    if given is None:
-        return None
-    matcher.rung = "numeric"
-    return families.same_classes(classes, given)
+    note = f"the digits are right, their base {base} is not stated"
+    return matcher.told("base" in matcher.conventions or None, note)
 
 
 def in_pieces(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
@@ -155,12 +134,6 @@ def in_pieces(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         return False
     matcher.rung = "identity"
     return piecewise.equal(gold, answer)
-
-
-def point(node: Node) -> Node:
-    """(3, -4) of the point P'(3, -4)."""
-    is_point = node.head == "apply" and len(node.args) > 2 and _POINT.fullmatch(str(node.args[0]))
-    return Node("tuple", node.args[1:]) if is_point else node
 
 
 def value_of(matcher: Comparison, answer: Node, gold: Node) -> Node | None:
@@ -178,11 +151,11 @@ def value_of(matcher: Comparison, answer: Node, gold: Node) -> Node | None:
     if contradicts(answer):
         matcher.note = f"{render(answer)} contradicts itself"
         return None
-    if "~" in operators and gold.symbols == frozenset():
-        exact = operands[operators.index("~")]
-        rounded = operands[-1]
-        if exact.symbols == frozenset():
-            return exact if _equal_or_none(matcher, gold, exact) else rounded
+    exact = operands[operators.index("~")] if "~" in operators else None
+    if exact is not None and not gold.symbols and not exact.symbols:
+        target = gold.args[0] if gold.head == "quantity" else gold
+        same = nodes.is_value(exact) and values.equal(target, exact, matcher.tolerance)
+        return exact if same else operands[-1]
     last = operands[-1].unlabelled
     if gold.head == "quantity" and (amount := ladder.as_quantity(last)) is not None:
         last = amount if amount.args[1].dimensions == gold.args[1].dimensions else last
@@ -200,22 +173,13 @@ def value_of(matcher: Comparison, answer: Node, gold: Node) -> Node | None:
         return last
     if len(operands) == 2 and naming.names_function(first, gold, last):
         return last
-    if (
-        operators == ("~",)
-        and first.head == "call"
-        and first.args[0] in ("factorial", "binomial")
-        and first not in set(gold.walk())
-    ):
+    is_counted = first.head == "call" and first.args[0] in ("factorial", "binomial")
+    if operators == ("~",) and is_counted and first not in set(gold.walk()):
         return last  # n! ~ ..., by the formula of Stirling
     if first.symbols and last.symbols & first.symbols and first.head != "apply":
         same = all(ladder.equal(matcher, gold, operand) for operand in operands)
         return last if same else None  # (x - 1)(x + 1) = x^2 - 1
     return last
-
-
-def _equal_or_none(matcher: Comparison, gold: Node, answer: Node) -> bool:
-    target = gold.args[0] if gold.head == "quantity" else gold
-    return nodes.is_value(answer) and values.equal(target, answer, matcher.tolerance) is True
 
 
 def contradicts(chain: Node) -> bool:
@@ -226,18 +190,14 @@ def contradicts(chain: Node) -> bool:
         operand = operand.unlabelled
         if index == 0 and operand.head == "constant":
             continue  # the name e or i
-        if operand.head == "quantity" or operand.symbols or "apply" in operand.heads:
-            continue
-        if not nodes.is_value(operand):
+        is_known = operand.head != "quantity" and not operand.symbols
+        if not is_known or "apply" in operand.heads or not nodes.is_value(operand):
             continue
         if known is None:
             known = operand
-            continue
-        if operators[index - 1] == "~":
+        elif operators[index - 1] == "~" or "~" in operators[: index - 1]:
             if not nodes.is_roughly(known, operand):
                 return True
-        elif values.equal(known, operand) is False and not (
-            "~" in operators[: index - 1] and nodes.is_roughly(known, operand)
-        ):
+        elif values.equal(known, operand) is False:
             return True
     return False
