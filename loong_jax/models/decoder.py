@@ -135,7 +135,7 @@ class _TokensToWords(NamedTuple):
         rows after them: what is gathered is then in the order of the rows.
         """
         of_rows = tuple(axis for axis in rules.axes("act_batch") if rules.size(axis) > 1)
-        of_head = rules.gathered_over("vocab_embed", "vocab")
+        of_head = rules.gathers("vocab_embed", "vocab")
         gathered = tuple(itertools.dropwhile(lambda axis: axis not in of_head, of_rows))
         of_words = rules.cutting().axes("vocab")
         staying = tuple(axis for axis in of_words if axis not in (*of_head, *gathered))
