@@ -116,7 +116,7 @@ class Child:
         if not poll.poll(remaining_s * 1000):  # what came while we were stopped ourselves counts
             raise TimeoutError
 
-    def last_words(self, max_bytes: int = 2000) -> str:
+    def last_words(self) -> str:
         """The rest of a killed child's stderr, if that is a pipe."""
         if self.process.stderr is None:
             return ""
@@ -124,4 +124,4 @@ class Child:
         poll.register(self.process.stderr, select.POLLIN)
         if not poll.poll(1000):
             return ""
-        return os.read(self.process.stderr.fileno(), max_bytes).decode(errors="replace").strip()
+        return os.read(self.process.stderr.fileno(), 2000).decode(errors="replace").strip()

@@ -8,6 +8,7 @@ Knows: cli_help, errors, interrupts, logs, process, remote.
 
 import dataclasses
 import importlib
+import itertools
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -30,8 +31,8 @@ class Command:
     usage: str
     summary: str
     run: str  # "module:function" in loong_jax
-    # of the words after it: what is there once the same command goes on from what is saved
-    saves: Callable[[Arguments], Path] | None = None
+    # of the words after it: True once there is something that the same command goes on from
+    has_saved: Callable[[Arguments], bool] | None = None
     reads: tuple[str, ...] = ()  # options whose values are paths that must exist; "": first word
     loads: tuple[str, ...] = ()  # the same, of what may be a URL instead
 
@@ -45,10 +46,12 @@ def main(arguments: Arguments | None = None) -> int:
     """Runs one command and returns the exit status: 1 for an error it can name, 2 for bad usage."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        name, *rest = _without_log_level(words) or ["--help"]
+        level, words = cli_help.take("--log-level", words)
+        logs.start(level)
     except ConfigError as error:
         print(f"loong: {error}", file=sys.stderr)
         return 2
+    name, *rest = words or ["--help"]
     if name in (*HELP, "help"):
         print(help_text())
         return 0
@@ -76,11 +79,10 @@ def main(arguments: Arguments | None = None) -> int:
     except KeyboardInterrupt as error:
         terminated = isinstance(error, interrupts.Terminated)
         what = "terminated" if terminated else "interrupted"
-        saves = COMMANDS[name].saves
-        if saves is not None and saves(rest).exists():
-            what += "; the same command goes on from what is saved"
-        elif saves is not None:
-            what += "; nothing was saved yet"
+        if (has_saved := COMMANDS[name].has_saved) is not None:
+            goes_on = "the same command goes on from what is saved"
+            anew = "nothing was saved yet, and the same command starts it anew"
+            what += f"; {goes_on if has_saved(rest) else anew}"
         print(f"loong {name}: {what}", file=sys.stderr)
         return interrupts.TERMINATED if terminated else interrupts.INTERRUPTED
     except BrokenPipeError:  # the reader of our output has seen enough, as `| head` does
@@ -106,41 +108,40 @@ def _refuse_missing_paths(command: Command, words: Arguments) -> None:
             raise ConfigError(f"{f'{option} {word}'.strip()} does not exist. Name what is there.")
 
 
-def _without_log_level(words: list[str]) -> list[str]:
-    """Starts logging, at the level of --log-level, which may stand anywhere before `--`."""
-    level, left = cli_help.take("--log-level", words)
-    logs.start(level)
-    return left
-
-
 def help_text() -> str:
     """The text of `loong --help`."""
-    lines = [
-        "usage: loong COMMAND ...",
-        "",
-        "Trains LongCat-Flash reasoning models by asynchronous reinforcement learning on JAX.",
-        "",
-        "commands:",
-    ]
     width = max(len(command.usage) for command in COMMANDS.values()) + 2
-    lines += [f"  {command.usage:<{width}}{command.summary}" for command in COMMANDS.values()]
-    lines += [
-        "",
-        "example:",
-        "  loong train quickstart          writes runs/quickstart; open its report.html",
-        "",
-        "`loong COMMAND --help` says more. Any command takes --log-level debug|info|warning|error",
-        "(or LOONG_LOG). LOONG_TRACEBACK=1 shows where an error arose. Ctrl-C and SIGTERM let a",
-        "command clean up; the exit status is then 130 or 143. `loong serve` lets running requests",
-        "end, and its exit status is then 0.",
-    ]
-    return "\n".join(lines)
+    commands = (f"  {one.usage:<{width}}{one.summary}" for one in COMMANDS.values())
+    return "\n".join([_HELP_HEAD, *commands, _HELP_END])
 
 
-def _of_run(words: Arguments) -> Path:
-    """The first file that `loong train` writes: the run's `config.json`."""
-    run_dir, left = cli_help.take("--run-dir", cli_help.take("--profile-steps", words)[1])
-    return Path(run_dir or f"runs/{''.join(left[:1]).rpartition(':')[2]}", "config.json")
+_HELP_HEAD = """\
+usage: loong COMMAND ...
+
+Trains LongCat-Flash reasoning models by asynchronous reinforcement learning on JAX.
+
+commands:"""
+_HELP_END = """
+example:
+  loong train quickstart          writes runs/quickstart; open its report.html
+
+`loong COMMAND --help` says more. Any command takes --log-level debug|info|warning|error
+(or LOONG_LOG). LOONG_TRACEBACK=1 shows where an error arose. Ctrl-C and SIGTERM let a
+command clean up; the exit status is then 130 or 143. `loong serve` lets running requests
+end, and its exit status is then 0."""
+
+
+def _run_has_saved(words: Arguments) -> bool:
+    """True where a stage of the run is done, or has left something to go on from."""
+    given, left = cli_help.take("--run-dir", cli_help.take("--profile-steps", words)[1])
+    run_dir = Path(given or f"runs/{''.join(left[:1]).rpartition(':')[2]}")
+    checkpoints = cli_help.take("--checkpoints", words)[0] or f"{run_dir}/checkpoints"
+    if "://" in checkpoints:  # which nobody looks into now
+        return (run_dir / "config.json").exists()
+    steps = [*run_dir.glob("stages/*/checkpoints/*"), *Path(checkpoints).glob("*")]
+    left_behind = ("done.json", "noted.json", "journal/*")
+    files = itertools.chain(*(run_dir.glob(f"stages/*/{name}") for name in left_behind))
+    return any(step.name.isdecimal() for step in steps) or any(f.stat().st_size for f in files)
 
 
 COMMANDS = {
@@ -148,7 +149,7 @@ COMMANDS = {
         usage="train RECIPE",
         summary="run a recipe: SFT, RL, fusion, evaluation, report; again: resume",
         run="run.run:main",
-        saves=_of_run,
+        has_saved=_run_has_saved,
         reads=("--problems", "--data", "--from"),
         loads=("--start-from", "--teacher", "--tokenizer"),
     ),
@@ -187,7 +188,7 @@ COMMANDS = {
         usage="import-hf SRC DST",
         summary="a published checkpoint (config.json, safetensors) as one of ours; again: goes on",
         run="run.convert:import_hf_main",
-        saves=lambda words: Path(*words[1:2], ".import"),
+        has_saved=lambda words: Path(*words[1:2], ".import").exists(),
         loads=("",),
     ),
     "import-gguf": Command(
@@ -200,14 +201,16 @@ COMMANDS = {
         usage="export-hf SRC DST",
         summary="a checkpoint of ours in the published layout; again: goes on if killed",
         run="run.convert:export_hf_main",
-        saves=lambda words: Path(*words[1:2], ".loong_export"),
+        has_saved=lambda words: Path(*words[1:2], ".loong_export").exists(),
         reads=("",),
     ),
     "curate": Command(
         usage="curate RECIPE",
         summary="filter a corpus: rules, decontamination, duplicates, difficulty; again: goes on",
         run="run.curate:main",
-        saves=lambda words: Path(cli_help.take("--output", words)[0] or "", "config.json"),
+        has_saved=lambda words: Path(
+            cli_help.take("--output", words)[0] or "", "config.json"
+        ).exists(),
         reads=("--input", "--against"),
     ),
     "verify": Command(

@@ -105,10 +105,6 @@ def _after(old: Json) -> str | None:
     return None if old.get("start_from") is None else START
 
 
-def _sft(old: Json) -> Json:
-    return {"stages": {"sft": old["sft"] | {"after": _after(old)}}}
-
-
 def _rl(old: Json) -> Json:
     reference = None if old.get("teacher") is None else TEACHER
     return {"stages": {"rl": old["rl"] | {"after": START, "reference": reference}}}
@@ -137,7 +133,7 @@ _STAGES: Mapping[str, Callable[[Json], Json]] = {
     "AgenticRecipe": _two,
     "EnvironmentsRecipe": _environments,
     "OwnProblemsRecipe": _own,
-    "SftRecipe": _sft,
+    "SftRecipe": lambda old: {"stages": {"sft": old["sft"] | {"after": _after(old)}}},
     "RlRecipe": _rl,
     "DistillRecipe": _distill,
     "PodSftRecipe": _pod,

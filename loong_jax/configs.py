@@ -11,6 +11,7 @@ Knows: config_kinds, config_older, errors, remote.
 import contextlib
 import dataclasses
 import fnmatch
+import functools
 import hashlib
 import importlib
 import json
@@ -80,17 +81,14 @@ class Difference(NamedTuple):
         if ".py:" not in saved or ".py:" not in given:
             return False
         (old, kind), (_, new_kind) = saved.rsplit(":", 1), given.rsplit(":", 1)
-        return _file(saved) == _file(given) or (kind == new_kind and not Path(old).exists())
+        is_named_alike = saved.rpartition("/")[2] == given.rpartition("/")[2]
+        return is_named_alike or (kind == new_kind and not Path(old).exists())
 
     def __str__(self) -> str:
         return f"{self.key}: the run has {_show(self.saved)}, you gave {_show(self.given)}"
 
 
 _ABSENT = "(absent)"
-
-
-def _file(place: str) -> str:
-    return place.rpartition("/")[2]
 
 
 def to_json(config: Any, key: str = "config") -> Json:
@@ -185,8 +183,8 @@ def differences(saved: Json, given: Json, key: str = "") -> list[Difference]:
         pairs = [(name, saved.get(name, _ABSENT), given.get(name, _ABSENT)) for name in names]
     elif isinstance(saved, list) and isinstance(given, list) and len(saved) == len(given):
         pairs = [(str(place), *pair) for place, pair in enumerate(zip(saved, given, strict=True))]
-    elif saved == given and _is_boolean(saved) == _is_boolean(given):  # 1 == 1.0, but not True
-        return []
+    elif saved == given and isinstance(saved, bool) == isinstance(given, bool):
+        return []  # 1 and 1.0, but not 1 and True
     else:
         return [Difference(key or "config", saved, given)]
     return [
@@ -205,7 +203,12 @@ def refuse_changes(
       ConfigError: another key differs; the message holds both values of each.
     """
     found = differences(_completed(saved), given)
-    allowed = [one for one in found if _is_free(one.key, free) or one.is_move]
+
+    def is_free(key: str) -> bool:
+        matches = functools.partial(fnmatch.fnmatchcase, key)
+        return not matches(_NEVER_FREE) and any(map(matches, free))
+
+    allowed = [one for one in found if is_free(one.key) or one.is_move]
     refused = [one for one in found if one not in allowed]
     if refused:
         raise ConfigError(
@@ -372,16 +375,6 @@ def dtype_of_name(name: str) -> np.dtype:
         return np.dtype(name)
     except TypeError:
         raise ConfigError(f"{name!r} is no dtype. Name one, such as 'float32'.") from None
-
-
-def _is_free(key: str, free: Sequence[str]) -> bool:
-    if fnmatch.fnmatchcase(key, _NEVER_FREE):
-        return False
-    return any(fnmatch.fnmatchcase(key, pattern) for pattern in free)
-
-
-def _is_boolean(value: Json) -> bool:
-    return isinstance(value, bool)
 
 
 def _show(value: Any) -> str:

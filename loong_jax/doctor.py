@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from loong_jax import options, process
 
@@ -34,14 +34,18 @@ print(json.dumps({"platform": devices[0].platform, "kind": devices[0].device_kin
 """
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Check:
+class Check(NamedTuple):
     """One thing looked at: what was found, and what to do where that falls short."""
 
     name: str
     status: Status
     found: str
     remedy: str = ""
+
+
+def _seen(name: str, found: str, remedy: str = "") -> Check:
+    """A check of what works, if with less where there is a remedy."""
+    return Check(name, "note" if remedy else "ok", found, remedy)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,7 +71,7 @@ def examine() -> list[Check]:
         check_python(sys.version_info[:3], sys.executable),
         check_packages(_requirements("")),
         check_devices(ask_devices(), accelerator_hardware()),
-        check_cores(num_cores()),
+        check_cores(process.num_cores()),
         check_memory(available_memory_bytes()),
         check_disk(shutil.disk_usage(".").free),
         check_model_size(available_memory_bytes(), shutil.disk_usage(".").free),
@@ -84,10 +88,8 @@ def is_healthy(checks: Sequence[Check]) -> bool:
 
 
 def as_json(checks: Sequence[Check]) -> str:
-    return json.dumps(
-        {"ok": is_healthy(checks), "checks": [dataclasses.asdict(check) for check in checks]},
-        indent=1,
-    )
+    found = {"ok": is_healthy(checks), "checks": [check._asdict() for check in checks]}
+    return json.dumps(found, indent=1)
 
 
 def as_text(checks: Sequence[Check]) -> str:
@@ -97,11 +99,9 @@ def as_text(checks: Sequence[Check]) -> str:
         lines.append(f"{check.status:<8} {check.name:<{width}}  {check.found}")
         if check.remedy:
             lines.append(" " * (width + 11) + check.remedy)
-    verdict = (
-        "This machine can run `loong train quickstart`."
-        if is_healthy(checks)
-        else "Something required is missing; see above."
-    )
+    verdict = "Something required is missing; see above."
+    if is_healthy(checks):
+        verdict = "This machine can run `loong train quickstart`."
     return "\n".join([*lines, "", verdict])
 
 
@@ -109,8 +109,8 @@ def check_python(version: tuple[int, int, int], executable: str) -> Check:
     found = "{}.{}.{}".format(*version) + f" ({executable})"
     if version < (3, 11):
         remedy = "loong_jax needs Python 3.11 or newer: make setup PYTHON=/path/to/python3.12"
-        return Check(name="python", status="missing", found=found, remedy=remedy)
-    return Check(name="python", status="ok", found=found)
+        return Check("python", "missing", found, remedy)
+    return _seen("python", found)
 
 
 def check_packages(versions: dict[str, str | None]) -> Check:
@@ -118,51 +118,45 @@ def check_packages(versions: dict[str, str | None]) -> Check:
     absent = sorted(name for name, version in versions.items() if version is None)
     if absent or not versions:
         found = f"without {', '.join(absent)}" if absent else "loong_jax itself is not installed"
-        return Check(name="packages", status="missing", found=found, remedy="make setup")
+        return Check("packages", "missing", found, "make setup")
     shown = ", ".join(f"{name} {versions[name]}" for name in ("jax", "flax") if name in versions)
-    return Check(name="packages", status="ok", found=f"all {len(versions)} of the base ({shown})")
+    return _seen("packages", f"all {len(versions)} of the base ({shown})")
 
 
 def check_devices(devices: dict[str, Any] | str, hardware: Sequence[str]) -> Check:
     """`devices`: what JAX reports, or why it could not; `hardware`: accelerators that are there."""
     if isinstance(devices, str):
         remedy = "Run `JAX_PLATFORMS=cpu loong doctor`; if that works, the accelerator is at fault."
-        return Check(name="devices", status="missing", found=devices, remedy=remedy)
+        return Check("devices", "missing", devices, remedy)
     platform, count = devices["platform"], devices["num_devices"]
     found = f"{count} x {devices['kind']} ({platform})"
     if platform != "cpu":
-        return Check(name="devices", status="ok", found=found)
+        return _seen("devices", found)
     for kind in hardware:
-        remedy = f"There is a {kind.upper()} that JAX does not use: " + _INSTALL.format(
-            {"tpu": "tpu", "gpu": "cuda"}[kind]
-        )
-        return Check(name="devices", status="note", found=found, remedy=remedy)
-    return Check(name="devices", status="ok", found=f"{found}; no TPU, no GPU")
+        extra = {"tpu": "tpu", "gpu": "cuda"}[kind]
+        remedy = f"There is a {kind.upper()} that JAX does not use: {_INSTALL.format(extra)}"
+        return _seen("devices", found, remedy)
+    return _seen("devices", f"{found}; no TPU, no GPU")
 
 
 def check_cores(count: int) -> Check:
-    status, remedy = "ok", ""
-    if count < 2:
-        status, remedy = "note", "Generation and training overlap from 2 cores on."
-    return Check(name="cores", status=status, found=str(count), remedy=remedy)
+    remedy = "" if count > 1 else "Generation and training overlap from 2 cores on."
+    return _seen("cores", str(count), remedy)
 
 
 def check_memory(available_bytes: int | None) -> Check:
     if available_bytes is None:
-        return Check(name="memory", status="note", found="unknown on this system")
+        return Check("memory", "note", "unknown on this system")
+    remedy = f"The quickstart may take {_QUICKSTART_MEMORY // _GIB} GiB. Close other programs."
+    is_enough = available_bytes >= _QUICKSTART_MEMORY
     found = f"{available_bytes / _GIB:.1f} GiB available"
-    if available_bytes < _QUICKSTART_MEMORY:
-        remedy = f"The quickstart may take {_QUICKSTART_MEMORY // _GIB} GiB. Close other programs."
-        return Check(name="memory", status="note", found=found, remedy=remedy)
-    return Check(name="memory", status="ok", found=found)
+    return _seen("memory", found, "" if is_enough else remedy)
 
 
 def check_disk(free_bytes: int) -> Check:
-    found = f"{free_bytes / _GIB:.1f} GiB free here"
-    if free_bytes < _QUICKSTART_DISK:
-        remedy = f"A run wants {_QUICKSTART_DISK // _GIB} GiB. Free some, or work on another disk."
-        return Check(name="disk", status="note", found=found, remedy=remedy)
-    return Check(name="disk", status="ok", found=found)
+    remedy = f"A run wants {_QUICKSTART_DISK // _GIB} GiB. Free some, or work on another disk."
+    is_enough = free_bytes >= _QUICKSTART_DISK
+    return _seen("disk", f"{free_bytes / _GIB:.1f} GiB free here", "" if is_enough else remedy)
 
 
 def check_model_size(memory_bytes: int | None, disk_bytes: int) -> Check:
@@ -173,26 +167,21 @@ def check_model_size(memory_bytes: int | None, disk_bytes: int) -> Check:
     versions; under LoRA it has 2, and the same versions. Activations and caches come on top. Two
     checkpoints of 12 and the weights at the end are on disk.
     """
-    name = "own model"
     if memory_bytes is None:
-        return Check(name=name, status="note", found="unknown: the memory is")
+        return Check("own model", "note", "unknown: the memory is")
     whole, adapters = memory_bytes / (16 + 3 * 2), memory_bytes / (2 + 3 * 2)
     stored = disk_bytes / (2 * 12 + 4)
     found = (
         f"up to about {min(whole, stored) / 1e9:.1f} billion weights trained whole, "
         f"{adapters / 1e9:.1f} by LoRA in bfloat16 (by bytes of weights alone)"
     )
-    if stored < whole:
-        remedy = f"The disk is what bounds it: 28 bytes a weight, {disk_bytes / _GIB:.0f} GiB free."
-        return Check(name=name, status="note", found=found, remedy=remedy)
-    return Check(name=name, status="ok", found=found)
+    remedy = f"The disk is what bounds it: 28 bytes a weight, {disk_bytes / _GIB:.0f} GiB free."
+    return _seen("own model", found, remedy if stored < whole else "")
 
 
 def check_ray(version: str | None) -> Check:
-    if version is None:
-        remedy = "Verifiers then run in local processes. For actors: make setup"
-        return Check(name="ray", status="note", found="not installed", remedy=remedy)
-    return Check(name="ray", status="ok", found=version)
+    remedy = "Verifiers then run in local processes. For actors: make setup"
+    return _seen("ray", version or "not installed", "" if version else remedy)
 
 
 def check_isolation() -> Check:
@@ -201,42 +190,33 @@ def check_isolation() -> Check:
 
     isolation = sandbox.isolation(None)
     if isolation.tier == "namespaces":
-        return Check(name="isolation", status="ok", found=f"namespaces ({isolation.name})")
+        return _seen("isolation", f"namespaces ({isolation.name})")
     remedy = (
         "Programs run with limits only. Install bubblewrap (apt-get install bubblewrap) and allow "
         "user namespaces for the wall that holds against attacks."
     )
-    found = f"{isolation.tier}: {isolation.reason}"
-    return Check(name="isolation", status="note", found=found, remedy=remedy)
+    return _seen("isolation", f"{isolation.tier}: {isolation.reason}", remedy)
 
 
 def check_compile_cache(directory: Path) -> Check:
+    remedy = "Every start compiles anew. Set JAX_COMPILATION_CACHE_DIR to a writable directory."
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        writable = os.access(directory, os.W_OK)
+        is_writable = os.access(directory, os.W_OK)
     except OSError:
-        writable = False
-    if not writable:
-        remedy = "Every start compiles anew. Set JAX_COMPILATION_CACHE_DIR to a writable directory."
-        return Check(
-            name="compile cache", status="note", found=f"{directory} not writable", remedy=remedy
-        )
+        is_writable = False
+    if not is_writable:
+        return _seen("compile cache", f"{directory} not writable", remedy)
     size = sum(path.stat().st_size for path in directory.glob("*") if path.is_file())
-    return Check(name="compile cache", status="ok", found=f"{directory}, {size / 2**20:.0f} MiB")
+    return _seen("compile cache", f"{directory}, {size / 2**20:.0f} MiB")
 
 
 def check_extra(extra: str, versions: dict[str, str | None]) -> Check:
     """An extra's packages beyond the base; absence is no fault."""
-    absent = sorted(name for name, version in versions.items() if version is None)
-    if absent or not versions:
-        return Check(
-            name=f"extra {extra}",
-            status="note",
-            found="not installed (optional)",
-            remedy=_INSTALL.format(extra),
-        )
+    if not versions or None in versions.values():
+        return _seen(f"extra {extra}", "not installed (optional)", _INSTALL.format(extra))
     found = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return Check(name=f"extra {extra}", status="ok", found=found)
+    return _seen(f"extra {extra}", found)
 
 
 # ---- looking
@@ -268,18 +248,6 @@ def accelerator_hardware() -> list[str]:
     if any(Path("/dev").glob("nvidia[0-9]*")):
         found.append("gpu")
     return found
-
-
-def num_cores() -> int:
-    """Cores that this process may use, by affinity and by its cgroup's quota."""
-    count = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-    except (OSError, ValueError):
-        return count
-    return count if quota == "max" else max(1, min(count, int(quota) // int(period)))
 
 
 def available_memory_bytes() -> int | None:

@@ -30,9 +30,9 @@ class LaunchError(LoongError):
 
 
 def refuse_below(settings: object, least: float, *names: str) -> None:
-    """ConfigError for the first of these settings that is below `least`."""
+    """ConfigError for the first of these settings that is below `least`; None is not."""
     for name in names:
-        if not (value := getattr(settings, name)) >= least:
+        if (value := getattr(settings, name)) is not None and not value >= least:
             raise ConfigError(f"{name}={value} must be at least {least}. Raise it.")
 
 

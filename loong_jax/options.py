@@ -43,31 +43,23 @@ def parse_train(
     `name` is the recipe's; `config` is what it returned. A recipe of stages has `only` and `source`
     besides; one that runs in all processes has `processes`, whose default is given.
     """
+    besides = [option("processes", type(processes), processes, None)]
     if processes is None:
+        has_form = hasattr(config, "form")  # a part of the recipe by the time that this is read
+        has_file = getattr(getattr(config, "problems", None), "file", "") != ""
         besides = [
-            option("only", str | None, None, "run this stage alone, after those it needs"),
-            option(
-                "source",
-                Path | None,
-                None,
-                "a run with finished stages that --only, or the recipe, starts from",
-                name="from",
-            ),
+            option(field, kind | None, None, text, name=name)
+            for field, kind, name, text, is_there in (
+                ("only", str, None, "run this stage alone, after those it needs", True),
+                ("source", Path, "from", _FROM, True),
+                ("form_name", str, "form", _FORM, has_form),
+                ("names", str, "environments", _ENVIRONMENTS, has_form),
+                ("rank", int, "lora", _LORA, has_form),
+                ("tool_names", str, "tools", _TOOLS, has_form),
+                ("problems_file", Path, "problems", _PROBLEMS, not has_file),
+            )
+            if is_there
         ]
-        if hasattr(config, "form"):  # which is a part of the recipe by the time that this is read
-            text = "of responses: longcat, think, think-answer, boxed, plain, completion, tagged"
-            besides.append(option("form_name", str | None, None, text, name="form"))
-            text = "that problems come from, with commas between, instead of the recipe's"
-            besides.append(option("names", str | None, None, text, name="environments"))
-            text = "rank of adapters that train in place of the weights, in every stage"
-            besides.append(option("rank", int | None, None, text, name="lora"))
-            text = "that every problem offers, with commas between: python"
-            besides.append(option("tool_names", str | None, None, text, name="tools"))
-        if getattr(getattr(config, "problems", None), "file", "") == "":
-            text = "JSON lines of problems of your own, instead of the recipe's"
-            besides.append(option("problems_file", Path | None, None, text, name="problems"))
-    else:
-        besides = [option("processes", type(processes), processes, None)]
     options = dataclasses.make_dataclass(
         "TrainOptions",
         [
@@ -79,6 +71,14 @@ def parse_train(
         kw_only=True,
     )
     return parse(options, f"loong train {name}", arguments, description=description)
+
+
+_FROM = "a run with finished stages that --only, or the recipe, starts from"
+_FORM = "of responses: longcat, think, think-answer, boxed, plain, completion, tagged"
+_ENVIRONMENTS = "that problems come from, with commas between, instead of the recipe's"
+_LORA = "rank of adapters that train in place of the weights, in every stage"
+_TOOLS = "that every problem offers, with commas between: python"
+_PROBLEMS = "JSON lines of problems of your own, instead of the recipe's"
 
 
 def with_defaults(config_type: type, **defaults: Any) -> type:

@@ -6,6 +6,7 @@ import glob
 import importlib.metadata
 import importlib.util
 import os
+import platform
 import sys
 from pathlib import Path
 
@@ -53,6 +54,26 @@ def _vendor(device: str) -> str:
     with contextlib.suppress(OSError):
         return Path(device, "vendor").read_text().strip()
     return ""
+
+
+def processor() -> str:
+    """The processor's name where Linux tells it, else its architecture."""
+    lines: list[str] = []
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
+
+
+def num_cores() -> int:
+    """Cores that this process may use, by affinity and by its cgroup's quota."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    count = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return count
+    return count if quota == "max" else max(1, min(count, int(quota) // int(period)))
 
 
 def prepare() -> None:

@@ -55,9 +55,10 @@ class RemotePath:
 
     def refuse_unreadable(self) -> None:
         """Raises CheckpointError where nothing is there, or it cannot be read."""
-        files, path = self._opened()
         try:
-            files.info(path)
+            self._ask("info")
+        except CheckpointError:
+            raise
         except FileNotFoundError:
             raise CheckpointError(f"{self} does not exist. Name what is there.") from None
         except Exception as error:  # a protocol's own: of credentials, of connections
@@ -67,20 +68,16 @@ class RemotePath:
             ) from error
 
     def exists(self) -> bool:
-        files, path = self._opened()
-        return files.exists(path)
+        return self._ask("exists")
 
     def is_file(self) -> bool:
-        files, path = self._opened()
-        return files.isfile(path)
+        return self._ask("isfile")
 
     def is_dir(self) -> bool:
-        files, path = self._opened()
-        return files.isdir(path)
+        return self._ask("isdir")
 
     def iterdir(self) -> Iterator["RemotePath"]:
-        files, path = self._opened()
-        return self._children(files.ls(path, detail=False))
+        return self._children(self._ask("ls", detail=False))
 
     def glob(self, pattern: str) -> Iterator["RemotePath"]:
         """Paths in the directory itself that match `pattern`, a pattern of names."""
@@ -89,26 +86,25 @@ class RemotePath:
 
     def stamp(self) -> str:
         """Changes when the file is written to."""
-        files, path = self._opened()
-        return str(files.ukey(path))
+        return str(self._ask("ukey"))
 
     def size(self) -> int:
-        files, path = self._opened()
-        return int(files.size(path) or 0)
+        return int(self._ask("size") or 0)
 
     def read_bytes(self) -> bytes:
-        files, path = self._opened()
-        return files.cat_file(path)
+        return self._ask("cat_file")
 
     def read_text(self, encoding: str = "utf-8") -> str:
         return self.read_bytes().decode(encoding)
 
     def read(self, start: int, stop: int) -> bytes:
         """The bytes from `start` to before `stop`."""
-        if start == stop:
-            return b""
+        return b"" if start == stop else self._ask("cat_file", start=start, end=stop)
+
+    def _ask(self, what: str, **named: Any) -> Any:
+        """The answer of a method of fsspec's file system."""
         files, path = self._opened()
-        return files.cat_file(path, start=start, end=stop)
+        return getattr(files, what)(path, **named)
 
     def _opened(self) -> tuple[Any, str]:
         """fsspec's file system, which it keeps, and the path there."""

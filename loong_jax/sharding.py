@@ -2,8 +2,7 @@
 
 A mesh always has all six axes, unused ones of size 1, and all are explicit, so an array's sharding
 is part of its type. Parameters and activations name logical axes; `ShardingRules` says which mesh
-axes carry each. Without a mesh every function here is the identity and every spec is None, so the
-same code runs on one device and on a pod.
+axes carry each. Without a mesh every function here is the identity and every spec is None.
 
 Knows: errors.
 """
@@ -15,12 +14,11 @@ import functools
 import itertools
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.experimental import mesh_utils
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -30,8 +28,9 @@ from jaxtyping import Array, Integer, Shaped
 from loong_jax.errors import ConfigError
 
 MESH_AXES = ("slice", "data", "fsdp", "expert", "tensor", "context")
-
+_NOT_LOGICAL = ("mesh", "gathered_at_use", "zigzag", "compiler_options")  # fields of the rules
 MeshAxes = str | tuple[str, ...] | None
+_turns: dict[Any, threading.RLock] = collections.defaultdict(threading.RLock)  # by device
 
 
 def make_mesh(
@@ -46,7 +45,8 @@ def make_mesh(
 ) -> Mesh:
     """A mesh with all of `MESH_AXES`, explicit, over the first devices it needs.
 
-    Raises ConfigError when fewer devices exist than the product of the sizes.
+    Neighbours in the mesh are close; axis `slice` runs over slices, if there are any. Raises
+    ConfigError when fewer devices exist than the product of the sizes, or slices do not fit.
     """
     sizes = (slice, data, fsdp, expert, tensor, context)
     needed = math.prod(sizes)
@@ -60,26 +60,19 @@ def make_mesh(
             f"{needed} devices with every size at least 1, and {len(devices)} exist. Lower a size "
             f"or add devices{f': {flag} makes them of a CPU' if needed > len(devices) else ''}."
         )
-    explicit = (AxisType.Explicit,) * len(MESH_AXES)
-    return Mesh(_arrange(sizes, devices[:needed]), MESH_AXES, axis_types=explicit)
-
-
-def _arrange(sizes: tuple[int, ...], devices: Sequence[Any]) -> np.ndarray:
-    """Devices so that neighbours in the mesh are close; axis `slice` runs over slices, if any."""
-    slices = {getattr(device, "slice_index", None) for device in devices}
-    if len(slices) == 1:
-        return mesh_utils.create_device_mesh(
-            sizes, devices, contiguous_submeshes=False, allow_split_physical_axes=True
-        )
-    if len(slices) != sizes[0]:
+    devices = devices[:needed]
+    slices = len({getattr(device, "slice_index", None) for device in devices})
+    if slices not in (1, slice):
         raise ConfigError(
-            f"mesh axis slice={sizes[0]} and the devices are of {len(slices)} slices. Make them "
-            "equal."
+            f"mesh axis slice={slice} and the devices are of {slices} slices. Make them equal."
         )
-    inside, across = (1, *sizes[1:]), (sizes[0], *(1 for _ in sizes[1:]))
-    return mesh_utils.create_hybrid_device_mesh(
-        inside, across, devices, allow_split_physical_axes=True
-    )
+    if slices == 1:
+        placed = mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+    else:
+        placed = mesh_utils.create_hybrid_device_mesh(
+            (1, *sizes[1:]), (slice, 1, 1, 1, 1, 1), devices, allow_split_physical_axes=True
+        )
+    return Mesh(placed, MESH_AXES, axis_types=(AxisType.Explicit,) * len(MESH_AXES))
 
 
 class CompilerOptions(NamedTuple):
@@ -127,62 +120,32 @@ class ShardingRules:
     zigzag: bool = False  # order of the tokens over act_length; see models.moe.context
     compiler_options: CompilerOptions = CompilerOptions()
 
-    def __post_init__(self):
-        for name, axes in self._logical().items():
-            unknown = set(_as_tuple(axes)) - set(MESH_AXES)
-            if unknown:
-                raise ConfigError(
-                    f"rule {name}={axes!r} names {sorted(unknown)}, which are no mesh axes. "
-                    f"Use {MESH_AXES} or None."
-                )
-        if self.mesh is not None and tuple(self.mesh.axis_names) != MESH_AXES:
-            raise ConfigError(
-                f"the mesh has axes {self.mesh.axis_names}; rules need {MESH_AXES}. "
-                "Build it with loong_jax.sharding.make_mesh."
-            )
-        if self.mesh is not None and set(self.mesh.axis_types) != {AxisType.Explicit}:
-            raise ConfigError(
-                f"the mesh has axes of types {self.mesh.axis_types}; all must be explicit. "
-                "Build it with loong_jax.sharding.make_mesh."
-            )
-
     def _logical(self) -> dict[str, MeshAxes]:
         fields = (field.name for field in dataclasses.fields(self))
         return {name: getattr(self, name) for name in fields if name not in _NOT_LOGICAL}
 
     def cutting(self) -> "ShardingRules":
-        """These rules without mesh axes of one device.
-
-        They cut nothing, yet JAX refuses a product of operands of which only one names them.
-        """
-        return dataclasses.replace(
-            self,
-            **{
-                name: tuple(axis for axis in _as_tuple(axes) if self.size(axis) > 1) or None
-                for name, axes in self._logical().items()
-            },
-        )
+        """These rules without mesh axes of one device: JAX refuses products that differ in them."""
+        cut = {
+            name: tuple(axis for axis in _as_tuple(axes) if self.size(axis) > 1) or None
+            for name, axes in self._logical().items()
+        }
+        return dataclasses.replace(self, **cut)
 
     def partition(self, *names: str | None) -> PartitionSpec:
         """The mesh axes of each named dimension; None names a dimension that is never sharded.
 
-        Raises ConfigError on an unknown name and on a mesh axis used twice.
+        Raises ConfigError on a mesh axis used twice.
         """
-        logical = self._logical()
-        used: set[str] = set()
-        for name in names:
-            if name is not None and name not in logical:
-                raise ConfigError(
-                    f"logical axis {name!r} is unknown. Known: {', '.join(sorted(logical))}."
-                )
-            axes = set(_as_tuple(logical[name])) if name else set()
-            if used & axes:
-                raise ConfigError(
-                    f"mesh axis {sorted(used & axes)} is used twice in {names}: an array cannot "
-                    f"be cut twice along one axis. Change the rule of {name!r} or an earlier one."
-                )
-            used |= axes
-        return PartitionSpec(*(logical[name] if name else None for name in names))
+        logical = {None: None, **self._logical()}
+        parts = [logical[name] for name in names]
+        axes = list(itertools.chain(*map(_as_tuple, parts)))
+        if twice := [axis for axis in axes if axes.count(axis) > 1]:
+            raise ConfigError(
+                f"mesh axis {twice[0]!r} is used twice in {names}: an array cannot be cut twice "
+                "along one axis. Change the rule of one of these."
+            )
+        return PartitionSpec(*parts)
 
     def spec(self, *names: str | None) -> NamedSharding | None:
         """The sharding of an array with these logical axes, None without a mesh."""
@@ -190,10 +153,7 @@ class ShardingRules:
         return None if self.mesh is None else NamedSharding(self.mesh, partition)
 
     def spec_of(self, shape: Sequence[int], *names: str | None) -> NamedSharding | None:
-        """The sharding of an array of this shape, as `spec`.
-
-        Raises ConfigError where a dimension is no multiple of the devices that it is cut over.
-        """
+        """As `spec`, of an array of this shape; ConfigError where devices do not divide a side."""
         for size, name in zip(shape, names, strict=False):
             if name is not None and size % self.parts(name):
                 axes = ", ".join(f"{axis}={self.size(axis)}" for axis in self.axes(name))
@@ -206,7 +166,11 @@ class ShardingRules:
 
     def scope(self) -> contextlib.AbstractContextManager:
         """Within it the mesh is set, where there is one."""
-        return _scope(self.mesh)
+        mesh = self.mesh
+        with contextlib.suppress(ValueError):  # within jit, whose caller alone can set it
+            if mesh is not None and jax.sharding.get_abstract_mesh() != mesh.abstract_mesh:
+                return jax.set_mesh(mesh)
+        return contextlib.nullcontext()
 
     def jit(self, function: Callable[..., Any], *, decodes: bool = False, **options: Any) -> Any:
         """`jax.jit(function, **options)` under `compiler_options`, called as `launch` does."""
@@ -240,24 +204,17 @@ class ShardingRules:
 
     def gathered(self, *names: str | None) -> PartitionSpec:
         """The `partition` without the axes that are gathered at use."""
-
-        def kept(name: str | None, axes: MeshAxes) -> MeshAxes:
-            gone = () if name == "expert" else self.gathered_at_use
-            return tuple(a for a in _as_tuple(axes) if a not in gone) or None
-
-        return PartitionSpec(*map(kept, names, self.partition(*names)))
-
-    def gathers(self, *names: str | None) -> bool:
-        """True if `gather` moves anything of a parameter with these logical axes."""
-        return bool(self.gathered_over(*names))
-
-    def gathered_over(self, *names: str | None) -> set[str]:
-        """The mesh axes over which `gather` moves anything of such a parameter."""
-        before, after = (
-            {axis for axes in partition for axis in _as_tuple(axes) if self.size(axis) > 1}
-            for partition in (self.partition(*names), self.gathered(*names))
+        gone = set(self.gathered_at_use)
+        kept = (
+            tuple(a for a in _as_tuple(axes) if name == "expert" or a not in gone) or None
+            for name, axes in zip(names, self.partition(*names), strict=True)
         )
-        return before - after
+        return PartitionSpec(*kept)
+
+    def gathers(self, *names: str | None) -> set[str]:
+        """The mesh axes over which `gather` moves anything of a parameter with these axes."""
+        moved = {axis for name in names if name not in (None, "expert") for axis in self.axes(name)}
+        return {axis for axis in moved & set(self.gathered_at_use) if self.size(axis) > 1}
 
     def gather(self, weight: Array, *names: str | None, meets: Array | None = None) -> Array:
         """A parameter as its layer multiplies by it: gathered over `gathered_at_use`.
@@ -267,13 +224,12 @@ class ShardingRules:
         summed over devices no earlier than it is scattered. TPUs sum it whole on every device
         unless its parts are rows of what lies in memory.
         """
-        partition = self.gathered(*names)
         if self.mesh is None:
             return weight
+        partition = self.gathered(*names)
         if meets is not None:
             tokens = itertools.chain(*map(_as_tuple, jax.typeof(meets).sharding.spec[:2]))
-            own = itertools.chain(*map(_as_tuple, partition))
-            summed = frozenset(tokens) - frozenset(own)
+            summed = frozenset(tokens).difference(*map(_as_tuple, partition))
             if any(self.size(axis) > 1 for axis in summed):  # else nothing waits for a sum
                 partition = partition.update(reduced=summed)
         whole = jax.sharding.reshard(weight, NamedSharding(self.mesh, partition))
@@ -282,21 +238,16 @@ class ShardingRules:
         return _with_gradient_in_parts(whole, cut[0]) if has_rows else whole
 
     def gather_tokens(self, x: Array, name: str) -> Array:
-        """`x` as it meets weights that stay cut along `name`: whole over the axes of that cut.
-
-        Moves only what lies over those axes, as tokens do where sequences are cut along `tensor`.
-        """
-        gathered = set(self.gathered_at_use)
-        return self._whole_along(x, [axis for axis in self.axes(name) if axis not in gathered])
+        """`x` as it meets weights that stay cut along `name`: whole over the axes of that cut."""
+        return self._whole_along(x, [a for a in self.axes(name) if a not in self.gathered_at_use])
 
     def scatter_sums(
         self, product: Callable[..., Array], x: Array, weight: Array, *, like: Array
     ) -> Array:
         """`product(x, weight)`, to lie as the tokens `like`, of which `x` was gathered.
 
-        If they were gathered over devices that each have a part of every sum, these are scattered.
-        Of a sharding alone XLA makes an all-reduce and cuts a device's own tokens out: twice the
-        bytes.
+        Over devices that each have a part of every sum these are scattered: of a sharding alone XLA
+        makes an all-reduce and cuts a device's own tokens out, twice the bytes.
         """
         home = self.like(like)
         if home is None:
@@ -307,9 +258,7 @@ class ShardingRules:
             return product(x, weight, out_sharding=home)
 
         def on_one_device(x, weight):
-            return jax.lax.psum_scatter(
-                product(x, weight), gathered, scatter_dimension=0, tiled=True
-            )
+            return jax.lax.psum_scatter(product(x, weight), gathered, tiled=True)
 
         specs = spec, jax.typeof(weight).sharding.spec
         return self.shard_map(on_one_device, in_specs=specs, out_specs=home.spec)(x, weight)
@@ -325,8 +274,8 @@ class ShardingRules:
         """The sharding of an array whose first axes are those of `lead`, then the named ones."""
         if self.mesh is None:
             return None
-        first = jax.typeof(lead).sharding.spec
-        return NamedSharding(self.mesh, PartitionSpec(*first, *self.partition(*names)))
+        spec = PartitionSpec(*jax.typeof(lead).sharding.spec, *self.partition(*names))
+        return NamedSharding(self.mesh, spec)
 
     def take(
         self,
@@ -338,20 +287,18 @@ class ShardingRules:
         """Rows of `table` at `index`, in `dtype`; `names` are the logical axes of a row.
 
         Parts of a row that lie on several devices are taken there, for the tokens of all of them,
-        and put together where the index lay. Rows and their gradients move in `dtype`. The
-        gradients of a row that is taken many times are summed in float32: bfloat16 stops growing
-        after some hundred summands.
+        and put together where the index lay. Rows and their gradients move in `dtype`, and the
+        gradients of a row are summed in float32: bfloat16 stops growing after some hundred.
         """
-        dtype = dtype or table.dtype
-        if self.mesh is None:
-            return summed_wide(lambda table, index: table[index], table, index).astype(dtype)
-        place, spec = self.after(index, *names), jax.typeof(table).sharding.spec
-        cut = tuple(itertools.chain(*map(_as_tuple, spec)))
-        index = self._whole_along(index, cut)  # else every device would gather the table
-        of_index = jax.typeof(index).sharding.spec
-        home = NamedSharding(self.mesh, PartitionSpec(*of_index, *spec[1:]))
-        rows = summed_wide(lambda t, i: t.at[i].get(out_sharding=home), table, index)
-        return jax.sharding.reshard(rows.astype(dtype), place)
+        dtype, home, place = dtype or table.dtype, None, self.after(index, *names)
+        if self.mesh is not None:
+            spec = jax.typeof(table).sharding.spec
+            cut = tuple(itertools.chain(*map(_as_tuple, spec)))
+            index = self._whole_along(index, cut)  # else every device would gather the table
+            of_index = jax.typeof(index).sharding.spec
+            home = NamedSharding(self.mesh, PartitionSpec(*of_index, *spec[1:]))
+        rows = _summed_wide(lambda t, i: t.at[i].get(out_sharding=home), table, index).astype(dtype)
+        return rows if place is None else jax.sharding.reshard(rows, place)
 
     def shard_map(
         self, function: Callable[..., Any], *, in_specs: Any, out_specs: Any, check_vma: bool = True
@@ -398,55 +345,29 @@ def launch(mesh: Mesh | None, compiled: Callable[..., Any], *args: Any, **kwargs
     trainer's and a replica's say, may not be handed to them at once. On CPU, where devices share
     their threads, a program also ends before the next begins.
     """
-    if mesh is None:
-        return compiled(*args, **kwargs)
-    with _scope(mesh), _turn(mesh):
+    rules = ShardingRules(mesh=mesh)
+    devices = [] if mesh is None or mesh.devices.size == 1 else list(mesh.devices.flat)
+    with rules.scope(), contextlib.ExitStack() as held:
+        for device in sorted(devices, key=lambda device: device.id):
+            held.enter_context(_turns[device])
         done = compiled(*args, **kwargs)
-        is_cpu = mesh.devices.flat[0].platform == "cpu"
-        return jax.block_until_ready(done) if is_cpu and mesh.devices.size > 1 else done
-
-
-def _scope(mesh: Mesh | None) -> contextlib.AbstractContextManager:
-    if mesh is None or jax.sharding.get_abstract_mesh() == mesh.abstract_mesh:
-        return contextlib.nullcontext()
-    try:
-        return jax.set_mesh(mesh)
-    except ValueError:  # within jit, whose caller alone can set it
-        return contextlib.nullcontext()
-
-
-_TURNS: dict[Any, threading.RLock] = collections.defaultdict(threading.RLock)  # by device
-
-
-@contextlib.contextmanager
-def _turn(mesh: Mesh) -> Iterator[None]:
-    """While no other thread hands programs to the devices of `mesh`."""
-    with contextlib.ExitStack() as held:
-        if mesh.devices.size > 1:
-            for device in sorted(mesh.devices.flat, key=lambda device: device.id):
-                held.enter_context(_TURNS[device])
-        yield
+        return jax.block_until_ready(done) if devices and rules.platform == "cpu" else done
 
 
 def decoding_rules(mesh: Mesh) -> ShardingRules:
     """Rules under which a step of decoding reads every cache once.
 
-    `tensor` cuts sequences as well, where it otherwise cuts heads and leaves whole caches on all
-    its devices: a device attends for its own sequences with all heads. FFNs, embedding and head
-    stay cut along it, so tokens are gathered over it on their way in and sums scattered on their
-    way out; experts are spread whole over `expert` and `tensor`.
+    `tensor` cuts sequences as well, not heads, so that a device attends for its own with all heads.
+    FFNs, embedding and head stay cut along it: tokens are gathered over it on their way in, sums
+    scattered on their way out. Experts are spread whole over `expert` and `tensor`.
     """
-    return ShardingRules(
-        mesh=mesh,
-        heads=None,
-        expert=("expert", "tensor"),
-        expert_ffn=None,
-        act_batch=("slice", "data", "fsdp", "expert", "tensor"),
-    )
+    batch = ("slice", "data", "fsdp", "expert", "tensor")
+    experts = ("expert", "tensor")
+    return ShardingRules(mesh=mesh, heads=None, expert=experts, expert_ffn=None, act_batch=batch)
 
 
 def by_rows(function: Callable[..., Any], *arrays: Array) -> Any:
-    """`function(*arrays)`, which treats rows alike, called on every device for its own.
+    """`function(*arrays)`, called on every device for its own rows, all of which it treats alike.
 
     Rows are the first axis, cut as that of the first array; all other axes are whole.
     """
@@ -473,13 +394,11 @@ def varying_alike(tree: Any) -> Any:
     The transpose of the mark is the sum over the devices that shared an array; where its type says
     `reduced`, whoever gathered the array takes that sum.
     """
-    axes = [jax.typeof(a).mat.varying for a in jax.tree.leaves(tree)]
-    union = frozenset().union(*axes)
+    union = frozenset().union(*(jax.typeof(a).mat.varying for a in jax.tree.leaves(tree)))
 
     def mark(a):
-        missing = union - jax.typeof(a).mat.varying
-        summed_later = missing & jax.typeof(a).mat.reduced
-        for some in (summed_later, missing - summed_later):
+        missing, reduced = union - jax.typeof(a).mat.varying, jax.typeof(a).mat.reduced
+        for some in (missing & reduced, missing - reduced):
             a = jax.lax.pcast(a, tuple(sorted(some)), to="varying") if some else a
         return a
 
@@ -495,10 +414,7 @@ def place_like(x: Array, other: Array) -> Array:
     return jax.sharding.reshard(x, NamedSharding(sharding.mesh, first))
 
 
-_NOT_LOGICAL = ("mesh", "gathered_at_use", "zigzag", "compiler_options")
-
-
-def summed_wide(take: Callable[[Array, Array], Array], table: Array, index: Array) -> Array:
+def _summed_wide(take: Callable[[Array, Array], Array], table: Array, index: Array) -> Array:
     """`take(table, index)`, whose gradient is summed in float32 and then rounded."""
     if table.dtype not in (jnp.bfloat16, jnp.float16):
         return take(table, index)
@@ -529,9 +445,7 @@ _with_gradient_in_parts.defvjp(lambda weight, axis: (weight, None), _in_parts)
 
 
 def _as_tuple(axes: MeshAxes) -> tuple[str, ...]:
-    if axes is None:
-        return ()
-    return (axes,) if isinstance(axes, str) else tuple(axes)
+    return (axes,) if isinstance(axes, str) else tuple(axes or ())
 
 
 NO_MESH = ShardingRules()

@@ -92,7 +92,9 @@ sys.argv = ["loong", "train", *sys.argv[1:]]
 cli.command()
 """
 GOES_ON = "loong train: terminated; the same command goes on from what is saved\n"
-NOTHING_YET = "loong train: terminated; nothing was saved yet\n"
+NOTHING_YET = (
+    "loong train: terminated; nothing was saved yet, and the same command starts it anew\n"
+)
 
 
 def ended(body, *words, cwd=None):
@@ -107,8 +109,11 @@ def ended(body, *words, cwd=None):
 @pytest.mark.parametrize("words", [("rl",), ("own.py:rl",), ("--run-dir", "runs/rl")])
 def test_what_is_said_of_going_on_is_true(tmp_path, words):
     assert ended("terminate()", *words, cwd=tmp_path) == (143, NOTHING_YET)
-    (tmp_path / "runs/rl").mkdir(parents=True)
+    place = tmp_path / "runs/rl/stages/rl/checkpoints"
+    (place / "2.orbax-checkpoint-tmp").mkdir(parents=True)  # of a save that was cut off
     (tmp_path / "runs/rl/config.json").write_text("{}")
+    assert ended("terminate()", *words, cwd=tmp_path) == (143, NOTHING_YET)
+    (place / "2").mkdir()
     assert ended("terminate()", *words, cwd=tmp_path) == (143, GOES_ON)
 
 

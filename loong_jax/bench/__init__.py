@@ -1,11 +1,11 @@
 """Benches: what `loong bench NAME` measures. Their names are one table.
 
-Knows: configs, data, doctor, environments, errors, eval, merge, models, options, orchestrator,
-plan, problems, process, recipes, report, rl, rollout, run, sharding, verifiers.
+Knows: configs, data, environments, errors, eval, merge, models, options, orchestrator, plan,
+problems, process, recipes, report, rl, rollout, run, sharding, verifiers.
 """
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from loong_jax.errors import ConfigError
 
@@ -22,15 +22,6 @@ BENCHES: dict[str, str] = {  # name on the command line -> module with `main(arg
 
 def main(arguments: Sequence[str]) -> int:
     name, *rest = arguments
-    return get_bench(name)(rest)
-
-
-def get_bench(name: str) -> Callable[[Sequence[str]], int]:
-    """The function that runs the bench called `name` with its arguments.
-
-    Raises:
-      ConfigError: there is no such bench.
-    """
     if name not in BENCHES:
         raise ConfigError(f"{name!r} is no bench. Choose one of: {', '.join(BENCHES)}.")
-    return importlib.import_module(BENCHES[name]).main
+    return importlib.import_module(BENCHES[name]).main(rest)

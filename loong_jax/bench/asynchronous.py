@@ -16,7 +16,7 @@ import tyro
 from loong_jax import options
 from loong_jax.bench import record, schedulers
 from loong_jax.bench.schedulers import Case
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.orchestrator.simulation.model import TRACES, CostModel
 from loong_jax.run import places
 
@@ -45,9 +45,7 @@ class Options:
     seeds: int = 1  # of the trace; figures are means over them, and with two there is a spread
 
     def __post_init__(self):
-        for name in ("seeds", "groups_per_step"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1. Raise it.")
+        refuse_below(self, 1, "seeds", "groups_per_step")
         if self.num_accelerators < 2 * ACCELERATORS_PER_REPLICA:
             raise ConfigError(
                 f"num_accelerators={self.num_accelerators} are fewer than two replicas of "

@@ -20,7 +20,7 @@ import numpy as np
 from loong_jax import options
 from loong_jax.bench import record, versus
 from loong_jax.data.tokenizer import AsciiTokenizer
-from loong_jax.errors import ConfigError
+from loong_jax.errors import refuse_below
 from loong_jax.models import moe
 from loong_jax.rollout.engine import SampleRequest
 from loong_jax.rollout.engine_config import EngineSettings, PageConfig
@@ -91,11 +91,8 @@ class Options:
     new_tokens: int = 256  # per request
 
     def __post_init__(self):
-        if self.rounds < 1 or self.new_tokens < 2:
-            raise ConfigError(
-                f"rounds={self.rounds} must be at least 1 and new_tokens={self.new_tokens} at "
-                "least 2. Raise them."
-            )
+        refuse_below(self, 1, "rounds")
+        refuse_below(self, 2, "new_tokens")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -186,7 +183,8 @@ class _Bench:
         for name in CACHES:
             engine = self.engine(paged=name == "pages")
             tokens = self._decode_all(engine)
-            seconds = self._median(lambda engine=engine: self._decode_all(engine))
+            times = [_seconds(self._decode_all, engine) for _ in range(self.rounds)]
+            seconds = statistics.median(times)
             count = self.load.num_requests * self.load.new_tokens
             results[name] = {"seconds": seconds, "tokens_per_s": count / seconds}
             self.report(f"  engine on {name}: {seconds:.2f} s, {count / seconds:.0f} tokens/s")
@@ -291,12 +289,6 @@ class _Bench:
             "speedup": max(ratios.values()),
             "share_of_equal_tokens": share,
         }
-
-    def _median(self, run: Callable[[], Any]) -> float:
-        times = []
-        for _ in range(self.rounds):
-            times.append(_seconds(run))
-        return statistics.median(times)
 
 
 def _seconds(run: Callable[..., Any], *arguments: Any) -> float:

@@ -21,15 +21,15 @@ from flax import nnx
 from loong_jax import options
 from loong_jax.bench import record
 from loong_jax.data import packing
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.models import moe
 from loong_jax.models.moe.cache import LatentCache
 from loong_jax.plan import counts, programs
-from loong_jax.plan.chips import CHIPS
 from loong_jax.plan.counts import attention_flops
+from loong_jax.plan.topology import CHIPS
 from loong_jax.rl import batching, trainer
 from loong_jax.rl.batching import Layout, TrajectoryBatch
-from loong_jax.run import places
+from loong_jax.run import devices, places
 from loong_jax.sharding import ShardingRules
 
 PARTS = ("ceilings", "train", "decode")
@@ -64,21 +64,14 @@ class Peak(NamedTuple):
 
 # By the name that the driver gives: SXM parts, from the vendor's data sheets, and TPUs, of which a
 # chip may be two devices.
-_TPUS = {
-    "v5e": ("TPU v5 lite", "TPU v5e"),
-    "v5p": ("TPU v5", "TPU v5p"),
-    "v6e": ("TPU v6 lite", "TPU v6e"),
-    "tpu7x": ("TPU7x",),
-}
 PEAKS = {
     "NVIDIA H200": Peak(989e12, 4.8e12),
     "NVIDIA H100 80GB HBM3": Peak(989e12, 3.35e12),
     "NVIDIA A100-SXM4-80GB": Peak(312e12, 2.039e12),
     **{
         kind: Peak(chip.bf16_flops / chip.num_devices, chip.hbm_bandwidth / chip.num_devices)
-        for name, kinds in _TPUS.items()
+        for kind, name in devices.CHIPS.items()
         for chip in (CHIPS[name],)
-        for kind in kinds
     },
 }
 
@@ -110,11 +103,8 @@ class Options:
             raise ConfigError(f"parts={self.parts!r} must name some of {', '.join(PARTS)}.")
         if self.model not in MODELS:
             raise ConfigError(f"model={self.model!r} must be one of {', '.join(MODELS)}.")
-        for name in ("batch", "decode_batch", "decode_steps", "rounds"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} is below 1. Raise it.")
-        if self.length < 2:
-            raise ConfigError(f"length={self.length} is below 2 tokens. Raise it.")
+        refuse_below(self, 1, "batch", "decode_batch", "decode_steps", "rounds")
+        refuse_below(self, 2, "length")
         if self.decode_length <= self.decode_steps:
             raise ConfigError(
                 f"decode_length={self.decode_length} must exceed decode_steps={self.decode_steps}. "

@@ -31,7 +31,7 @@ import numpy as np
 from loong_jax import options
 from loong_jax.bench import record as records
 from loong_jax.data import json_files
-from loong_jax.errors import ConfigError, LoongError
+from loong_jax.errors import ConfigError, LoongError, refuse_below
 from loong_jax.models.hf import files
 from loong_jax.run import places
 
@@ -88,10 +88,8 @@ class Options:
     def __post_init__(self):
         if not self.chosen or set(self.chosen) - set(METHODS):
             raise ConfigError(f"methods={self.methods!r} must name some of {', '.join(METHODS)}.")
-        least = {"rounds": 1, "cores": 1, "layers": 1, "width": 64, "vocabulary": 64}
-        for name, bound in least.items():
-            if getattr(self, name) < bound:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least {bound}.")
+        refuse_below(self, 1, "rounds", "cores", "layers")
+        refuse_below(self, 64, "width", "vocabulary")
         if self.width % 64:
             raise ConfigError(f"width={self.width} must be a multiple of 64, the width of a head.")
 

@@ -11,6 +11,7 @@ processor time, all threads together, which a busy machine changes least.
 
 import dataclasses
 import importlib.util
+import itertools
 import json
 import os
 import statistics
@@ -25,10 +26,10 @@ from typing import Any
 import jax
 import tokenizers
 
-from loong_jax import doctor, options
+from loong_jax import options, process
 from loong_jax.bench import grpo_ours
 from loong_jax.bench import record as records
-from loong_jax.errors import ConfigError, LoongError
+from loong_jax.errors import ConfigError, LoongError, refuse_below
 from loong_jax.models import dense
 from loong_jax.models.dense import SHAPES
 from loong_jax.models.hf import save_weights_hf
@@ -37,7 +38,6 @@ from loong_jax.run import places
 REMEDY = "`make test-peers` makes .venv-peers, which has it; or name a python with --peer-python"
 PEERS = Path(".venv-peers/bin/python")
 TIMEOUT_S = 7200.0  # of one process of one side
-COUNTS = ("prompts", "group_size", "new_tokens", "steps", "warmup", "rounds", "rows")
 PARTS = (*grpo_ours.PARTS, "rest")
 TRL_SCRIPT = Path(__file__).with_name("grpo_hf_torch.py")
 Row = dict[str, Any]
@@ -69,12 +69,9 @@ class Options:
     staleness: int = 0  # of ours: above 0 it samples while it trains
 
     def __post_init__(self):
-        least = {"group_size": 2, "trl_rows": 0, "staleness": 0}
-        for name in (*COUNTS, "trl_rows", "staleness"):
-            if getattr(self, name) < least.get(name, 1):
-                raise ConfigError(
-                    f"{name}={getattr(self, name)} must be at least {least.get(name, 1)}. Raise it."
-                )
+        refuse_below(self, 0, "trl_rows", "staleness")
+        refuse_below(self, 1, "prompts", "new_tokens", "steps", "warmup", "rounds", "rows")
+        refuse_below(self, 2, "group_size")
         if self.shape not in SHAPES:
             raise ConfigError(f"shape={self.shape!r} must be one of {', '.join(SHAPES)}.")
         samples = self.prompts * self.group_size
@@ -182,7 +179,7 @@ def task_of(chosen: Options, model: Path, *, seed: int) -> dict[str, Any]:
         "steps": chosen.warmup + chosen.steps,
         "beta2": grpo_ours.BETA2,
         "seed": seed,
-        "threads": doctor.num_cores(),
+        "threads": process.num_cores(),
     }
     recipe = grpo_ours.recipe_of(task)
     assert recipe.form is not None
@@ -261,8 +258,12 @@ def summary(rounds: Sequence[Mapping[str, Row]], chosen: Options) -> dict[str, A
             name: statistics.median(step[name] for step in counted)
             for name in ("seconds", "cpu_s", *PARTS)
         }
-        curve = [statistics.mean(steps) for steps in zip(*map(_rewards, runs), strict=True)]
-        times = [statistics.mean(steps) for steps in zip(*map(_elapsed_s, runs), strict=True)]
+        rewards = [[step["reward"] for step in steps] for steps in runs]
+        ends_s = [itertools.accumulate(step["seconds"] for step in steps) for steps in runs]
+        curve, times = (
+            [statistics.mean(steps) for steps in zip(*found, strict=True)]
+            for found in (rewards, ends_s)
+        )
         row |= {"tokens_per_s": tokens / row["seconds"], "reward": curve, "elapsed_s": times}
         if work := next((found[side].get("device") for found in rounds if side in found), None):
             row["device"] = shares(work, row)
@@ -297,14 +298,6 @@ def shares(work: Mapping[str, Any], row: Row) -> Row:
 
 def _median(found: Row, unit: str, chosen: Options) -> float:
     return statistics.median(step[unit] for step in found["steps"][chosen.warmup :])
-
-
-def _rewards(steps: Sequence[Row]) -> list[float]:
-    return [step["reward"] for step in steps]
-
-
-def _elapsed_s(steps: Sequence[Row]) -> list[float]:
-    return [sum(step["seconds"] for step in steps[: i + 1]) for i in range(len(steps))]
 
 
 def as_text(result: Mapping[str, Any], chosen: Options) -> str:

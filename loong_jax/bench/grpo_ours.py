@@ -8,7 +8,7 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from loong_jax.plan import counts
 from loong_jax.problems.problem import Problem
 from loong_jax.problems.response import FORMS
 from loong_jax.recipes import Recipe, RlStage, smol
-from loong_jax.report import metrics_log
+from loong_jax.report import metrics_log, overlap
 from loong_jax.report.progress import Progress
 from loong_jax.rl.objectives import grpo_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
@@ -216,29 +216,20 @@ def steps_of(
             spans = [(e["start_s"], e["end_s"]) for e in events if e["kind"] in kinds]
             clipped = [(max(a, start_s), min(b, end_s)) for a, b in spans]
             more = [*covered, *((a, b) for a, b in clipped if a < b)]
-            parts[part] = length(more) - length(covered)
+            parts[part] = overlap.length(more) - overlap.length(covered)
             covered = more
         found.append(
             {
                 "step": record["step"],
                 "seconds": end_s - start_s,
                 **parts,
-                "rest": end_s - start_s - length(covered),
+                "rest": end_s - start_s - overlap.length(covered),
                 "reward": record["rewards/mean"],
                 "tokens": record["num_tokens"],
             }
         )
         start_s = end_s
     return found
-
-
-def length(spans: Iterable[tuple[float, float]]) -> float:
-    """The length of a union of intervals."""
-    total, reached = 0.0, -float("inf")
-    for start, end in sorted(spans):
-        total += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
-    return total
 
 
 if __name__ == "__main__":

@@ -161,24 +161,19 @@ def quiet() -> Iterator[None]:
 
 def _hf_config(config: MoEConfig, attention: str) -> transformers.PreTrainedConfig:
     c = config
+    same = (
+        "vocab_size", "hidden_size", "num_layers", "ffn_hidden_size", "expert_ffn_hidden_size",
+        "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
+        "rms_norm_eps",
+    )  # fmt: skip
     return transformers.LongcatFlashConfig(
-        vocab_size=c.vocab_size,
-        hidden_size=c.hidden_size,
-        num_layers=c.num_layers,
+        **{name: getattr(c, name) for name in same},
         num_attention_heads=c.num_heads,
-        ffn_hidden_size=c.ffn_hidden_size,
-        q_lora_rank=c.q_lora_rank,
-        kv_lora_rank=c.kv_lora_rank,
-        qk_nope_head_dim=c.qk_nope_head_dim,
-        qk_rope_head_dim=c.qk_rope_head_dim,
         head_dim=c.qk_rope_head_dim,
-        v_head_dim=c.v_head_dim,
         moe_topk=c.num_chosen,
         n_routed_experts=c.num_experts,
         zero_expert_num=c.num_zero_experts,
-        expert_ffn_hidden_size=c.expert_ffn_hidden_size,
         routed_scaling_factor=c.gate_scale,
-        rms_norm_eps=c.rms_norm_eps,
         rope_parameters={"rope_type": "default", "rope_theta": c.rope_theta},
         max_position_embeddings=c.max_position,
         attn_implementation=attention,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loong_jax import doctor, options, process
+from loong_jax import options, process
 from loong_jax.bench import record
 from loong_jax.errors import ConfigError
 from loong_jax.run import places
@@ -60,7 +60,7 @@ def measure(chosen: Options, settings: Sequence[Any]) -> dict[str, Any]:
         print(f"Not compared with transformers, which is absent. Remedy: {versus.REMEDY}.")
         result["transformers"] = {"absent": versus.REMEDY}
     else:
-        peer.set_num_threads(doctor.num_cores())
+        peer.set_num_threads(process.num_cores())
         result["transformers"] = peer.versions()
     for setting in settings:
         print(f"  {setting.name}: {setting.reason}", flush=True)

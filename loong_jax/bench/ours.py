@@ -212,8 +212,4 @@ def train_step(problem: Problem) -> Callable[[], Array]:
 
 
 def _logits(graphdef):
-    return lambda weights, tokens: _merged(graphdef, weights)(tokens).logits
-
-
-def _merged(graphdef, weights):
-    return nnx.merge(graphdef, nnx.State(weights))
+    return lambda weights, tokens: nnx.merge(graphdef, nnx.State(weights))(tokens).logits

@@ -2,12 +2,11 @@
 
 import dataclasses
 import os
-import platform
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from loong_jax import configs, doctor
+from loong_jax import configs, process
 from loong_jax.data import json_files
 
 Save = Callable[[Mapping[str, Any]], None]  # gets all figures there are so far
@@ -34,21 +33,11 @@ def setup(chosen: Any) -> dict[str, Any]:
         "options": {name: _plain(value) for name, value in dataclasses.asdict(chosen).items()},
         "versions": configs.versions(),
         "machine": {
-            "processor": processor(),
-            "cores": doctor.num_cores(),
+            "processor": process.processor(),
+            "cores": process.num_cores(),
             "load": os.getloadavg()[0],  # at the start
         },
     }
-
-
-def processor() -> str:
-    """The processor's name where Linux tells it, else its architecture."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
 
 
 def _plain(value: Any) -> Any:

@@ -28,7 +28,11 @@ def interleaved(
     pause in which the threads of the run before fall asleep. Rounds go forth and back through the
     runs, so a machine that slows down for a while slows down all of them alike.
     """
-    calls = {name: _calls(run, burst_s) for name, run in runs.items()}
+    calls = {}
+    for name, run in runs.items():
+        run()
+        run()
+        calls[name] = max(1, round(burst_s / max(_burst(run, 1).wall_s, 1e-7)))
     samples: dict[str, list[Sample]] = {name: [] for name in runs}
     names, end = list(runs), time.perf_counter() + budget_s
     collecting = gc.isenabled()
@@ -81,12 +85,6 @@ def children(pid: int) -> list[int]:
         with contextlib.suppress(OSError):
             found += map(int, path.read_text().split())
     return found
-
-
-def _calls(run: Run, burst_s: float) -> int:
-    run()
-    run()
-    return max(1, round(burst_s / max(_burst(run, 1).wall_s, 1e-7)))
 
 
 def _burst(run: Run, calls: int) -> Sample:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from loong_jax import options
 from loong_jax.bench import record, timing
-from loong_jax.errors import ConfigError, VerifierError
+from loong_jax.errors import ConfigError, VerifierError, refuse_below
 from loong_jax.run import places
 from loong_jax.verifiers import get_verifier
 from loong_jax.verifiers.maths import gold as gold_room
@@ -55,8 +55,7 @@ class Case(NamedTuple):
 
 def main(arguments: Sequence[str]) -> int:
     chosen = options.parse(Options, "loong bench verify", arguments)
-    if chosen.rounds < 1:
-        raise ConfigError(f"rounds={chosen.rounds} is below 1. Raise it.")
+    refuse_below(chosen, 1, "rounds")
     if not chosen.parts or set(chosen.parts) - set(PARTS):
         raise ConfigError(f"parts={list(chosen.parts)} must name some of {', '.join(PARTS)}.")
     places.prepare_files(json=chosen.json)
@@ -145,7 +144,10 @@ def measure(cases: Sequence[Case], *, rounds: int, with_peer: bool) -> dict[str,
     for name, judge in judges.items():
         judge("\\int_0^1 2x dx", "1.0")  # what is started or imported by the first such case
         said, seconds = _run(judge, cases)
-        result["judges"][name] = {"accuracy": _accuracy(cases, said), "latency": _latency(seconds)}
+        p99 = sorted(seconds)[min(len(seconds) - 1, int(0.99 * len(seconds)))]
+        median, longest = statistics.median(seconds), max(seconds)
+        latency = {"median_s": median, "p99_s": p99, "max_s": longest}
+        result["judges"][name] = {"accuracy": _accuracy(cases, said), "latency": latency}
     ordinary = [case for case in cases if not case.is_hostile]
     groups = {
         "all cases": ordinary,
@@ -208,15 +210,6 @@ def _accuracy(cases: Sequence[Case], said: Sequence[bool | None]) -> dict[str, d
                 counts[kind]["false positives"] += outcome is True
             counts[kind]["ungradable"] += outcome is None
     return {kind: dict(counter) for kind, counter in counts.items()}
-
-
-def _latency(seconds: Sequence[float]) -> dict[str, float]:
-    ordered = sorted(seconds)
-    return {
-        "median_s": statistics.median(ordered),
-        "p99_s": ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))],
-        "max_s": ordered[-1],
-    }
 
 
 def _speed(judges: dict[str, Judge], cases: Sequence[Case], rounds: int) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def compare(
     def forward_run(variant):
         assert peer is not None
         run = peer.forward(peer.build(config, weights, variant), variant, problem.tokens)
-        return run, _largest_difference(run().numpy(), logits)
+        return run, float(np.max(np.abs(run().numpy() - logits)))
 
     def step_run(variant):
         assert peer is not None
@@ -155,7 +155,3 @@ def _compiled(peer: ModuleType, problem: Problem, fastest: Any) -> list[Any]:
     """Compiled variants with the faster attention; the loop compiles anew for every expert."""
     kinds = ["grouped_mm"] + ["loop"] * (problem.setting.config.num_experts <= 8)
     return [peer.Variant(kind, fastest.attention, compiled=True) for kind in kinds]
-
-
-def _largest_difference(found: np.ndarray, wanted: np.ndarray) -> float:
-    return float(np.max(np.abs(found - wanted)))

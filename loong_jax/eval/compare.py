@@ -70,22 +70,18 @@ def mean_gain(gains: Sequence[Gain]) -> Gain:
     """The gain of a control over several runs of it, each from the same cold start."""
     if len(gains) == 1:
         return gains[0]
-    return Gain(
-        sampled=metrics.over_runs([g.sampled for g in gains]),
-        greedy=metrics.over_runs([g.greedy for g in gains]),
-        without_format_failures=metrics.over_runs([g.without_format_failures for g in gains]),
-        by_level={
-            level: metrics.over_runs([g.by_level[level] for g in gains])
-            for level in gains[0].by_level
-        },
-        disjoint=all(g.disjoint for g in gains),
-    )
+    means = {
+        name: metrics.over_runs([getattr(g, name) for g in gains])
+        for name in ("sampled", "greedy", "without_format_failures")
+    }
+    levels = gains[0].by_level
+    by_level = {level: metrics.over_runs([g.by_level[level] for g in gains]) for level in levels}
+    return Gain(**means, by_level=by_level, disjoint=all(g.disjoint for g in gains))
 
 
 def gains(
     results: Mapping[str, EvaluationResult],
     *,
-    baseline: str | None = None,
     experts: Mapping[str, str] = types.MappingProxyType({}),
 ) -> dict[str, Any]:
     """Every comparison a report shows, as plain values.
@@ -94,7 +90,7 @@ def gains(
     model minus the expert of the domain, of which `experts` says the stages; `general_minus_fused`
     likewise.
     """
-    baseline = baseline or baseline_of(results)
+    baseline = baseline_of(results)
     expert_in = {domain: stage for stage, domain in experts.items()}
     table: dict[str, Any] = {"over_sft": {}, "fused_minus_expert": {}, "general_minus_fused": {}}
     base = results.get(baseline)
@@ -123,9 +119,9 @@ def load_results(run_dir: Path | str) -> dict[str, EvaluationResult]:
     }
 
 
-def write_gains(run_dir: Path | str, *, baseline: str | None = None) -> dict[str, Any]:
+def write_gains(run_dir: Path | str) -> dict[str, Any]:
     """Computes `gains` of a run and writes them to `RUN/gains.json` for the report."""
-    found = gains(load_results(run_dir), baseline=baseline, experts=experts_of(run_dir))
+    found = gains(load_results(run_dir), experts=experts_of(run_dir))
     table = json_files.without_nan(found)
     json_files.write_json(Path(run_dir) / "gains.json", table)
     return table

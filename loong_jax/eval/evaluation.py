@@ -128,34 +128,27 @@ class DomainEvaluation:
             counts = np.array(list(self.pass_at_correct.values()), np.int64).reshape(-1, 2)
             values = metrics.pass_at_k_per_problem(counts[:, 1], counts[:, 0], self.pass_at)
             estimate = metrics.mean_estimate(values, seed=seed)
-            name = f"pass@{self.pass_at}"
-            record |= {
-                name: estimate.value,
-                f"{name}_ci95": estimate.ci95,
-                f"{name}_n": estimate.n,
+            name, interval = f"pass@{self.pass_at}", estimate.ci95
+            record |= {name: estimate.value, f"{name}_ci95": interval, f"{name}_n": estimate.n}
+        for name in ("correct", "well_formed", "level", "greedy", "pass_at_correct"):
+            counts = getattr(self, name).items()
+            record[f"{name}_per_problem"] = {
+                uid: list(count) if isinstance(count, tuple) else count for uid, count in counts
             }
-        record["correct_per_problem"] = {uid: list(counts) for uid, counts in self.correct.items()}
-        record["well_formed_per_problem"] = dict(self.well_formed)
-        record["level_per_problem"] = dict(self.level)
-        record["greedy_per_problem"] = dict(self.greedy)
-        record["pass_at"] = self.pass_at
-        record["pass_at_correct_per_problem"] = {
-            uid: list(counts) for uid, counts in self.pass_at_correct.items()
-        }
-        return record
+        return record | {"pass_at": self.pass_at}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "DomainEvaluation":
-        def of(key: str) -> dict[str, Any]:
-            return {current_uid(uid): value for uid, value in record[f"{key}_per_problem"].items()}
-
+        per_problem: dict[str, Any] = {
+            name: {
+                current_uid(uid): tuple(count) if isinstance(count, list) else count
+                for uid, count in record[f"{name}_per_problem"].items()
+            }
+            for name in ("correct", "well_formed", "level", "greedy", "pass_at_correct")
+        }
         return cls(
-            correct={uid: (c, n) for uid, (c, n) in of("correct").items()},
-            well_formed=of("well_formed"),
-            level=of("level"),
-            greedy=of("greedy"),
+            **per_problem,
             pass_at=record["pass_at"],
-            pass_at_correct={uid: (c, n) for uid, (c, n) in of("pass_at_correct").items()},
             mean_length=float("nan") if record["mean_length"] is None else record["mean_length"],
             num_ungradable=record["ungradable"],
             isolation=record["isolation"],
@@ -180,13 +173,8 @@ class EvaluationResult:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "EvaluationResult":
-        return cls(
-            stage=record["stage"],
-            seed=record["seed"],
-            domains={
-                name: DomainEvaluation.from_json(part) for name, part in record["domains"].items()
-            },
-        )
+        parts = {n: DomainEvaluation.from_json(part) for n, part in record["domains"].items()}
+        return cls(stage=record["stage"], seed=record["seed"], domains=parts)
 
     def save(self, directory: Path | str) -> Path:
         """Writes `evaluation.json` into the stage's directory, whole or not at all."""

@@ -101,26 +101,18 @@ def mean_estimate(
         raise ValueError(f"value_P has shape {value_P.shape}, not [P]. Give one value a problem.")
     if not len(value_P):
         return NOTHING
-    low, high = bootstrap(
-        lambda sum_R1: sum_R1[:, 0] / len(value_P),
-        value_P[:, None],
-        seed=seed,
-        num_resamples=num_resamples,
-    )
+    mean, sizes = (lambda sum_R1: sum_R1[:, 0] / len(value_P)), {"num_resamples": num_resamples}
+    low, high = bootstrap(mean, value_P[:, None], seed=seed, **sizes)
     return Estimate(float(value_P.mean()), low, high, len(value_P))
 
 
 def paired_difference(
-    after: Mapping[str, float | int],
-    before: Mapping[str, float | int],
-    *,
-    seed: int = 0,
-    num_resamples: int = NUM_RESAMPLES,
+    after: Mapping[str, float | int], before: Mapping[str, float | int], *, seed: int = 0
 ) -> Estimate:
     """Mean of `after - before` over the problems (by uid) that both sides answered."""
     shared = sorted(after.keys() & before.keys())
     difference_P = np.array([after[uid] - before[uid] for uid in shared], np.float64)
-    return mean_estimate(difference_P, seed=seed, num_resamples=num_resamples)
+    return mean_estimate(difference_P, seed=seed)
 
 
 def pooled_ratio(
@@ -145,11 +137,7 @@ def pooled_ratio(
 
 
 def paired_ratio_difference(
-    after: Mapping[str, tuple[int, int]],
-    before: Mapping[str, tuple[int, int]],
-    *,
-    seed: int = 0,
-    num_resamples: int = NUM_RESAMPLES,
+    after: Mapping[str, tuple[int, int]], before: Mapping[str, tuple[int, int]], *, seed: int = 0
 ) -> Estimate:
     """Difference of two pooled ratios; each maps a uid to (correct, counted) samples."""
     shared = sorted(after.keys() & before.keys())
@@ -160,7 +148,7 @@ def paired_ratio_difference(
     def difference(sum_R4: NDArray[np.float64]) -> NDArray[np.float64]:
         return _ratio(sum_R4[:, 0], sum_R4[:, 1]) - _ratio(sum_R4[:, 2], sum_R4[:, 3])
 
-    low, high = bootstrap(difference, row_P4, seed=seed, num_resamples=num_resamples)
+    low, high = bootstrap(difference, row_P4, seed=seed)
     value = float(difference(row_P4.sum(axis=0)[None])[0])
     return Estimate(value, low, high, len(shared))
 
@@ -195,9 +183,5 @@ def over_runs(estimates: Sequence[Estimate]) -> Estimate:
 
 def _ratio(numerator_R: NDArray, denominator_R: NDArray) -> NDArray[np.float64]:
     """NaN where nothing was counted."""
-    return np.divide(
-        numerator_R,
-        denominator_R,
-        out=np.full(len(denominator_R), np.nan),
-        where=denominator_R > 0,
-    )
+    with np.errstate(invalid="ignore"):
+        return numerator_R / np.where(denominator_R > 0, denominator_R, np.nan)

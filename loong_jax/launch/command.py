@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     if words == ["--dry-run"]:
         words = [*cli_help.LAUNCH_EXAMPLE.split()]
         print(f"note: as an example, loong launch tpu-vm {' '.join(words)}", file=sys.stderr)
-    recipe = _recipe_for_hosts(words, flags_of(tpu_vm.TpuVm) | {"--dry-run"})
+    recipe = _recipe_for_hosts(words)
     chosen = options.parse(LaunchOptions, "loong launch tpu-vm RECIPE", words)
     vm, job = chosen.machines, tpu_vm.Job(recipe=recipe, arguments=overrides)
     if chosen.action in tpu_vm.STARTING:
@@ -52,8 +52,11 @@ def main(arguments: Sequence[str]) -> int:
     return tpu_vm.perform(vm, job, chosen.action)
 
 
-def _recipe_for_hosts(words: list[str], flags: set[str]) -> str:
-    """Takes the recipe out of the words: the first, or one behind `flags` and other options."""
+def _recipe_for_hosts(words: list[str]) -> str:
+    """Takes the recipe out of the words: the first, or one behind options and their values."""
+    fields = dataclasses.fields(tpu_vm.TpuVm)
+    names = ["dry-run", *(f.name.replace("_", "-") for f in fields if f.type is bool)]
+    flags = {f"--{no}{name}" for name in names for no in ("", "no-")}  # which take no value
     for index, word in enumerate(words):
         before = words[index - 1] if index else ""
         is_value = before.startswith("--") and "=" not in before and before not in flags
@@ -65,9 +68,3 @@ def _recipe_for_hosts(words: list[str], flags: set[str]) -> str:
         f"{' '.join(words[:1])!r} stands where a recipe for several hosts belongs. Choose one of: "
         f"{', '.join(recipes.ON_ALL_PROCESSES)}."
     )
-
-
-def flags_of(config_type: type) -> set[str]:
-    """The options of a config that take no value."""
-    names = [f.name.replace("_", "-") for f in dataclasses.fields(config_type) if f.type is bool]
-    return {f"--{no}{name}" for name in names for no in ("", "no-")}

@@ -180,9 +180,8 @@ def _sources(config: MergeConfig) -> dict[str, Any]:
 
 def main(config: MergeConfig) -> dict[str, Any]:
     """Merges and prints what it did; returns the report."""
-    report = merge_checkpoints(config)
+    report, own = merge_checkpoints(config), config.output / "checkpoints"
     print(summarise(report))
-    own = config.output / "checkpoints"
     where = own if own.exists() else config.output
     print(f"fused weights: {where}; report: {config.output / 'fusion.json'}")
     return report
@@ -233,8 +232,11 @@ def load_weights(path: Path, *, masters: bool = False) -> Weights:
             sources.append(checkpoint.restore(place, found.step).arrays)
     wide = {name: leaf for arrays in sources for name, leaf in masters_of(arrays).items()}
     leaves, structure = tree.flatten(weights)
-    chosen = [_wider(leaf, wide.get(name)) for name, leaf in leaves.items()]
-    return jax.tree_util.tree_unflatten(structure, chosen)
+    for name, leaf in leaves.items():
+        master = wide.get(name, leaf)
+        if master.shape == leaf.shape and master.dtype == np.float32:
+            leaves[name] = master
+    return jax.tree_util.tree_unflatten(structure, list(leaves.values()))
 
 
 def weight_directories(path: Path) -> list[Path]:
@@ -252,12 +254,6 @@ def masters_of(arrays: Mapping[str, Any]) -> dict[str, tree.Leaf]:
         if marker:
             found[path.replace(".", "/")] = leaf
     return found
-
-
-def _wider(leaf: tree.Leaf, master: tree.Leaf | None) -> tree.Leaf:
-    if master is None or master.shape != leaf.shape or master.dtype != np.float32:
-        return leaf
-    return master
 
 
 def save_weights(path: Path, weights: Weights, metadata: Mapping[str, Any]) -> None:

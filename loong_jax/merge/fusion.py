@@ -57,16 +57,8 @@ def fuse(
     has the base's structure and sharding. Raises ConfigError if trees, integer leaves or weights
     do not fit, or a result is not finite.
     """
-    plan = prepare(
-        base,
-        experts,
-        method=method,
-        weights=weights,
-        batch_axes=batch_axes,
-        masks=masks,
-        importances=importances,
-        rules=rules,
-    )
+    beside = {"weights": weights, "masks": masks, "importances": importances}
+    plan = prepare(base, experts, method=method, batch_axes=batch_axes, rules=rules, **beside)
     return jax.tree_util.tree_unflatten(plan.structure, [leaf.value for leaf in merge_leaves(plan)])
 
 

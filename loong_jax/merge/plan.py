@@ -129,7 +129,10 @@ def make(
             f"{type(chosen).__name__} goes from one model to another and was given"
             f" {len(experts)} experts. Give two, or take Karcher for more."
         )
-    named, given_weights, *besides = _name(experts, weights, masks, importances, batch_axes)
+    named, beside = _name(
+        experts, batch_axes, weights=weights, masks=masks, importances=importances
+    )
+    given_weights = beside["weights"] or {}
     flat = {name: tree.flatten(named[name])[0] for name in sorted(named)}
     flat_base, structure = tree.flatten(next(iter(named.values())) if base is None else base)
     for name, leaves in flat.items():
@@ -141,8 +144,8 @@ def make(
     plan = Plan(
         base=None if base is None else flat_base,
         experts=flat,
-        masks=by_name(besides[0]),
-        importances=by_name(besides[1]),
+        masks=by_name(beside["masks"]),
+        importances=by_name(beside["importances"]),
         structure=structure,
         method=chosen,
         weights=_check_weights(chosen, {name: given_weights.get(name, 1.0) for name in flat}),
@@ -165,12 +168,8 @@ def make(
 
 
 def _name(
-    experts: Experts,
-    weights: Mapping[str, float] | Sequence[float] | None,
-    masks: Experts | None,
-    importances: Experts | None,
-    batch_axes: tree.BatchAxes,
-) -> tuple[dict[str, Weights], dict[str, float], Any, Any]:
+    experts: Experts, batch_axes: tree.BatchAxes, **beside: Any
+) -> tuple[dict[str, Weights], dict[str, Any]]:
     """Experts and what belongs to each by name; experts of a list are named by what they hold."""
     if isinstance(experts, Mapping):
         names = [str(name) for name in experts]
@@ -197,12 +196,8 @@ def _name(
             )
         return found
 
-    return (
-        dict(zip(names, values, strict=True)),
-        by_name(weights, "weights") or {},
-        by_name(masks, "masks"),
-        by_name(importances, "importances"),
-    )
+    found = {what: by_name(given, what) for what, given in beside.items()}
+    return dict(zip(names, values, strict=True)), found
 
 
 def _check_weights(method: Method, weights: dict[str, float]) -> dict[str, float]:

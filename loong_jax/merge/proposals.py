@@ -36,14 +36,12 @@ def bayesian(low: Point, high: Point, *, num_random: int, num_steps: int, seed: 
         scores.append(score if math.isfinite(score) else min(scores, default=0.0))
 
 
-def greedy(
-    low: Point, high: Point, *, num_steps: int, start: Point, first_step: float = 0.25
-) -> Proposals:
+def greedy(low: Point, high: Point, *, num_steps: int, start: Point) -> Proposals:
     """Coordinate search from `start`: one up or down at a time; where nothing helps, half the step.
 
-    `first_step` is a share of the box. A score that is not finite is never an improvement.
+    A score that is not finite is never an improvement.
     """
-    best, step = np.clip(start, low, high), first_step
+    best, step = np.clip(start, low, high), 0.25  # of the box
     best_score = yield best
     num_left = num_steps - 1
     while num_left > 0 and step > 1e-3:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.merge import fusion, proposals
 from loong_jax.merge.methods import FisherDeltas, LongcatFusion, Method, TaskArithmetic
 from loong_jax.merge.plan import Experts
@@ -32,6 +32,15 @@ class GridPoint:
     score: float  # -inf where the callback gave NaN
     scores: dict[str, float]  # by domain; empty where the callback gave one number
 
+    @property
+    def rank(self) -> tuple[float, float, float]:
+        scale = 1 if self.scale is None else self.scale
+        return self.score, self.keep_rate or 1, -abs(scale - 1)
+
+    def to_json(self) -> dict[str, Any]:
+        score = self.score if math.isfinite(self.score) else None
+        return dataclasses.asdict(self) | {"score": score}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchResult:
@@ -42,16 +51,9 @@ class SearchResult:
 
     def to_json(self) -> dict[str, Any]:
         """The choice and the whole grid; a score that was NaN is None."""
-        chosen, *points = (
-            dataclasses.asdict(point) | {"score": _finite(point.score)}
-            for point in (self.chosen, *self.grid)
-        )
-        kind = {"kind": type(self.method).__name__}
-        return {
-            "method": kind | self.method.settings(),
-            "chosen": chosen,
-            "grid": points,
-        }
+        method = {"kind": type(self.method).__name__} | self.method.settings()
+        grid = [point.to_json() for point in self.grid]
+        return {"method": method, "chosen": self.chosen.to_json(), "grid": grid}
 
 
 def mean_score(scores: Mapping[str, float]) -> float:
@@ -104,7 +106,7 @@ def grid_search(
         )
         grid.append(point)
         on_point(point)
-        if point.score > -math.inf and (best is None or _rank(point) > _rank(best[0])):
+        if point.score > -math.inf and (best is None or point.rank > best[0].rank):
             best = point, candidate, fused
     if best is None:
         raise ConfigError(
@@ -126,15 +128,6 @@ def candidates(
         dataclasses.replace(found, **dict(zip(names, point, strict=True)))
         for point in itertools.product(*(values[name] for name in names))
     ]
-
-
-def _rank(point: GridPoint) -> tuple[float, float, float]:
-    scale = 1 if point.scale is None else point.scale
-    return point.score, point.keep_rate or 1, -abs(scale - 1)
-
-
-def _finite(score: float) -> float | None:
-    return score if math.isfinite(score) else None
 
 
 def _scored(
@@ -166,11 +159,7 @@ class CoefficientSearch:
     def __post_init__(self):
         if not self.low < self.high or not math.isfinite(self.high - self.low):
             raise ConfigError(f"low={self.low} must be below high={self.high}, both finite.")
-        if self.num_random < 1 or self.num_steps < 1:
-            raise ConfigError(
-                f"num_random={self.num_random} and num_steps={self.num_steps} must be at least 1. "
-                "Raise them."
-            )
+        refuse_below(self, 1, "num_random", "num_steps")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -230,12 +219,19 @@ def coefficient_search(
     point = next(points)
     while True:
         chosen = dict(zip(names, point.tolist(), strict=True))
+        beside: dict[str, Any] = {}
         if importances is not None:
-            settings["importances"] = {
-                name: importances(name, _part_way(base, name, experts[name], share, settings))
-                for name, share in chosen.items()
+
+            def part_way(name: str, share: float) -> Weights:
+                """b + lambda d."""
+                scaled = TaskArithmetic(scale=share)
+                return fusion.fuse(base, {name: experts[name]}, method=scaled, **settings)
+
+            made = {
+                name: importances(name, part_way(name, share)) for name, share in chosen.items()
             }
-        fused = fusion.fuse(base, experts, method=method, weights=chosen, **settings)
+            beside["importances"] = made
+        fused = fusion.fuse(base, experts, method=method, weights=chosen, **beside, **settings)
         number, scores = _scored(score(fused), reduce)
         trial = Trial(coefficients=chosen, score=number, scores=scores)
         trials.append(trial)
@@ -249,12 +245,3 @@ def coefficient_search(
     if best is None:
         raise ConfigError(f"None of {len(trials)} trials has a score. Look at `score`.")
     return CoefficientResult(weights=best[1], chosen=best[0], trials=tuple(trials))
-
-
-def _part_way(
-    base: Weights, name: str, expert: Weights, share: float, settings: Mapping[str, Any]
-) -> Weights:
-    """b + lambda d."""
-    besides = {key: value for key, value in settings.items() if key != "importances"}
-    method = TaskArithmetic(scale=share)
-    return fusion.fuse(base, {name: expert}, method=method, **besides)

@@ -23,7 +23,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.merge import masks as mask_lib
 from loong_jax.merge import pieces
 from loong_jax.merge.methods import Method, measures
-from loong_jax.merge.methods.given import FusedLeaf, Inputs, Known, Numbers, Piece
+from loong_jax.merge.methods.method import FusedLeaf, Inputs, Known, Numbers, Piece
 from loong_jax.merge.plan import LeafTask, Plan
 
 Write = Callable[[int, np.ndarray], None]  # (start, vector): any thread writes its pieces

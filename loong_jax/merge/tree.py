@@ -56,17 +56,10 @@ class PathRules:
 def flatten(weights: Weights) -> tuple[dict[str, Leaf], Any]:
     """The leaves by path (`layers/up`), in tree order, and the structure to rebuild the tree."""
     entries, structure = jax.tree_util.tree_flatten_with_path(weights)
-    leaves = {"/".join(map(_entry_name, path)): leaf for path, leaf in entries}
+    leaves = {jax.tree_util.keystr(p, simple=True, separator="/"): leaf for p, leaf in entries}
     if len(leaves) != len(entries):
         raise ConfigError("Two leaves have the same path: a key contains `/`. Rename it.")
     return leaves, structure
-
-
-def _entry_name(entry: Any) -> str:
-    for attribute in ("key", "idx", "name"):
-        if hasattr(entry, attribute):
-            return str(getattr(entry, attribute))
-    return str(entry)
 
 
 def on_host(leaf: Any) -> Any:

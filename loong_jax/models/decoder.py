@@ -188,7 +188,7 @@ def logits_for(
     tokens of its group. Logits then lie so.
     """
     of_rows = tuple(axis for axis in rules.axes("act_batch") if rules.size(axis) > 1)
-    of_head = rules.gathered_over("vocab_embed", "vocab")
+    of_head = rules.gathers("vocab_embed", "vocab")
     # Tokens are gathered over the axes over which the head would be, and over those that cut rows
     # after them: what is gathered is then in the order of the rows. Over `apart` they stay cut.
     gathered = tuple(itertools.dropwhile(lambda axis: axis not in of_head, of_rows))

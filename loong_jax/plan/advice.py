@@ -36,20 +36,13 @@ def _memory(plan: Plan) -> list[str]:
         said.append(f"--offload-moments keeps {_size(moments)} of moments in host memory")
     temporary = sum(size for kind, size in by_kind.items() if kind.startswith("temporary"))
     rows = request.batch // request.num_batch_shards
-    if temporary > excess and request.mode == "train" and rows > request.num_microbatches:
-        said.append(
-            f"temporary arrays take {_size(temporary)}: use --num-microbatches "
-            f"{2 * request.num_microbatches}"
-        )
-    elif temporary > excess and request.mode == "decode":
-        said.append(
-            f"temporary arrays take {_size(temporary)}: use a smaller batch, or more devices"
-        )
-    elif temporary > excess:
-        said.append(
-            f"temporary arrays take {_size(temporary)}: use a smaller batch or length, or "
-            "shard the length (context)"
-        )
+    if temporary > excess:
+        remedy = "a smaller batch or length, or shard the length (context)"
+        if request.mode == "train" and rows > request.num_microbatches:
+            remedy = f"--num-microbatches {2 * request.num_microbatches}"
+        elif request.mode == "decode":
+            remedy = "a smaller batch, or more devices"
+        said.append(f"temporary arrays take {_size(temporary)}: use {remedy}")
     cache = by_kind.get("cache", 0.0)
     if cache > excess:
         said.append(f"the cache takes {_size(cache)}: decode fewer sequences per device")

@@ -5,13 +5,15 @@ decide.
 """
 
 import dataclasses
+import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from loong_jax.models.families import ModelConfig
 from loong_jax.plan import counts, request
 from loong_jax.plan.counts import Counts
-from loong_jax.plan.request import Mode, TensorCuts
+from loong_jax.plan.request import Mode, Request, TensorCuts
 from loong_jax.plan.times import HBM_SHARE, PEAK_SHARE
 from loong_jax.plan.topology import Topology
 from loong_jax.plan.torus import LINK_EFFICIENCY
@@ -21,21 +23,6 @@ _STATE_BYTES = 8  # per weight, in float32: the master and its gradient
 _MOMENT_BYTES = 8  # per weight: both, unless they lie in host memory
 _EXCHANGE_BANDWIDTH = 200e9  # of the expert all-to-all, per chip
 _BUFFER_FACTOR = 1.25
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """Bytes on one device and seconds of one step."""
-
-    mesh: Mapping[str, int]
-    hbm_bytes: float
-    step_s: float
-    exchange_bytes: float  # sent by a device along `expert`
-    gather_bytes: float  # received by a device along `fsdp` and `expert`
-    tensor_bytes: float  # sent along `tensor`
-
-    def fits(self, topology: Topology) -> bool:
-        return self.hbm_bytes <= topology.chip.hbm_bytes / topology.chip.num_devices
 
 
 def meshes(
@@ -58,25 +45,29 @@ def _divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Step:
-    """One step of a mode on a mesh, from which memory, traffic and time follow; bytes are those of
-    one device."""
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """Memory, traffic and time of one step of a request; bytes are those of one device."""
 
-    config: ModelConfig
-    topology: Topology
-    mode: Mode
-    mesh: Mapping[str, int]
-    batch: int
-    length: int
-    num_microbatches: int
-    tensor_cuts: TensorCuts
-    offload_moments: bool
+    request: Request
+
+    @property
+    def config(self) -> Any:
+        return self.request.config
+
+    @property
+    def mesh(self) -> Mapping[str, int]:
+        return self.request.mesh
+
+    @property
+    def fits(self) -> bool:
+        chip = self.request.topology.chip
+        return self.hbm_bytes <= chip.hbm_bytes / chip.num_devices
 
     @property
     def own_sequences(self) -> bool:
         """True if devices along `tensor` have sequences, caches and experts of their own."""
-        return self.tensor_cuts == "sequences"
+        return self.request.tensor_cuts == "sequences"
 
     @property
     def sharing(self) -> int:
@@ -85,7 +76,11 @@ class _Step:
 
     @property
     def is_training(self) -> bool:
-        return self.mode == "train"
+        return self.request.mode == "train"
+
+    @property
+    def decodes(self) -> bool:
+        return self.request.mode == "decode"
 
     @property
     def counts(self) -> Counts:
@@ -94,18 +89,18 @@ class _Step:
     @property
     def tokens(self) -> float:
         """The tokens of one device, which may share them with those along `tensor`."""
-        tokens = self.batch * (1 if self.mode == "decode" else self.length)
-        return tokens / self.topology.num_devices * self.sharing
+        tokens = self.request.batch * (1 if self.decodes else self.request.length)
+        return tokens / self.request.topology.num_devices * self.sharing
 
     @property
     def row(self) -> float:
         """Bytes of the residual stream of a micro-batch."""
-        return 2 * self.config.hidden_size * self.tokens / self.num_microbatches
+        return 2 * self.config.hidden_size * self.tokens / self.request.num_microbatches
 
     @property
     def dense_parts(self) -> int:
         """Into how many parts dense weights are cut where they rest."""
-        gathered = self.mesh["fsdp"] * (1 if self.mode == "decode" else self.mesh["expert"])
+        gathered = self.mesh["fsdp"] * (1 if self.decodes else self.mesh["expert"])
         return gathered * self.mesh["tensor"]
 
     @property
@@ -118,6 +113,7 @@ class _Step:
         """Forward, its recomputation, and twice as much back."""
         return 4 if self.is_training else 1
 
+    @property
     def resting_weights(self) -> float:
         """Their number on one device, without tables that are looked up."""
         made = self.counts
@@ -126,21 +122,23 @@ class _Step:
             dense += made.attention * (1 - 1 / self.mesh["tensor"])
         return dense + made.experts / self.expert_parts
 
+    @property
     def cache_bytes(self) -> float:
         if self.is_training:
             return 0.0
         heads = getattr(self.config, "num_kv_heads", 1)  # a latent has no heads to be cut
         copies = self.sharing / math.gcd(self.sharing, heads)
-        entries = self.batch * self.length * copies / self.topology.num_devices
-        return 2 * counts.cache_width(self.config) * entries
+        entries = self.request.batch * self.request.length / self.request.topology.num_devices
+        return 2 * counts.cache_width(self.config) * entries * copies
 
+    @functools.cached_property
     def hbm_bytes(self) -> float:
         config, made, tensor = self.config, self.counts, self.mesh["tensor"]
-        weights = self.resting_weights() + made.tables / self.expert_parts
-        per_weight = _STATE_BYTES + (0 if self.offload_moments else _MOMENT_BYTES)
+        weights = self.resting_weights + made.tables / self.expert_parts
+        per_weight = _STATE_BYTES + (0 if self.request.offload_moments else _MOMENT_BYTES)
         memory = (per_weight if self.is_training else 2) * weights
-        memory += self.cache_bytes()
-        tokens = self.tokens / self.num_microbatches
+        memory += self.cache_bytes
+        tokens = self.tokens / self.request.num_microbatches
         memory += tokens * (10 * config.vocab_size / tensor + 8 * config.ffn_hidden_size)
         memory += 4 * self.row * made.experts_met
         if self.is_training:  # kept for the backward pass
@@ -150,6 +148,7 @@ class _Step:
             memory += 2 * (made.dense / config.num_layers + made.looked_up) / tensor
         return memory
 
+    @property
     def exchange_bytes(self) -> float:
         config = self.config
         trips = 4 if self.is_training else 2  # dispatch and combine, forward and back
@@ -157,9 +156,10 @@ class _Step:
         away = 1 - self.sharing / (self.mesh["expert"] * self.mesh["tensor"])
         return trips * config.num_layers * rows * away * 2 * config.hidden_size
 
+    @property
     def gather_bytes(self) -> float:
         made, mesh = self.counts, self.mesh
-        times = (3 if self.is_training else 1) * self.num_microbatches
+        times = (3 if self.is_training else 1) * self.request.num_microbatches
         gathered = 0.0
         if mesh["fsdp"] > 1:
             shares = 2 * made.experts / (mesh["expert"] * mesh["tensor"])
@@ -168,6 +168,7 @@ class _Step:
             gathered += 2 * made.dense / mesh["tensor"]
         return times * gathered
 
+    @property
     def tensor_bytes(self) -> float:
         if self.mesh["tensor"] == 1:
             return 0.0
@@ -175,95 +176,33 @@ class _Step:
             return 2 * self.config.num_attentions * (self.mesh["tensor"] - 1) * self.row
         # Two all-reduces per pair of an attention and a dense FFN.
         reduced = self.passes * 4 * self.config.num_attentions
-        return reduced * 2 * self.row * self.num_microbatches
+        return reduced * 2 * self.row * self.request.num_microbatches
 
+    @property
     def compute_s(self) -> float:
-        chip = self.topology.chip
-        seen = self.length if self.mode == "decode" else self.length / 2
+        chip = self.request.topology.chip
+        seen = self.request.length if self.decodes else self.request.length / 2
         per_token = 2 * self.counts.active + counts.attention_flops(self.config, seen)
         flops = self.passes * self.tokens * per_token / self.sharing
         return flops * chip.num_devices / (chip.bf16_flops * PEAK_SHARE)
 
-    def seconds(self) -> float:
+    @property
+    def step_s(self) -> float:
         """The longer of products and, in decoding, memory traffic, and the links beyond it."""
-        chip, compute_s = self.topology.chip, self.compute_s()
+        chip, compute_s = self.request.topology.chip, self.compute_s
         traffic_s = 0.0
-        if self.mode == "decode":
-            read = 2 * self.resting_weights() + self.cache_bytes()
+        if self.decodes:
+            read = 2 * self.resting_weights + self.cache_bytes
             traffic_s = read * chip.num_devices / (chip.hbm_bandwidth * HBM_SHARE)
         links = chip.ici_bandwidth * LINK_EFFICIENCY / chip.num_devices
-        link_s = (self.gather_bytes() + self.tensor_bytes()) / links
-        exchange_s = self.exchange_bytes() * chip.num_devices / _EXCHANGE_BANDWIDTH
+        link_s = (self.gather_bytes + self.tensor_bytes) / links
+        exchange_s = self.exchange_bytes * chip.num_devices / _EXCHANGE_BANDWIDTH
         window_s = 0.6 * compute_s  # FFN 0, attention 1 and FFN 1 of a logical layer
         return max(compute_s, traffic_s) + link_s + max(0.0, exchange_s - window_s)
 
 
-def estimate(
-    config: ModelConfig,
-    topology: Topology,
-    mode: Mode,
-    mesh: Mapping[str, int],
-    *,
-    batch: int,
-    length: int,
-    num_microbatches: int = 1,
-    tensor_cuts: TensorCuts = "heads",
-    offload_moments: bool = False,
-) -> Estimate:
-    """Memory and time of a mode on a mesh; `batch` and `length` as in a request."""
-    step = _Step(
-        config=config,
-        topology=topology,
-        mode=mode,
-        mesh=mesh,
-        batch=batch,
-        length=length,
-        num_microbatches=num_microbatches,
-        tensor_cuts=tensor_cuts,
-        offload_moments=offload_moments,
+def ranked(requests: Iterable[Request]) -> list[Estimate]:
+    """Estimates of requests on several meshes: those that fit first, then by time per sequence."""
+    return sorted(
+        map(Estimate, requests), key=lambda made: (not made.fits, made.step_s / made.request.batch)
     )
-    return Estimate(
-        mesh=dict(mesh),
-        hbm_bytes=step.hbm_bytes(),
-        step_s=step.seconds(),
-        exchange_bytes=step.exchange_bytes(),
-        gather_bytes=step.gather_bytes(),
-        tensor_bytes=step.tensor_bytes(),
-    )
-
-
-def ranked(
-    config: ModelConfig,
-    topology: Topology,
-    mode: Mode,
-    *,
-    batch: int | None,
-    length: int,
-    num_microbatches: int = 1,
-    tensor_cuts: TensorCuts = "heads",
-    offload_moments: bool = False,
-) -> list[Estimate]:
-    """Estimates of all meshes: those that fit first, faster ones before slower ones.
-
-    Without a batch every mesh gets one sequence for each device that takes any.
-    """
-    found = []
-    for mesh in meshes(config, topology, mode, tensor_cuts):
-        axes = request.batch_axes(tensor_cuts)
-        shards = math.prod(mesh[axis] for axis in axes) * num_microbatches
-        if batch is not None and batch % shards:
-            continue
-        made = estimate(
-            config,
-            topology,
-            mode,
-            mesh,
-            batch=batch or shards,
-            length=length,
-            num_microbatches=num_microbatches,
-            tensor_cuts=tensor_cuts,
-            offload_moments=offload_moments,
-        )
-        seconds = made.step_s / (batch or shards)
-        found.append((not made.fits(topology), seconds, made))
-    return [made for *_, made in sorted(found, key=lambda item: item[:2])]

@@ -116,7 +116,7 @@ def read(
     sizes = [sum(shape.num_bytes for shape in operand.shapes) for operand in operands]
     if kind == "ragged-all-to-all":  # rows, what they are written into, offsets and sizes
         operands, sizes = operands[:1], [min(sizes[:2])]  # no more leave than may arrive
-    operand_bytes, axes = float(sum(sizes)), _axes(groups, mesh)
+    operand_bytes, axes = float(sum(sizes)), _axes(groups, tuple(mesh.items()))
     along_experts = "expert" in axes
     known = frozenset() if along_experts else expert_weights  # no weight of theirs moves so
     # Some exchanges lose their name in the compiler; no other rows are dealt out along `expert`.
@@ -255,13 +255,9 @@ def _groups(instruction: Instruction, num_devices: int) -> Groups:
     pairs = instruction.attribute("source_target_pairs")
     if pairs:
         return _cycles(tuple(tuple(map(int, p)) for p in re.findall(r"\{(\d+),(\d+)\}", pairs)))
-    found = re.search(r"replica_groups=(.*)", instruction.attributes)
-    return _parse_groups(_first_value(found[1]) if found else "", num_devices)
-
-
-def _first_value(text: str) -> str:
-    """The value at the head of `text`, up to the comma before the next attribute."""
-    return re.split(r",\s+\w+=", text, maxsplit=1)[0]
+    # up to the comma before the next attribute
+    found = re.search(r"replica_groups=(.*?)(?:,\s+\w+=|$)", instruction.attributes)
+    return _parse_groups(found[1] if found else "", num_devices)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -284,11 +280,7 @@ def _cycles(pairs: tuple[tuple[int, int], ...]) -> Groups:
 
 
 @functools.lru_cache(maxsize=4096)
-def _axes_of(groups: Groups, sizes: tuple[tuple[str, int], ...]) -> tuple[str, ...]:
+def _axes(groups: Groups, sizes: tuple[tuple[str, int], ...]) -> tuple[str, ...]:
     place = np.stack(np.unravel_index(np.asarray(groups), [size for _, size in sizes]))
     differs = (place != place[:, :, :1]).any(axis=(1, 2))
     return tuple(name for (name, _), found in zip(sizes, differs, strict=True) if found)
-
-
-def _axes(groups: Groups, mesh: dict[str, int]) -> tuple[str, ...]:
-    return _axes_of(groups, tuple(mesh.items()))

@@ -21,7 +21,7 @@ from loong_jax.plan.analytic import Estimate
 from loong_jax.plan.plan import Plan
 from loong_jax.plan.request import Mode, Request, TensorCuts
 from loong_jax.plan.topology import Topology
-from loong_jax.run import compiler_options, places
+from loong_jax.run import devices, places
 
 NUM_COMPILED = 5  # of the meshes that a search ranks
 Tried = tuple[Estimate, Plan | None, str]  # of one mesh; None and why where it does not compile
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
     if chosen.json is not None:
         record = figures.to_json(made)
         if chosen.search:
-            record["search"] = [figures.tried_to_json(*one, topology) for one in tried]
+            record["search"] = [figures.tried_to_json(*one) for one in tried]
         text = json.dumps(record, indent=1, allow_nan=False)
         chosen.json.write_text(text + "\n", encoding="utf-8")
     if chosen.chart is not None:
@@ -102,40 +102,30 @@ def main(arguments: Sequence[str]) -> int:
 
 def check_sizes(chosen: PlanOptions) -> None:
     """Raises ConfigError where a number that counts something is below 1."""
-    for name in ("num_slices", "batch", "length", "num_microbatches", "num_steps"):
+    for name in ("num_slices", "batch", "length", "num_microbatches", "num_steps", "timeout_s"):
         size = getattr(chosen, name)
-        if size is not None and size < 1:
+        if size is not None and not 1 <= size < math.inf:
             raise ConfigError(
-                f"--{name.replace('_', '-')} {size} must be at least 1. Raise it, or leave it out."
+                f"--{name.replace('_', '-')} {size:g} must be finite and at least 1. Correct it, "
+                "or leave it out."
             )
-    if not (math.isfinite(chosen.timeout_s) and chosen.timeout_s > 0):
-        raise ConfigError(
-            f"--timeout-s {chosen.timeout_s:g} must be positive and finite. Correct it, or leave "
-            "it out."
-        )
 
 
 def check_meaning(chosen: PlanOptions) -> None:
     """Raises ConfigError where an option would change nothing beside the others."""
-    if chosen.search and chosen.mesh is not None:
-        raise ConfigError(
-            f"--search with --mesh {chosen.mesh}: a search tries meshes. Leave one of them out."
-        )
-    if chosen.remat is not None and chosen.mode != "train":
-        raise ConfigError(
-            f"--remat {chosen.remat} in mode {chosen.mode}: train alone has a backward pass to "
-            "keep anything for. Leave it out, or change --mode."
-        )
-    if chosen.offload_moments and chosen.mode != "train":
-        raise ConfigError(
-            f"--offload-moments in mode {chosen.mode}: train alone has an optimizer. Leave it out, "
-            "or change --mode."
-        )
-    if chosen.acceptance != _default("acceptance") and not chosen.num_drafts:
-        raise ConfigError(
-            f"--acceptance {chosen.acceptance:g} without --num-drafts: no token is drafted. Leave "
-            "it out, or decode with drafts."
-        )
+    in_mode, is_other = f"in mode {chosen.mode}: train alone has", chosen.mode != "train"
+    for is_idle, option, why in (
+        (chosen.search and chosen.mesh, f"--mesh {chosen.mesh}", "with --search, which tries them"),
+        (is_other and chosen.remat, f"--remat {chosen.remat}", f"{in_mode} a backward pass"),
+        (is_other and chosen.offload_moments, "--offload-moments", f"{in_mode} an optimizer"),
+        (
+            chosen.acceptance != _default("acceptance") and not chosen.num_drafts,
+            f"--acceptance {chosen.acceptance:g}",
+            "without --num-drafts: no token is drafted",
+        ),
+    ):
+        if is_idle:
+            raise ConfigError(f"{option} {why}. Leave it out, or change the other.")
 
 
 def _default(name: str) -> Any:
@@ -217,19 +207,17 @@ def make_request(
     chosen: PlanOptions, config: ModelConfig, topology: Topology, mesh: Mapping[str, int]
 ) -> Request:
     """The request of the options on this mesh, defaults filled in."""
-    axes = request.batch_axes(_tensor_cuts(chosen))
-    shards = math.prod(mesh[axis] for axis in axes) * chosen.num_microbatches
     return configs.made_from(
         Request,
         chosen,
         config=config,
         topology=topology,
         mesh=mesh,
-        batch=chosen.batch or shards,
-        length=_length(chosen),
+        batch=chosen.batch or _shards(chosen, mesh),
+        length=chosen.length or (5120 if chosen.mode == "decode" else 4096),
         acceptance=chosen.acceptance if chosen.num_drafts else 0.0,
         tensor_cuts=_tensor_cuts(chosen),
-        compiler_options=compiler_options.compiler_options(
+        compiler_options=devices.compiler_options(
             topology.slice_name,
             getattr(config, "exchange", None),
             decodes=chosen.mode == "decode",
@@ -241,7 +229,7 @@ def choose_mesh(chosen: PlanOptions, config: ModelConfig, topology: Topology) ->
     """The mesh of the options, else the one that the analytic model likes best."""
     if chosen.mesh is not None:
         return request.parse_mesh(chosen.mesh, topology)
-    return _ranked(chosen, config, topology)[0].mesh
+    return ranked(chosen, config, topology)[0].mesh
 
 
 def search(
@@ -251,7 +239,7 @@ def search(
 
     Returns the best of those, and all of them as they were ranked.
     """
-    estimates = _ranked(chosen, config, topology)[:NUM_COMPILED]
+    estimates = ranked(chosen, config, topology)[:NUM_COMPILED]
     plans: list[Tried] = []
     for number, made in enumerate(estimates, start=1):
         console.print(
@@ -259,10 +247,9 @@ def search(
             f"{units.of_size(made.hbm_bytes).show(made.hbm_bytes, 1)} and "
             f"{units.of_time(made.step_s).show(made.step_s, 3)}; compiling"
         )
-        asked = make_request(chosen, config, topology, made.mesh)
         keep = chosen.keep and chosen.keep / request.show_mesh(made.mesh).replace(" ", "-")
         try:
-            compiled_plan = plan.make(asked, timeout_s=chosen.timeout_s, keep=keep)
+            compiled_plan = plan.make(made.request, timeout_s=chosen.timeout_s, keep=keep)
             plans.append((made, compiled_plan, ""))
         except compiled.CompilerError as error:
             console.print(f"  {error}")
@@ -281,28 +268,28 @@ def _merit(made: Plan) -> tuple[bool, float]:
     return not made.fits, seconds
 
 
-def _ranked(chosen: PlanOptions, config: ModelConfig, topology: Topology) -> list[Estimate]:
-    ranked = analytic.ranked(
-        config,
-        topology,
-        chosen.mode,
-        batch=chosen.batch,
-        length=_length(chosen),
-        num_microbatches=chosen.num_microbatches,
-        tensor_cuts=_tensor_cuts(chosen),
-        offload_moments=chosen.offload_moments,
+def ranked(chosen: PlanOptions, config: ModelConfig, topology: Topology) -> list[Estimate]:
+    """Estimates of the request on every mesh that divides it, the best first.
+
+    Without a batch every mesh gets one sequence for each device that takes any.
+    """
+    found = analytic.ranked(
+        make_request(chosen, config, topology, mesh)
+        for mesh in analytic.meshes(config, topology, chosen.mode, _tensor_cuts(chosen))
+        if not chosen.batch or not chosen.batch % _shards(chosen, mesh)
     )
-    if not ranked:
+    if not found:
         divided, other = chosen.model, "a smaller topology"
         if chosen.batch is not None:
             divided, other = f"{divided} and batch={chosen.batch}", f"another batch or {other}"
         raise ConfigError(f"no mesh of {topology} divides {divided}. Name {other}, or a --mesh.")
-    return ranked
+    return found
+
+
+def _shards(chosen: PlanOptions, mesh: Mapping[str, int]) -> int:
+    axes = request.batch_axes(_tensor_cuts(chosen))
+    return math.prod(mesh[axis] for axis in axes) * chosen.num_microbatches
 
 
 def _tensor_cuts(chosen: PlanOptions) -> TensorCuts:
     return chosen.tensor_cuts or ("sequences" if chosen.mode == "decode" else "heads")
-
-
-def _length(chosen: PlanOptions) -> int:
-    return chosen.length or (5120 if chosen.mode == "decode" else 4096)

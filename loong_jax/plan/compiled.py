@@ -95,20 +95,15 @@ def compile_ahead(
 def load(directory: Path) -> list[Compiled]:
     """Reads the files that the child wrote to its directory."""
     result = json.loads((directory / "compiled.json").read_text(encoding="utf-8"))
+    absent = {"memory": {}, "out_of_memory": None, "compile_s": None}
+    kept = {field.name for field in dataclasses.fields(Compiled)}
     return [
         Compiled(
             text=(directory / f"{name}.hlo").read_text("utf-8") if "memory" in found else None,
-            memory=found.get("memory", {}),
-            arguments=found["arguments"],
             coordinates=tuple(map(tuple, result["coordinates"])),
-            shardings=found["shardings"],
             weights=result["weights"],
-            out_of_memory=found.get("out_of_memory"),
-            compile_s=found.get("compile_s"),
-            resident=found["resident"],
-            runs=found["runs"],
             name=name,
-            host_bytes=found["host_bytes"],
+            **absent | {key: value for key, value in found.items() if key in kept},
         )
         for name, found in result["programs"].items()
     ]

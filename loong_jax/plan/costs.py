@@ -24,6 +24,7 @@ _RELABELS = "output_to_operand_aliasing={{}: (0, {})}"
 _VIEWS = ("bitcast", "get-tuple-element", "tuple", "parameter", "constant", "after-all", "iota")
 _RENAMES = ("bitcast", "reshape", "copy", "convert")
 _READS_PART = ("dynamic-slice", "slice", "gather")
+_MOVES_NOTHING = ("AsyncCall", "Assume", "Sharding", "AllocateBuffer")  # targets of custom calls
 
 
 class Cost(NamedTuple):
@@ -170,7 +171,8 @@ def cost(module: Module, computation: Computation, instruction: Instruction) -> 
 
 def hbm_bytes(module: Module, computation: Computation, instruction: Instruction) -> float:
     """The bytes that an instruction reads and writes, see the head of this module."""
-    if instruction.opcode == "custom-call" and not _moves_data(instruction):
+    target = instruction.attribute("custom_call_target") or ""
+    if instruction.opcode == "custom-call" and any(word in target for word in _MOVES_NOTHING):
         return 0.0
     stated = _STATED.search(instruction.attributes)
     if stated and int(stated[2]):
@@ -191,7 +193,8 @@ def hbm_bytes(module: Module, computation: Computation, instruction: Instruction
     for index, name in enumerate(instruction.operands):
         operand = computation.by_name.get(name)
         if operand is not None and index not in unread:
-            total += _read_bytes(module, fused, index, operand)
+            whole = float(sum(s.padded_bytes for s in operand.shapes if s.space == HBM))
+            total += min(whole, _slices_read(module, fused, index)) if whole else 0.0
     for shape, name, update in zip(instruction.shapes, results, updates, strict=True):
         if shape.space == HBM and name not in passing:
             total += update[1] if update else shape.padded_bytes
@@ -210,11 +213,6 @@ def _passing(fused: Computation) -> frozenset[str]:
     return frozenset(i.name for i in fused.instructions if is_passed(i))
 
 
-def _moves_data(instruction: Instruction) -> bool:
-    target = instruction.attribute("custom_call_target") or ""
-    return not any(word in target for word in ("AsyncCall", "Assume", "Sharding", "AllocateBuffer"))
-
-
 def _plain_bytes(computation: Computation, instruction: Instruction) -> float:
     written = sum(s.padded_bytes for s in instruction.shapes if s.space == HBM)
     operands = [computation.by_name[n] for n in instruction.operands if n in computation.by_name]
@@ -223,12 +221,6 @@ def _plain_bytes(computation: Computation, instruction: Instruction) -> float:
     if instruction.opcode == "dynamic-update-slice":
         return 2.0 * sum(s.padded_bytes for s in operands[1].shapes if s.space == HBM)
     return written + sum(s.padded_bytes for o in operands for s in o.shapes if s.space == HBM)
-
-
-def _read_bytes(module: Module, fused: Computation, index: int, operand: Instruction) -> float:
-    """Bytes read of one operand: only its slices where nothing else in the fusion looks at it."""
-    whole = float(sum(s.padded_bytes for s in operand.shapes if s.space == HBM))
-    return min(whole, _slices_read(module, fused, index)) if whole else 0.0
 
 
 def _slices_read(module: Module, fused: Computation, index: int) -> float:

@@ -13,7 +13,6 @@ from loong_jax.plan.compiled import Compiled
 from loong_jax.plan.plan import GB, REFERENCE_BANDWIDTH, Plan, Timing, bytes_by_kind
 from loong_jax.plan.request import show_mesh
 from loong_jax.plan.times import Row
-from loong_jax.plan.topology import Topology
 from loong_jax.plan.torus import HOP_S, LINK_EFFICIENCY
 
 # LongCat-Flash's reported decoding rate on an H800 at 5K context (arXiv:2509.01322, section 6),
@@ -183,14 +182,12 @@ def _exchange(config: ModelConfig) -> dict[str, Any] | None:
     return exchange and {"kind": type(exchange).__name__, **dataclasses.asdict(exchange)}
 
 
-def tried_to_json(
-    estimate: Estimate, plan: Plan | None, error: str, topology: Topology
-) -> dict[str, Any]:
+def tried_to_json(estimate: Estimate, plan: Plan | None, error: str) -> dict[str, Any]:
     """One mesh that a search tried, as JSON values: estimated, and compiled unless that failed."""
     result: dict[str, Any] = {
         "mesh": {axis: size for axis, size in estimate.mesh.items() if size > 1},
         "analytic": {
-            "fits": estimate.fits(topology),
+            "fits": estimate.fits,
             "hbm_per_device_gb": estimate.hbm_bytes / GB,
             "step_s": estimate.step_s,
             "expert_sent_gb_per_device": estimate.exchange_bytes / GB,

@@ -179,7 +179,7 @@ def _whole_lines(text: str) -> Iterator[str]:
 
 def shapes_of(text: str) -> tuple[Shape, ...]:
     """The leaves of a type, `bf16[8,128]{1,0:T(8,128)(2,1)S(1)}` or a tuple of such."""
-    return tuple(_shape(leaf) for leaf in _LEAF.finditer(text))
+    return tuple(_shape(m["dtype"], m["dims"], m["layout"] or "") for m in _LEAF.finditer(text))
 
 
 def _instruction(body: re.Match[str]) -> Instruction:
@@ -209,7 +209,7 @@ def _instruction(body: re.Match[str]) -> Instruction:
 
 
 @functools.lru_cache(maxsize=65536)
-def _shape_of_text(dtype: str, dims: str, layout: str) -> Shape:
+def _shape(dtype: str, dims: str, layout: str) -> Shape:
     order, _, rest = layout.partition(":")
     tile = _TILE.search(rest)
     space = _SPACE.search(rest)
@@ -220,10 +220,6 @@ def _shape_of_text(dtype: str, dims: str, layout: str) -> Shape:
         tile=tuple(int(d) for d in tile[1].split(",")) if tile else (),
         space=int(space[1]) if space else HBM,
     )
-
-
-def _shape(leaf: re.Match[str]) -> Shape:
-    return _shape_of_text(leaf["dtype"], leaf["dims"], leaf["layout"] or "")
 
 
 def _closing(text: str, start: int) -> int:
@@ -241,3 +237,59 @@ def _closing(text: str, start: int) -> int:
             if depth == 0:
                 return i
     raise ValueError(f"bracket does not close: {text[start : start + 60]!r}")
+
+
+def trip_count(module: Module, computation: Computation, loop: Instruction) -> float | None:
+    """The trip count of a loop: as stated, or from a counter that steps by one up to a constant."""
+    stated = re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.attributes)
+    if stated:
+        return float(stated[1])
+    test = module.computations[loop.computation("condition") or ""].root
+    direction = test.attribute("direction")
+    if test.opcode != "compare" or direction not in ("LT", "LE", "GT", "GE"):
+        return None
+    start, bound = (_first_value(module, computation, loop, name) for name in test.operands)
+    if start is None or bound is None:
+        return None
+    step = -1 if direction in ("GT", "GE") else 1
+    return float(max(0, (bound - start) * step + (direction in ("LE", "GE"))))
+
+
+def _first_value(
+    module: Module, computation: Computation, loop: Instruction, name: str
+) -> int | None:
+    """The initial value of an operand of a loop's test, if it only counts or stays."""
+    condition = module.computations[loop.computation("condition") or ""]
+    value = _source(condition, name)
+    if value.opcode != "get-tuple-element":
+        return _integer(value)
+    index = int(value.attribute("index") or 0)
+    body = module.computations[loop.computation("body") or ""]
+    begin = computation.by_name[loop.operands[0]]
+    if begin.opcode != "tuple" or body.root.opcode != "tuple":
+        return None
+    later = _source(body, body.root.operands[index])
+    counts = later.opcode in ("add", "subtract", "fusion") and any(
+        _is_element(body, operand, index) for operand in later.operands
+    )
+    if not counts and not _is_element(body, later.name, index):
+        return None
+    return _integer(_source(computation, begin.operands[index]))
+
+
+def _source(computation: Computation, name: str) -> Instruction:
+    """The instruction that makes a scalar, through copies."""
+    value = computation.by_name[name]
+    while value.opcode in ("copy", "bitcast", "convert") and value.operands:
+        value = computation.by_name[value.operands[0]]
+    return value
+
+
+def _is_element(body: Computation, name: str, index: int) -> bool:
+    value = _source(body, name)
+    return value.opcode == "get-tuple-element" and int(value.attribute("index") or 0) == index
+
+
+def _integer(value: Instruction) -> int | None:
+    is_whole = value.opcode == "constant" and re.fullmatch(r"-?\d+", value.operand_text)
+    return int(value.operand_text) if is_whole else None

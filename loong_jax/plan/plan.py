@@ -17,7 +17,7 @@ from loong_jax.plan.compiled import Compiled
 from loong_jax.plan.hlo import Instruction
 from loong_jax.plan.request import Request
 from loong_jax.plan.roofline import Walk
-from loong_jax.plan.times import Model, Row, Segment
+from loong_jax.plan.times import Model, Segment
 from loong_jax.plan.torus import Network
 
 GB = 1e9
@@ -157,7 +157,10 @@ def read(request: Request, programs: Sequence[Compiled], versions: dict[str, str
                 )
             )
             warnings = list(dict.fromkeys(said for walk in walks for said in walk.warnings))
-        all_to_all = _torus_all_to_all(timings[0].step.rows, network)
+        rows = timings[0].step.rows
+        found = [row.collective for row in rows if row.collective.kind in _EXCHANGES]
+        if largest := max(found, key=lambda c: c.sent_bytes, default=None):
+            all_to_all = network.all_to_all_bandwidth(largest.groups)
     return Plan(
         request=request,
         programs=tuple(programs),
@@ -181,12 +184,6 @@ def _model(request: Request, network: Network, exchange_bandwidth: float) -> Mod
 
     weights = collectives.weights_of_experts(request.config, request.mesh)
     return Model(chip, dict(request.mesh), seconds, trips, weights)
-
-
-def _torus_all_to_all(rows: list[Row], network: Network) -> float | None:
-    found = [row.collective for row in rows if row.collective.kind in _EXCHANGES]
-    largest = max(found, key=lambda c: c.sent_bytes, default=None)
-    return None if largest is None else network.all_to_all_bandwidth(largest.groups)
 
 
 def useful_flops(request: Request, weights: Any) -> float:

@@ -6,6 +6,7 @@ those before it, and the update, each a program of its own.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -263,7 +264,11 @@ def _bytes_of(kind: str, argument: Any) -> dict[str, int]:
     parts = {kind: argument}
     if isinstance(argument, TrainState):
         parts = {"masters": argument.weights, "optimizer": argument._replace(weights=())}
-    return {name: sum(map(_device_bytes, jax.tree.leaves(part))) for name, part in parts.items()}
+    on_device = {
+        name: [leaf for leaf in jax.tree.leaves(part) if not offload.is_on_host(leaf)]
+        for name, part in parts.items()
+    }
+    return {name: sum(map(_part_bytes, leaves)) for name, leaves in on_device.items()}
 
 
 def shardings(program: Program) -> dict[str, str]:
@@ -283,13 +288,6 @@ def _show_axes(axes: Any) -> str:
     return "+".join(str(name) for name in names if name is not None) or "-"
 
 
-def _device_bytes(array: jax.ShapeDtypeStruct) -> int:
-    return 0 if offload.is_on_host(array) else _part_bytes(array)
-
-
 def _part_bytes(array: jax.ShapeDtypeStruct) -> int:
     shape = array.shape if array.sharding is None else array.sharding.shard_shape(array.shape)
-    size = jnp.dtype(array.dtype).itemsize
-    for dimension in shape:
-        size *= dimension
-    return size
+    return jnp.dtype(array.dtype).itemsize * math.prod(shape)

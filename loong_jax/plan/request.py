@@ -63,79 +63,75 @@ class Request:
     compiler_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
-        if math.prod(self.mesh.values()) != self.topology.num_devices:
-            raise ConfigError(
-                f"mesh {show_mesh(self.mesh)} is of {math.prod(self.mesh.values())} and "
-                f"{self.topology} has {self.topology.num_devices} devices. Make the product equal."
-            )
-        if self.mesh["slice"] != self.topology.num_slices:
-            raise ConfigError(
-                f"mesh axis slice={self.mesh['slice']} and {self.topology.num_slices} slices in "
-                f"{self.topology}. Leave the axis out: it follows the topology."
-            )
-        if self.tensor_cuts == "sequences" and self.mode != "decode":
-            raise ConfigError(
-                f"tensor_cuts='sequences' in mode {self.mode}: only decoding spreads sequences "
-                "over tensor. Set heads."
-            )
-        if self.tensor_cuts == "sequences" and min(self.mesh["fsdp"], self.mesh["tensor"]) > 1:
-            raise ConfigError(
-                f"fsdp={self.mesh['fsdp']} and tensor={self.mesh['tensor']} both cut sequences and "
-                "weights where tensor cuts sequences. Use data in the place of fsdp, or heads."
-            )
-        self._check_cuts()
-        if self.num_microbatches < 1:
-            raise ConfigError(
-                f"num_microbatches={self.num_microbatches} must be at least 1. Raise it."
-            )
-        if self.num_microbatches > 1 and self.mode != "train":
-            raise ConfigError(
-                f"num_microbatches={self.num_microbatches} in mode {self.mode}: only training adds "
-                "up micro-batches. Set 1."
-            )
+        mesh, mode, drafts = self.mesh, self.mode, self.num_drafts
+        decodes, by_sequence = mode == "decode", self.tensor_cuts == "sequences"
         shards = self.num_batch_shards * self.num_microbatches
-        axes = "+".join(batch_axes(self.tensor_cuts))
-        if self.batch < 1 or self.batch % shards:
-            raise ConfigError(
-                f"batch={self.batch} is no multiple of {shards}, the devices along {axes} times "
-                "the micro-batches. Choose a multiple."
-            )
-        if self.num_steps < 1 or (self.num_steps > 1 and self.mode != "decode"):
-            raise ConfigError(
-                f"num_steps={self.num_steps} in mode {self.mode}: a call decodes one step or more, "
-                "and other modes have one. Set 1."
-            )
-        if self.num_drafts < 0 or not 0 <= self.acceptance <= 1:
-            raise ConfigError(
-                f"num_drafts={self.num_drafts} must not be negative and acceptance="
-                f"{self.acceptance} lie in [0, 1]. Correct them."
-            )
-        if self.num_drafts and self.mode != "decode":
-            raise ConfigError(
-                f"num_drafts={self.num_drafts} in mode {self.mode}: only decoding verifies drafts. "
-                "Set 0."
-            )
-        if self.num_drafts and not hasattr(self.config, "num_mtp_layers"):
-            raise ConfigError(
-                f"num_drafts={self.num_drafts} for a {type(self.config).__name__}: models of its "
-                "family have no head that drafts. Set 0."
-            )
-        if self.length < 1 or self.length % self.mesh["context"]:
-            raise ConfigError(
-                f"length={self.length} is no positive multiple of context={self.mesh['context']}. "
-                "Choose one."
-            )
-
-    def _check_cuts(self) -> None:
-        """Raises ConfigError where the mesh does not divide what `programs` cuts over it."""
-        found = misfit(self.config, self.mesh, self.mode, self.tensor_cuts)
-        if found is not None:
+        for is_wrong, said in (
+            (
+                math.prod(mesh.values()) != self.topology.num_devices,
+                f"mesh {show_mesh(mesh)} is of {math.prod(mesh.values())} and {self.topology} has "
+                f"{self.topology.num_devices} devices. Make the product equal.",
+            ),
+            (
+                mesh["slice"] != self.topology.num_slices,
+                f"mesh axis slice={mesh['slice']} and {self.topology.num_slices} slices in "
+                f"{self.topology}. Leave the axis out: it follows the topology.",
+            ),
+            (
+                by_sequence and not decodes,
+                f"tensor_cuts='sequences' in mode {mode}: only decoding spreads sequences over "
+                "tensor. Set heads.",
+            ),
+            (
+                by_sequence and min(mesh["fsdp"], mesh["tensor"]) > 1,
+                f"fsdp={mesh['fsdp']} and tensor={mesh['tensor']} both cut sequences and weights "
+                "where tensor cuts sequences. Use data in the place of fsdp, or heads.",
+            ),
+            (
+                self.num_microbatches > 1 and mode != "train",
+                f"num_microbatches={self.num_microbatches} in mode {mode}: only training adds up "
+                "micro-batches. Set 1.",
+            ),
+            (
+                self.batch % shards,
+                f"batch={self.batch} is no multiple of {shards}, the devices along "
+                f"{'+'.join(batch_axes(self.tensor_cuts))} times the micro-batches. Choose a "
+                "multiple.",
+            ),
+            (
+                self.num_steps > 1 and not decodes,
+                f"num_steps={self.num_steps} in mode {mode}: only decoding has several in a call. "
+                "Set 1.",
+            ),
+            (
+                drafts < 0 or not 0 <= self.acceptance <= 1,
+                f"num_drafts={drafts} must not be negative and acceptance={self.acceptance} lie in "
+                "[0, 1]. Correct them.",
+            ),
+            (
+                drafts and not decodes,
+                f"num_drafts={drafts} in mode {mode}: only decoding verifies drafts. Set 0.",
+            ),
+            (
+                drafts and not hasattr(self.config, "num_mtp_layers"),
+                f"num_drafts={drafts} for a {type(self.config).__name__}: models of its family "
+                "have no head that drafts. Set 0.",
+            ),
+            (
+                self.length % mesh["context"],
+                f"length={self.length} is no multiple of context={mesh['context']}. Choose one.",
+            ),
+        ):
+            if is_wrong:
+                raise ConfigError(said)
+        if found := misfit(self.config, mesh, mode, self.tensor_cuts):
             name, size, axes = found
-            over = " times ".join(f"{axis}={self.mesh[axis]}" for axis in axes)
+            over = " times ".join(f"{axis}={mesh[axis]}" for axis in axes)
+            most = self.topology.num_devices
+            fit = [str(d) for d in range(1, min(size, most) + 1) if size % d == most % d == 0]
             raise ConfigError(
-                f"{name}={size} is no multiple of {over}, over which it is cut in mode "
-                f"{self.mode}. Choose axes whose product divides it: "
-                f"{_divisors(size, self.topology.num_devices)}."
+                f"{name}={size} is no multiple of {over}, over which it is cut in mode {mode}. "
+                f"Choose axes whose product divides it: {', '.join(fit)}."
             )
 
     @property
@@ -159,32 +155,14 @@ class Request:
 
     def to_json(self) -> dict[str, Any]:
         """The request as JSON, for the child process that compiles."""
-        return {
-            "model": self.model,
-            "config": configs.to_json(self.config),
-            "topology": str(self.topology),
-            "mode": self.mode,
-            "mesh": dict(self.mesh),
-            "batch": self.batch,
-            "length": self.length,
-            "num_microbatches": self.num_microbatches,
-            "offload_moments": self.offload_moments,
-            "num_steps": self.num_steps,
-            "num_drafts": self.num_drafts,
-            "acceptance": self.acceptance,
-            "tensor_cuts": self.tensor_cuts,
-            "compiler_options": dict(self.compiler_options),
-        }
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        config = configs.to_json(self.config)
+        return fields | {"config": config, "topology": str(self.topology)}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "Request":
-        return cls(
-            **{
-                **value,
-                "config": configs.from_json(value["config"]),
-                "topology": Topology.parse(value["topology"]),
-            }
-        )
+        config, topology = configs.from_json(value["config"]), Topology.parse(value["topology"])
+        return cls(**value | {"config": config, "topology": topology})
 
 
 def batch_axes(tensor_cuts: TensorCuts) -> tuple[str, ...]:
@@ -200,15 +178,6 @@ def misfit(
 
     Sizes that a model has not are cut by nothing.
     """
-    for name, axes in _cuts(mode, tensor_cuts).items():
-        size = getattr(config, name, 0)
-        if size % math.prod(mesh[axis] for axis in axes):
-            return name, size, axes
-    return None
-
-
-def _cuts(mode: Mode, tensor_cuts: TensorCuts) -> dict[str, tuple[str, ...]]:
-    """The mesh axes that must divide a size of the model."""
     spreads = tensor_cuts == "sequences"
     cuts = {
         "num_experts": ("expert", "tensor") if spreads else ("expert",),
@@ -220,11 +189,11 @@ def _cuts(mode: Mode, tensor_cuts: TensorCuts) -> dict[str, tuple[str, ...]]:
         cuts |= dict.fromkeys(("num_kv_heads", "num_heads", "expert_ffn_hidden_size"), ("tensor",))
     if mode == "decode":  # otherwise as far as they can be cut
         cuts |= dict.fromkeys(("q_lora_rank", "kv_lora_rank"), ("fsdp",))
-    return cuts
-
-
-def _divisors(size: int, most: int) -> str:
-    return ", ".join(str(d) for d in range(1, min(size, most) + 1) if size % d == most % d == 0)
+    for name, axes in cuts.items():
+        size = getattr(config, name, 0)
+        if size % math.prod(mesh[axis] for axis in axes):
+            return name, size, axes
+    return None
 
 
 def find_model(name: str) -> ModelConfig:

@@ -15,8 +15,7 @@ import re
 from loong_jax.plan import collectives, costs
 from loong_jax.plan.collectives import Carried, Collective
 from loong_jax.plan.costs import Cost
-from loong_jax.plan.hlo import Computation, Instruction, Module
-from loong_jax.plan.loops import trip_count
+from loong_jax.plan.hlo import Computation, Instruction, Module, trip_count
 from loong_jax.plan.times import Event, Inside, Loop, Model, Row, Segment
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')

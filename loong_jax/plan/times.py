@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from loong_jax.plan.chips import Chip
 from loong_jax.plan.collectives import Collective, ExpertWeights
 from loong_jax.plan.costs import Cost
 from loong_jax.plan.hlo import Instruction
+from loong_jax.plan.topology import Chip
 
 PEAK_SHARE = 0.75  # of the operations that a chip can do
 HBM_SHARE = 0.8  # of its memory bandwidth
@@ -87,10 +87,8 @@ class Segment:
 
     def add(self, other: "Segment", trips: float) -> None:
         """Adds what `trips` runs of another computation come to, but for their time."""
-        self.compute_s += trips * other.compute_s
-        self.product_s += trips * other.product_s
-        self.exposed_copy_s += trips * other.exposed_copy_s
-        self.estimated_cycles += trips * other.estimated_cycles
+        for name in ("compute_s", "product_s", "exposed_copy_s", "estimated_cycles"):
+            setattr(self, name, getattr(self, name) + trips * getattr(other, name))
         self.cost += Cost(*(trips * part for part in other.cost))
         self.rows += [dataclasses.replace(row, trips=row.trips * trips) for row in other.rows]
 

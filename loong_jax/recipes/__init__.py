@@ -14,11 +14,21 @@ from typing import Any
 
 from loong_jax.errors import ConfigError
 from loong_jax.own import own_function
-from loong_jax.recipes.domains import DomainProblems
-from loong_jax.recipes.mesh import MeshSettings, PodSettings
-from loong_jax.recipes.packaged import PackagedProblems
-from loong_jax.recipes.problems import FileProblems, GeneratedProblems, ProblemSource
-from loong_jax.recipes.recipe import LocalVerifiers, RayVerifiers, Recipe, ToolSettings
+from loong_jax.recipes.problems import (
+    DomainProblems,
+    FileProblems,
+    GeneratedProblems,
+    PackagedProblems,
+    ProblemSource,
+)
+from loong_jax.recipes.recipe import (
+    LocalVerifiers,
+    MeshSettings,
+    PodSettings,
+    RayVerifiers,
+    Recipe,
+    ToolSettings,
+)
 from loong_jax.recipes.stages import (
     SCHEDULERS,
     START,

@@ -2,6 +2,7 @@
 
 import bisect
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,19 +10,65 @@ from typing import Annotated, Any
 import tyro
 from jax.typing import DTypeLike
 
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe import MoEConfig
 from loong_jax.models.moe.balance import BiasController
 from loong_jax.problems.response import ResponseForm
-from loong_jax.recipes.mesh import MeshSettings, PodSettings
 from loong_jax.recipes.problems import ProblemSource
 from loong_jax.recipes.stages import PlainName, RlStage, SampleStage, SftStage, Stage
 from loong_jax.remote import AnyPath
+from loong_jax.rl.auxiliary import AuxiliaryLosses
 from loong_jax.rollout.agentic.agent import TurnLimits
 from loong_jax.rollout.engine_config import EngineSettings
 from loong_jax.sharding import ShardingRules
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeshSettings:
+    """Sizes of a mesh over the devices of all processes; their product is the number of devices.
+
+    Which arrays each axis cuts is in `loong_jax.sharding.ShardingRules`.
+    """
+
+    data: int = 1  # rows of the batch; weights are whole
+    fsdp: int = 1  # rows of the batch, and the weights while they rest
+    expert: int = 1  # rows of the batch, and the experts
+    tensor: int = 1  # heads, and the width of FFNs and experts
+    context: int = 1  # positions within a row
+
+    def __post_init__(self):
+        for name, size in dataclasses.asdict(self).items():
+            if size < 1:
+                raise ConfigError(f"mesh.{name}={size} must be at least 1. Raise it.")
+
+    @property
+    def num_devices(self) -> int:
+        return math.prod(dataclasses.asdict(self).values())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PodSettings:
+    """Training over a mesh: how the weights begin, what the loss adds, where checkpoints go.
+
+    `rates_of` is the config, narrower say, that the learning rate was chosen for; each matrix then
+    has its own rate (`models.moe.scaling`).
+    """
+
+    stack_start: int = 1  # how often the layers of start_from are repeated
+    rates_of: MoEConfig | None = None
+    losses: AuxiliaryLosses = AuxiliaryLosses()
+    routing_every: int = 0  # steps between looks at the routers; 0: never
+    # where all processes write and see the same files: gs://..., or a directory of a shared file
+    # system; None: RUN_DIR/checkpoints
+    checkpoints: str | None = None
+    keep_checkpoints: int = 2  # the latest so many; older ones are deleted
+
+    def __post_init__(self):
+        refuse_below(self, 1, "stack_start", "keep_checkpoints")
+        refuse_below(self, 0, "routing_every")
+
 
 Controls = Mapping[str, Mapping[str, tuple[str, ...]]]
 
@@ -112,10 +159,9 @@ class Recipe:
         for name in ("mesh", "replica_mesh"):  # runs of before had None for one device
             if getattr(self, name) is None:
                 object.__setattr__(self, name, MeshSettings())
+            self._refuse_misfit(name, getattr(self, name))
         if self.pod is not None:
             self._refuse_pod(self.pod)
-        for name in ("mesh", "replica_mesh"):
-            self._refuse_misfit(name, getattr(self, name))
         for name, stage in self.stages.items():
             if isinstance(stage, SftStage | RlStage):
                 self._refuse_rows(name, stage)
@@ -145,15 +191,9 @@ class Recipe:
     @property
     def learns_from_teacher(self) -> bool:
         """True if a stage samples the teacher's weights, or has nothing else to learn from."""
-        return any(
-            isinstance(stage, SampleStage)
-            or (
-                isinstance(stage, RlStage)
-                and stage.learns_from_all
-                and stage.objective.kl is not None
-            )
-            for stage in self.stages.values()
-        )
+        rl = [stage for stage in self.stages.values() if isinstance(stage, RlStage)]
+        samples = any(isinstance(stage, SampleStage) for stage in self.stages.values())
+        return samples or any(one.learns_from_all and one.objective.kl is not None for one in rl)
 
     def _refuse_pod(self, pod: PodSettings) -> None:
         (name, stage), *others = self.stages.items()

@@ -2,7 +2,7 @@
 
 `page.write_report` writes a run's page and summary, `controls_page.write_report` the page that sets
 controls beside it; while a run goes, `metrics_log.MetricsLog`, `progress.Progress` and
-`memory.MemoryMonitor` write, show and measure.
+`usage.MemoryMonitor` write, show and measure.
 
-Knows: data, errors, problems, rollout.
+Knows: configs, data, errors, problems, process, rollout.
 """

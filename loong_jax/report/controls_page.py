@@ -37,11 +37,12 @@ def render(records: Mapping[str, RunRecord], table: Mapping[str, Mapping[str, An
         repeated: dict[str, list[float]] = {}
         own = results.expert_gain(records[real], domain)
         if own:
-            points.append((real, *_triple(own)))
+            points.append((real, own["gain"], *own["ci95"]))
         for label in controls:
             cell = table.get(label, {"domains": {}})["domains"].get(domain)
             if cell:
-                points.append((label, *_triple(cell["control_gain"])))
+                gain = cell["control_gain"]
+                points.append((label, gain["gain"], *gain["ci95"]))
                 repeated[label] = [one["gain"] for one in cell["runs"]]
                 each = [h.points(one["gain"]) for one in cell["runs"]]
                 rows.append(
@@ -108,10 +109,6 @@ def headline(real: str, table: Mapping[str, Mapping[str, Any]]) -> str:
             + ("everywhere." if not missed else f"in {', '.join(beaten) or 'no domain'}.")
         )
     return " ".join(sentences) or "No control has been compared yet."
-
-
-def _triple(gain: Mapping[str, Any]) -> tuple[float, float, float]:
-    return float(gain["gain"]), float(gain["ci95"][0]), float(gain["ci95"][1])
 
 
 def _cell(gain: Mapping[str, Any]) -> Markup:

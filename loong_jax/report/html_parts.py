@@ -35,12 +35,12 @@ def percent(value: Any, digits: int = 1) -> str:
     return f"{number(100 * value, digits)}{NO_BREAK}%" if is_number(value) else ABSENT
 
 
-def points(value: Any, digits: int = 1) -> str:
+def points(value: Any) -> str:
     """A difference of shares in percentage points, with its sign: +4.0."""
     if not is_number(value):
         return ABSENT
-    text = f"{100 * value:+.{digits}f}"
-    return (f"{0:.{digits}f}" if float(text) == 0 else text).replace("-", MINUS)
+    text = f"{100 * value:+.1f}"
+    return "0.0" if float(text) == 0 else text.replace("-", MINUS)
 
 
 def interval(ends: Any, form=None) -> str:

@@ -180,7 +180,7 @@ def trained_metrics(groups: Sequence[Group], *, trainer_version: int) -> dict[st
         "completions/mean_length": float(np.mean(lengths)),
         "completions/max_length": max(lengths),
         "staleness/mean": float(np.mean(staleness)),
-        "staleness/histogram": _histogram(staleness),
+        "staleness/histogram": {str(n): staleness.count(n) for n in sorted(set(staleness))},
     }
 
 
@@ -214,16 +214,15 @@ class _JudgedTally:
     def metrics(self) -> dict[str, Any]:
         if not self._counts["groups"]:
             return {}
-        record: dict[str, Any] = {
-            "judged/groups": dict(self._counts["groups"]),
-            "judged/verdicts": dict(self._counts["verdicts"]),
-            "judged/isolation": dict(self._counts["isolation"]),
-            "judged/with_signal": float(np.mean(self._signals)),
-        }
-        if self._rewards:
-            record["rewards/all_groups_mean"] = float(np.mean(self._rewards))
-        if self._formed:
-            record["completions/well_formed"] = float(np.mean(self._formed))
+        counts = ("groups", "verdicts", "isolation")
+        record: dict[str, Any] = {f"judged/{name}": dict(self._counts[name]) for name in counts}
+        for name, values in (
+            ("judged/with_signal", self._signals),
+            ("rewards/all_groups_mean", self._rewards),
+            ("completions/well_formed", self._formed),
+        ):
+            if values:
+                record[name] = float(np.mean(values))
         if self._correct:
             record["correct/by_domain"] = _mean_by(self._correct)
         return record
@@ -269,10 +268,6 @@ def _two_of(group: Group) -> list[Rollout]:
     right = [r for r in graded if r.verdict is not None and r.verdict.is_correct][:1]
     other = [r for r in graded if r.verdict is not None and not r.verdict.is_correct][:1]
     return right + other
-
-
-def _histogram(values: Sequence[int]) -> dict[str, int]:
-    return {str(value): values.count(value) for value in sorted(set(values))}
 
 
 def _mean_by(pairs) -> dict[str, float]:

@@ -55,9 +55,15 @@ def render(run: RunRecord, figures: Mapping[str, Any]) -> str:
         h.section("What was run", "run", what_was_run(run, figures)),
         h.section("How to read this", "reading", how_to_read(run, figures)),
     ]
+    banner = ""
+    if control := figures.get("control"):
+        banner = (
+            f'<div class="banner">This run is a control: {h.escape(control)}. Its gains show what '
+            "the method gives without learning from right and wrong, and are not a result.</div>"
+        )
     head = (
         "<h1>loong_jax · report of a run</h1>"
-        + _control_banner(figures)
+        + banner
         + h.paragraph(results.headline(run), "lead")
         + h.paragraph(_facts_line(run, figures), "sub")
         + _navigation(sections)
@@ -65,17 +71,6 @@ def render(run: RunRecord, figures: Mapping[str, Any]) -> str:
     )
     foot = "<footer>Written by loong_jax from the files of the run directory alone.</footer>"
     return h.document("loong_jax: report of a run", head + "".join(sections) + foot)
-
-
-def _control_banner(figures: Mapping[str, Any]) -> str:
-    control = figures.get("control")
-    if not control:
-        return ""
-    return Markup(
-        '<div class="banner">This run is a control: '
-        f"{h.escape(control)}. Its gains show what the method gives without learning from "
-        "right and wrong, and are not a result.</div>"
-    )
 
 
 def _models(run: RunRecord) -> Markup:

@@ -18,6 +18,11 @@ def expert_gain(run: RunRecord, domain: str) -> dict[str, Any]:
     return run.gains.get("over_sft", {}).get(run.expert_in(domain), {}).get(domain, {})
 
 
+def _pair(run: RunRecord, domain: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The figures of a domain before and after its expert was trained; {} where there are none."""
+    return run.figures(run.baseline, domain), run.figures(run.expert_in(domain), domain)
+
+
 def fused_loss(run: RunRecord, domain: str) -> dict[str, Any]:
     return run.gains.get("fused_minus_expert", {}).get(domain, {})
 
@@ -63,11 +68,7 @@ def cards(run: RunRecord) -> Markup:
     """One card per domain: the gain, before and after, and what stands beside it."""
     parts = []
     for domain in run.domains:
-        gain = expert_gain(run, domain)
-        before, after = (
-            run.figures(run.baseline, domain),
-            run.figures(run.expert_in(domain), domain),
-        )
+        gain, (before, after) = expert_gain(run, domain), _pair(run, domain)
         if not before or not after:
             continue
         lines = [
@@ -185,16 +186,13 @@ def evaluation_table(run: RunRecord) -> Markup:
     rows, names = [], pass_at(run)
     for stage in run.stages.values():
         for domain, f in stage.evaluation.items():
+            ends = {name: f.get(f"{name}_ci95") for name in ("greedy", *names)}
+            ends = {"pass@1": f.get("ci95"), **ends}
             rows.append(
                 [
                     stage.label,
                     h.dot(domain),
-                    h.with_interval(h.percent(f.get("pass@1")), h.interval(f.get("ci95"))),
-                    h.with_interval(h.percent(f.get("greedy")), h.interval(f.get("greedy_ci95"))),
-                    *(
-                        h.with_interval(h.percent(f.get(name)), h.interval(f.get(f"{name}_ci95")))
-                        for name in names
-                    ),
+                    *(h.with_interval(h.percent(f.get(n)), h.interval(e)) for n, e in ends.items()),
                     h.percent(f.get("well_formed")),
                     h.number(f.get("mean_length")),
                     f"{f.get('n', 0)} {h.TIMES} {f.get('samples_per_problem', 0)}",
@@ -214,13 +212,9 @@ def gains_table(run: RunRecord) -> Markup:
     """The table of gains under stricter criteria."""
     rows, names = [], pass_at(run)
     for domain in run.domains:
-        gain = expert_gain(run, domain)
+        gain, (before, after) = expert_gain(run, domain), _pair(run, domain)
         if not gain:
             continue
-        before, after = (
-            run.figures(run.baseline, domain),
-            run.figures(run.expert_in(domain), domain),
-        )
         rows.append(
             [
                 h.dot(domain),
@@ -264,12 +258,7 @@ def gains_by_level(run: RunRecord) -> Markup:
     for domain in run.domains:
         levels: Mapping[str, Any] = expert_gain(run, domain).get("by_level", {})
         rows = [
-            (
-                f"level {level} (n={g['n']})",
-                float(g["gain"]),
-                float(g["ci95"][0]),
-                float(g["ci95"][1]),
-            )
+            (f"level {level} (n={g['n']})", g["gain"], g["ci95"][0], g["ci95"][1])
             for level, g in levels.items()
             if h.is_number(g.get("gain"))
         ]

@@ -9,21 +9,8 @@ from loong_jax.data import json_files, run_experts
 from loong_jax.errors import LoongError
 from loong_jax.report import metrics_log
 
-TICKET_KEYS = (
-    "issued",
-    "trained",
-    "filtered",
-    "stale",
-    "ungradable",
-    "failed",
-    "cancelled_at_end",
-)
-LABELS = {
-    "sft": "SFT",
-    "rl": "RL",
-    "fused": "fused",
-    "general": "general RL",
-}
+TICKET_KEYS = ("issued", "trained", "filtered", "stale", "ungradable", "failed", "cancelled_at_end")
+LABELS = {"sft": "SFT", "rl": "RL", "fused": "fused", "general": "general RL"}
 
 
 def label_of(stage: str) -> str:
@@ -138,7 +125,9 @@ def read_run(run_dir: Path | str) -> RunRecord:
             "run that `loong train` has begun."
         )
     config = json_files.read_json(run_dir / "config.json", {})
-    names = [name for name in _order(config.get("config", {})) if name in found]
+    recipe: Mapping[str, Any] = config.get("config", {})
+    # which older files hold among its other fields
+    names = [name for name in recipe.get("stages", recipe) if name in found]
     names += [name for name in found if name not in names]
     return RunRecord(
         directory=run_dir,
@@ -148,8 +137,3 @@ def read_run(run_dir: Path | str) -> RunRecord:
         stages={name: read_stage(found[name]) for name in names},
         experts=run_experts.experts_of(run_dir),
     )
-
-
-def _order(config: Mapping[str, Any]) -> list[str]:
-    """The stages of a recipe, which older files hold among its other fields."""
-    return list(config.get("stages", config))

@@ -11,15 +11,8 @@ from loong_jax.report.run_record import RunRecord, label_of
 
 NUM_SHOWN = 10
 LONGEST = 1500  # characters of thinking or text
-_UNSEEN = {
-    "Cc",
-    "Cf",
-    "Cs",
-    "Co",
-    "Cn",
-    "Zl",
-    "Zp",
-}  # controls, marks of direction, halves of pairs
+# controls, marks of direction, halves of pairs
+_UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 def choose(run: RunRecord, count: int = NUM_SHOWN) -> list[dict[str, Any]]:
@@ -28,21 +21,17 @@ def choose(run: RunRecord, count: int = NUM_SHOWN) -> list[dict[str, Any]]:
     Domains take turns; within a domain the latest step comes first, right and other rollouts take
     turns, and no problem appears twice while others are left.
     """
-    queues = [_alternating(r) for r in _by_domain(run).values()]
+    by_domain: dict[str, list[dict[str, Any]]] = {}
+    for stage in run.rl_stages:
+        for record in stage.rollouts:
+            by_domain.setdefault(record["domain"], []).append(record)
+    queues = list(map(_alternating, by_domain.values()))
     chosen: list[dict[str, Any]] = []
     while len(chosen) < count and any(queues):
         for queue in queues:
             if queue and len(chosen) < count:
                 chosen.append(queue.pop(0))
     return chosen
-
-
-def _by_domain(run: RunRecord) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
-    for stage in run.rl_stages:
-        for record in stage.rollouts:
-            found.setdefault(record["domain"], []).append(record)
-    return found
 
 
 def _alternating(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -64,13 +53,17 @@ def rollouts(run: RunRecord) -> Markup:
     chosen = choose(run)
     if not chosen:
         return Markup("")
+
+    def is_styled(record: Mapping[str, Any]) -> bool:
+        return (record.get("thinking") or "").startswith(("=", "~"))
+
     return Markup(
         h.paragraph(
             "From training, chosen by rule and not by hand: domains take turns, latest steps "
             "first, right and wrong answers alternate.",
             "note",
         )
-        + (_STYLES_NOTE if any(_is_styled(record) for record in chosen) else "")
+        + (_STYLES_NOTE if any(map(is_styled, chosen)) else "")
         + '<div class="rollouts">'
         + "".join(_rollout(record) for record in chosen)
         + "</div>"
@@ -114,10 +107,6 @@ _STYLES_NOTE = h.paragraph(
     "with ~ is hurried: it leaps over operations, as the solutions of the cold start do too.",
     "note",
 )
-
-
-def _is_styled(record: Mapping[str, Any]) -> bool:
-    return (record.get("thinking") or "").startswith(("=", "~"))
 
 
 def visible(text: str) -> str:

@@ -1,18 +1,17 @@
 """`summary.json`: the figures of a run that other programs read."""
 
-import importlib.metadata
 import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from loong_jax import configs, process
 from loong_jax.data import json_files
 from loong_jax.report import overlap
 from loong_jax.report.run_record import TICKET_KEYS, RunRecord, read_run
 
 FORMAT_VERSION = 1
-PACKAGES = ("loong_jax", "jax", "jaxlib", "flax", "optax", "numpy", "ray")
 CONTROL_KINDS = {"NoiseReward": "noise reward"}  # kinds in a config that make a run a control
 ISOLATION_ORDER = ("none", "process", "namespaces")
 
@@ -61,7 +60,7 @@ def build_summary(
         "isolation": isolation_of(run),
         "control": control or run.summary.get("control") or find_control(run.config),
         "machine": machine() if by_the_run else run.summary["machine"],
-        "versions": versions() if by_the_run else run.summary["versions"],
+        "versions": configs.versions() if by_the_run else run.summary["versions"],
     }
 
 
@@ -109,30 +108,16 @@ def find_control(config: Any) -> str | None:
 def machine() -> dict[str, Any]:
     """The machine of a run; no names of hosts, people or directories."""
     try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        cores = os.cpu_count() or 0
-    try:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
         memory = 0
     return {
-        "cores": cores,
+        "cores": process.num_cores(),
         "memory_gb": round(memory / 1e9, 1),
         "system": platform.system(),
         "architecture": platform.machine(),
-        "processor": _processor(),
+        "processor": process.processor(),
     }
-
-
-def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def _figures(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,13 +135,3 @@ def _added(counts) -> dict[str, int]:
         for key, count in record.items():
             total[key] = total.get(key, 0) + count
     return total
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor()

@@ -25,7 +25,12 @@ _COLOR = {LOOP: theme.DOMAIN_COLORS["stem"], CONTROL: theme.DOMAIN_COLORS["logic
 def write_loongenv(directory: Path) -> Path:
     """Writes DIR/report.html and DIR/funnel.png from DIR/summary.json."""
     summary = json_files.read_json(directory / "summary.json")
-    rows = summary["rows"]
+    rows, outcomes = summary["rows"], summary["outcomes"]
+    legend = [(color, f"{name} {outcomes[name]}") for name, color in COLORS.items()]
+    byline = (
+        f"Author: {summary['author']}. {summary['num_candidates']} candidates, "
+        f"{summary['num_calls']} calls, {summary['num_tokens']:,} tokens."
+    )
     with theme.style():
         funnel = parts.chart(
             _env_funnel(summary, theme.PAGE), "where candidates ended",
@@ -35,9 +40,8 @@ def write_loongenv(directory: Path) -> Path:
     return _write(
         directory,
         f"LoongEnv: {summary['num_kept']} verified problems",
-        _env_byline(summary),
-        parts.section("Funnel", "funnel", parts.legend(_legend(summary)), funnel,
-                      _env_table(summary)),
+        _paragraph(byline, summary),
+        parts.section("Funnel", "funnel", parts.legend(legend), funnel, _env_table(summary)),
         parts.section("Execution and judging", "shares", _shares(rows)),
         parts.section("Difficulty", "difficulty", _difficulty(rows)),
         parts.section("Diversity", "diversity", _env_diversity(rows)),
@@ -112,14 +116,6 @@ def _paragraph(text: str, made: Mapping[str, Any]) -> Markup:
 # ---- LoongEnv -----------------------------------------------------------------------------------
 
 
-def _env_byline(summary: Mapping[str, Any]) -> Markup:
-    text = (
-        f"Author: {summary['author']}. {summary['num_candidates']} candidates, "
-        f"{summary['num_calls']} calls, {summary['num_tokens']:,} tokens."
-    )
-    return _paragraph(text, summary)
-
-
 def _env_funnel(summary: Mapping[str, Any], palette: theme.Palette) -> Any:
     rows = summary["rows"]
     figure, (axes,) = theme.new_figure(760, 26 * len(rows) + 90)
@@ -136,10 +132,6 @@ def _env_funnel(summary: Mapping[str, Any], palette: theme.Palette) -> Any:
     axes.set(xlabel=f"candidates (author: {summary['author']})")
     axes.grid(False)
     return figure
-
-
-def _legend(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(color, f"{name} {summary['outcomes'][name]}") for name, color in COLORS.items()]
 
 
 def _env_table(summary: Mapping[str, Any]) -> Markup:

@@ -4,6 +4,7 @@ Charts are drawn with placeholder colours for ink, muted text and rules. In a pa
 variables, so one SVG serves light and dark; in a PNG they become the light colours.
 """
 
+import html
 import io
 import re
 from typing import Any, NamedTuple
@@ -83,7 +84,7 @@ def to_svg(figure: Figure, label: str) -> str:
     if head is None or box is None:
         raise AssertionError("matplotlib wrote an SVG of another form")
     opening = (
-        f'<svg role="img" aria-label="{_attribute(label)}" viewBox="{box[1]}" '
+        f'<svg role="img" aria-label="{html.escape(label)}" viewBox="{box[1]}" '
         f'style="max-width:{float(head[1]):.0f}px" xmlns="http://www.w3.org/2000/svg" '
         'xmlns:xlink="http://www.w3.org/1999/xlink">'
     )
@@ -141,7 +142,3 @@ def _settings(palette: Palette) -> Any:  # names of settings are literals to a t
         "figure.constrained_layout.use": True,
         "svg.fonttype": "none",
     }
-
-
-def _attribute(text: str) -> str:
-    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")

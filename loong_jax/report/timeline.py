@@ -11,6 +11,7 @@ from loong_jax.report.overlap import Event
 from loong_jax.report.theme import PAGE
 
 COLORS = "viridis"  # by policy version
+GAP_S = 0.01  # between blocks that are drawn as one
 SCORE_COLOR, PUBLISH_COLOR, VERIFY_COLOR = "#9aa5b1", "#c44e80", "#9aa5b1"
 
 
@@ -29,18 +30,14 @@ def window(
     return start, min(chosen[-1][1], start + longest_s)
 
 
-def merged_blocks(events: Sequence[Event], gap_s: float = 0.01) -> list[dict[str, Any]]:
+def merged_blocks(events: Sequence[Event]) -> list[dict[str, Any]]:
     """Decode blocks of one replica and version that follow each other without a gap, as one."""
     merged: list[dict[str, Any]] = []
     open_of: dict[int, dict[str, Any]] = {}
     for event in sorted((e for e in events if e["kind"] == "decode"), key=lambda e: e["start_s"]):
         last = open_of.get(event["replica"])
-        follows = (
-            last is not None
-            and last["version"] == event["version"]
-            and event["start_s"] - last["end_s"] <= gap_s
-        )
-        if last is not None and follows:
+        is_same = last is not None and last["version"] == event["version"]
+        if last is not None and is_same and event["start_s"] - last["end_s"] <= GAP_S:
             last["end_s"] = max(last["end_s"], event["end_s"])
         else:
             open_of[event["replica"]] = block = dict(event)
@@ -48,12 +45,12 @@ def merged_blocks(events: Sequence[Event], gap_s: float = 0.01) -> list[dict[str
     return merged
 
 
-def timeline(events: Sequence[Event], title: str, span: overlap.Interval | None = None) -> Figure:
+def timeline(events: Sequence[Event], title: str) -> Figure:
     """Lanes over time, coloured by the policy version that is decoded or produced.
 
     Idle shares at the right are of the whole stage, not of the window.
     """
-    start, end = span or window(events)
+    start, end = window(events)
     inside = [e for e in events if "start_s" in e and e["end_s"] > start and e["start_s"] < end]
     replicas = sorted({e["replica"] for e in events if e["kind"] == "decode"})
     lanes = [f"replica {r}" for r in replicas] + ["verifiers", "trainer"]

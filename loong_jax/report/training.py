@@ -143,33 +143,33 @@ def overlap_table(summary: Mapping[str, Any]) -> Markup:
     """The overlap figures with what each means and what the recipe asks of it."""
     figures = summary.get("overlap") or {}
     within = next((k for k in figures if k.startswith("two_versions_within_")), "")
-    rows = (
-        (
-            "two_versions_decoding",
+    seconds = f"{within.rpartition('_')[2].rstrip('s')} s"
+    rows = {
+        "two_versions_decoding": (
+            "two versions decoding at once",
             "at least 20 %",
             "RL time at which two or more policy versions are being decoded at the same moment",
         ),
-        (
-            within,
-            "",
-            f"RL time in intervals of {within.rpartition('_')[2].rstrip('s')} s in which blocks "
-            "of two or more versions end",
+        within: (
+            f"two versions within {seconds}",
+            h.ABSENT,
+            f"RL time in intervals of {seconds} in which blocks of two or more versions end",
         ),
-        (
-            "training_covered_by_decoding",
+        "training_covered_by_decoding": (
+            "training covered by decoding",
             "at least 20 %",
             "training time covered by decode blocks that end inside the same training step",
         ),
-        (
-            "trained_at_staleness_1_or_more",
+        "trained_at_staleness_1_or_more": (
+            "trained at staleness 1 or more",
             "20 to 80 %",
             "trained samples that an older version than the trainer's wrote",
         ),
-    )
+    }
     cells = [
-        [_overlap_name(name), h.percent(figures[name]), asked or h.ABSENT, meaning]
-        for name, asked, meaning in rows
-        if name in figures
+        [name, h.percent(figures[key]), asked, meaning]
+        for key, (name, asked, meaning) in rows.items()
+        if key in figures
     ]
     cells += [
         [f"{lane} idle", h.percent(share), h.ABSENT, "share of RL time, compilation included"]
@@ -255,16 +255,6 @@ def fusion_report(run: RunRecord) -> Markup:
             "note",
         )
     return Markup(h.side_by_side(parts) + notes) if parts else Markup("")
-
-
-def _overlap_name(name: str) -> str:
-    if name.startswith("two_versions_within_"):
-        return f"two versions within {name.rpartition('_')[2].rstrip('s')} s"
-    return {
-        "two_versions_decoding": "two versions decoding at once",
-        "training_covered_by_decoding": "training covered by decoding",
-        "trained_at_staleness_1_or_more": "trained at staleness 1 or more",
-    }.get(name, name.replace("_", " "))
 
 
 def _count(number: int, noun: str) -> str:

@@ -35,10 +35,8 @@ logger = logging.getLogger(__name__)
 NEW_TOKENS = 256  # of a response
 EPOCHS = 3.0  # of a file of examples
 OF_ITS_START = ("rl", "sft")  # recipes that go on with the problems of the run they start from
-PEAKS = {
-    SftStage: (2e-5, 2e-4),
-    RlStage: (2e-6, 2e-5),
-}  # of learning rates: of weights, of adapters
+# of learning rates: of weights, of adapters
+PEAKS = {SftStage: (2e-5, 2e-4), RlStage: (2e-6, 2e-5)}
 
 
 class Chosen(NamedTuple):
@@ -59,7 +57,7 @@ def to_run(name: str | None, arguments: Sequence[str]) -> Chosen:
         run_dir = f"runs/{_short(name)}"
     began = None
     if run_dir is not None and (Path(run_dir) / "config.json").exists():
-        began = _of_run(Path(run_dir))
+        began = own_problems.as_kept(configs.load(Path(run_dir)), Path(run_dir))
     if name is None:
         if began is None:
             raise ConfigError(
@@ -77,11 +75,6 @@ def to_run(name: str | None, arguments: Sequence[str]) -> Chosen:
             "--run-dir."
         )
     return Chosen(_short(name), began, text, False)
-
-
-def _of_run(run_dir: Path) -> Recipe:
-    """The recipe that a run was started with; its problems are those it keeps."""
-    return own_problems.as_kept(configs.load(run_dir), run_dir)
 
 
 def with_sources(recipe: Any, arguments: Sequence[str]) -> Any:
@@ -162,7 +155,7 @@ def _posing_those_of(recipe: Recipe, start: AnyPath, arguments: Sequence[str]) -
         whose = "the quickstart" if isinstance(recipe.problems, GeneratedProblems) else recipe.name
         logger.info("poses the problems of %s; --problems FILE gives others", whose)
         return recipe
-    logger.info("poses the problems of %s, as the run %s does", _said(run.problems), start)
+    logger.info("poses the problems of the run %s", start)
     length = recipe.max_new_tokens
     if length is None and not any("max-new-tokens" in word for word in arguments):
         length = run.max_new_tokens or run.evaluation.sampling.max_new_tokens
@@ -172,14 +165,6 @@ def _posing_those_of(recipe: Recipe, start: AnyPath, arguments: Sequence[str]) -
         form=recipe.form or run.form,
         tools=recipe.tools or run.tools,
     )
-
-
-def _said(problems: ProblemSource) -> str:
-    if isinstance(problems, FileProblems):
-        return str(problems.file)
-    if isinstance(problems, GeneratedProblems):
-        return ", ".join(problems.domains)
-    return problems.directory
 
 
 def _posing(recipe: Recipe, problems: ProblemSource) -> Recipe:
@@ -209,26 +194,18 @@ def finished(config: Any, before: Any, arguments: Sequence[str]) -> Any:
     def fitting(name: str, stage: Stage) -> Stage:
         option = f"--{name.replace('_', '-')}.optimizer.schedule.num-steps"
         is_given = any(word.split("=")[0] == option for word in arguments)
-        return stage if is_given else _with_schedule(stage, before.stages[name])
+        if is_given or not isinstance(stage, SftStage | RlStage):
+            return stage
+        schedule, steps = stage.optimizer.schedule, stage.num_steps
+        length = before.stages[name].num_steps
+        if steps == length or getattr(schedule, "num_steps", None) != length:
+            return stage
+        warmup = min(schedule.warmup_steps, steps // 2)
+        schedule = dataclasses.replace(schedule, num_steps=steps, warmup_steps=warmup)
+        optimizer = dataclasses.replace(stage.optimizer, schedule=schedule)
+        return dataclasses.replace(stage, optimizer=optimizer)
 
     return config.mapped(fitting)
-
-
-def _with_schedule(stage: Stage, before: Stage) -> Stage:
-    if not isinstance(stage, SftStage | RlStage) or not isinstance(before, SftStage | RlStage):
-        return stage
-    schedule = stage.optimizer.schedule
-    length = getattr(schedule, "num_steps", None)
-    if stage.num_steps == before.num_steps or length != before.num_steps:
-        return stage
-    schedule = dataclasses.replace(
-        schedule,
-        num_steps=stage.num_steps,
-        warmup_steps=min(schedule.warmup_steps, stage.num_steps // 2),
-    )
-    return dataclasses.replace(
-        stage, optimizer=dataclasses.replace(stage.optimizer, schedule=schedule)
-    )
 
 
 def value_of(option: str, arguments: Sequence[str]) -> str | None:

@@ -92,11 +92,17 @@ def import_gguf_main(arguments: Sequence[str]) -> int:
 
 
 def export_hf_main(arguments: Sequence[str]) -> int:
+    """Raises ConfigError where `--max-shard-gb` is no size."""
     chosen = options.parse(ExportHfOptions, "loong export-hf", arguments)
-    max_shard_bytes = shard_bytes(chosen.max_shard_gb)
+    size = chosen.max_shard_gb
+    if size is not None and not 1e-9 <= size < math.inf:
+        raise ConfigError(
+            f"--max-shard-gb {size} is no size that a file can have. Give one above 0, such as 5."
+        )
     source = sources.find_weights(chosen.source)
     assert isinstance(source, Path)
-    export_hf(source, chosen.destination, max_shard_bytes=max_shard_bytes)
+    num_bytes = None if size is None else max(1, int(size * 1e9))
+    export_hf(source, chosen.destination, max_shard_bytes=num_bytes)
     return 0
 
 
@@ -112,14 +118,27 @@ def import_hf(source: AnyPath | str, destination: Path, *, dtype: str | None = N
     _refuse_other_weights(destination, is_begun=(staging / "source").exists())
     found = HfCheckpoint(source, dtype)
     files.make_directory(staging)
-    _same_import(staging / "source", _fingerprint(found, dtype), destination)
+    mark, fingerprint = staging / "source", _fingerprint(found, dtype)
+    if not mark.exists():
+        mark.write_text(fingerprint)
+    elif mark.read_text() != fingerprint:
+        raise CheckpointError(
+            f"{destination} holds a part of another import. Name another directory, or delete "
+            f"{staging} to begin anew."
+        )
+    weights, count = destination / "weights", len(found.places)
     if (destination / "model.json").exists():
         print(
-            f"{source}: {len(found.places)} tensors were read before, and "
-            f"{destination / 'weights'} is whole; what was left of the import is deleted"
+            f"{source}: {count} tensors were read before, and {weights} is whole; what was left of "
+            "the import is deleted"
         )
     else:
-        _write_model(source, found, staging, destination)
+        leaves = _copy(found, staging)
+        print(f"{source}: {count} tensors read, writing {weights}")
+        tree = {"weights": parameters.as_tree(leaves)}
+        checkpoint.save(weights, 0, tree, {"source": str(source)})
+        told = {"hf_dtype": found.stored_dtype, "hf_layout": found.layout}
+        _write_record(destination, found.config, hf_config=found.config_text, **told)
     sources.copy_files(found.directory, destination)
     for file in staging.iterdir():  # the mark of what is imported goes last
         if file.name != "source":
@@ -140,23 +159,6 @@ def _refuse_other_weights(destination: Path, *, is_begun: bool) -> None:
             f"{weights} already holds a checkpoint, of step {other[0]}, and an import replaces "
             "none. Name another directory, or delete it."
         )
-
-
-def _write_model(
-    source: AnyPath | str, found: HfCheckpoint, staging: Path, destination: Path
-) -> None:
-    """Writes `weights/`, and then `model.json`, which says that they are whole."""
-    leaves = _copy(found, staging)
-    print(f"{source}: {len(found.places)} tensors read, writing {destination / 'weights'}")
-    weights = parameters.as_tree(leaves)
-    checkpoint.save(destination / "weights", 0, {"weights": weights}, {"source": str(source)})
-    _write_record(
-        destination,
-        found.config,
-        hf_config=found.config_text,
-        hf_dtype=found.stored_dtype,
-        hf_layout=found.layout,
-    )
 
 
 def write_record(
@@ -218,18 +220,6 @@ def export_hf(source: Path, destination: Path, *, max_shard_bytes: int | None = 
     print(f"{len(found)} stacked arrays of {source} written to {destination}{before}")
 
 
-def shard_bytes(gigabytes: float | None) -> int | None:
-    """The bytes of `--max-shard-gb`. Raises ConfigError where these are not one at least."""
-    if gigabytes is None:
-        return None
-    if not 1e-9 <= gigabytes < math.inf:
-        raise ConfigError(
-            f"--max-shard-gb {gigabytes} is no size that a file can have. Give one above 0, such "
-            "as 5."
-        )
-    return max(1, int(gigabytes * 1e9))
-
-
 def _copy(found: HfCheckpoint, staging: Path) -> dict[str, np.ndarray]:
     """Every leaf as a file in `staging`; blocks that `done` names are there already."""
     done = staging / "done"
@@ -281,13 +271,3 @@ def _fingerprint_of_files(directory: Path) -> str | None:
         return None
     text = json.dumps([configs.versions(), str(directory.resolve()), sorted(content)])
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _same_import(path: Path, fingerprint: str, destination: Path) -> None:
-    if not path.exists():
-        path.write_text(fingerprint)
-    elif path.read_text() != fingerprint:
-        raise CheckpointError(
-            f"{destination} holds a part of another import. Name another directory, or delete "
-            f"{path.parent} to begin anew."
-        )

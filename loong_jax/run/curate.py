@@ -195,30 +195,27 @@ _AROUND: dict[str, Callable[[Sequence[str]], None]] = {
 
 def help_text() -> str:
     width = max(map(len, recipes.RECIPES)) + 2
-    summaries = [
+    summaries = "\n".join(
         f"  {name:<{width}}{(recipe.__doc__ or '').splitlines()[0]}"
         for name, recipe in recipes.RECIPES.items()
-    ]
-    return "\n".join(
-        [
-            "usage: loong curate RECIPE --input FILE ... --output DIR [options]",
-            "       loong curate convert FORMAT --input PATH --output FILE.jsonl",
-            "       loong curate train-scorer --input FILE ... --output DIR",
-            "       loong curate corpus --input FILE ... --output DIR --name NAME",
-            "",
-            "Filters a corpus: every record ends in exactly one bin, and the counts add up.",
-            "Stopped or killed, the same command goes on where it was. `convert` reads published",
-            "sets, `train-scorer` learns difficulty and tags, `corpus` writes array_record files.",
-            "",
-            "recipes:",
-            *summaries,
-            "",
-            "example:",
-            "  loong curate convert gsm8k --input train.jsonl --output raw.jsonl",
-            "  loong curate problems --input raw.jsonl --against aime.jsonl --output curated",
-            "  loong eval runs/quickstart --problems curated/problems.jsonl",
-            "",
-            "`loong curate RECIPE --help` lists the options. docs/how-to/curation.md says",
-            "what each stage does, how well it does it, and how to write a chain of one's own.",
-        ]
     )
+    return f"""\
+usage: loong curate RECIPE --input FILE ... --output DIR [options]
+       loong curate convert FORMAT --input PATH --output FILE.jsonl
+       loong curate train-scorer --input FILE ... --output DIR
+       loong curate corpus --input FILE ... --output DIR --name NAME
+
+Filters a corpus: every record ends in exactly one bin, and the counts add up.
+Stopped or killed, the same command goes on where it was. `convert` reads published
+sets, `train-scorer` learns difficulty and tags, `corpus` writes array_record files.
+
+recipes:
+{summaries}
+
+example:
+  loong curate convert gsm8k --input train.jsonl --output raw.jsonl
+  loong curate problems --input raw.jsonl --against aime.jsonl --output curated
+  loong eval runs/quickstart --problems curated/problems.jsonl
+
+`loong curate RECIPE --help` lists the options. docs/how-to/curation.md says
+what each stage does, how well it does it, and how to write a chain of one's own."""

@@ -22,9 +22,9 @@ from loong_jax.recipes import (
     Recipe,
     SftStage,
     ThinkingStyle,
-    packaged,
     quickstart,
 )
+from loong_jax.recipes import problems as problem_kinds
 from loong_jax.run import own_problems, texts
 from loong_jax.run.own_problems import FileStream, Pairs
 from loong_jax.run.texts import Sampled, Texts
@@ -123,8 +123,8 @@ def _description(problem: Problem) -> str:
 
 @functools.cache
 def _environment(name: str) -> environments.Environment:
-    if packaged.is_package(name):
-        return packaged.environment_of(name)
+    if problem_kinds.is_package(name):
+        return problem_kinds.environment_of(name)
     return environments.get_environment(name)
 
 

@@ -3,13 +3,13 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 from rich.console import Console
 from rich.progress import Progress
 
-from loong_jax import options
+from loong_jax import configs, options
 from loong_jax.data import json_files, problem_files
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.errors import ConfigError, refuse_below
@@ -81,10 +81,8 @@ class EvalOptions:
                 f"k={self.k} must lie in 1..{count}, the samples of a problem. Draw more with "
                 "--samples-per-problem, or lower --k."
             )
-        if self.num_problems is not None:
-            refuse_below(self, 1, "num_problems")
-        if self.seed < 0:
-            raise ConfigError(f"seed={self.seed} must be at least 0. Give another.")
+        refuse_below(self, 1, "num_problems")
+        refuse_below(self, 0, "seed")
         if not self.temperature > 0:
             raise ConfigError(
                 f"temperature={self.temperature} must be positive. Ask for --greedy besides."
@@ -118,12 +116,8 @@ def evaluate(chosen: EvalOptions) -> int:
     drawn = sampling_of(chosen, recipe)
     if chosen.form is not None or (recipe is None and chosen.chat_style is None):
         drawn = dataclasses.replace(drawn, stops=texts.form.stop)
-    settings = EvaluationSettings(
-        samples_per_problem=chosen.samples_per_problem,
-        sampling=drawn,
-        greedy=chosen.greedy,
-        pass_at=0,
-        seed=chosen.seed,
+    settings = configs.made_from(
+        EvaluationSettings, chosen, sampling=drawn, pass_at=0, num_problems=1
     )
     room = room_for(problems, encode, drawn.max_new_tokens, source.config.max_position)
     shapes = dataclasses.replace(serving, cache_length=-(-room // 16) * 16).engine_config()
@@ -159,7 +153,16 @@ def evaluate(chosen: EvalOptions) -> int:
     domains = result.domains
     tables.print_whole(console, tables.overview(domains, chosen.k, seed=chosen.seed))
     if chosen.json is not None:
-        json_files.write_json(chosen.json, _record(chosen, source.weights, drawn, domains))
+        record = {
+            "weights": str(source.weights),
+            "problems": None if chosen.problems is None else str(chosen.problems),
+            "samples": chosen.samples_per_problem,
+            "temperature": drawn.temperature,
+            "max_new_tokens": drawn.max_new_tokens,
+            "seed": chosen.seed,
+            "domains": tables.to_json(domains, chosen.k, seed=chosen.seed),
+        }
+        json_files.write_json(chosen.json, record)
     if chosen.rollouts is not None:
         json_files.write_jsonl(chosen.rollouts, samples)
     return 0
@@ -276,21 +279,3 @@ def prompt_encoder(chosen: EvalOptions, texts: Texts) -> EncodePrompt:
             ) from None
 
     return encode
-
-
-def _record(
-    chosen: EvalOptions,
-    source: AnyPath,
-    drawn: SamplingSettings,
-    domains: Mapping[str, evaluation.DomainEvaluation],
-) -> dict[str, Any]:
-    ks: Sequence[int] = chosen.k
-    return {
-        "weights": str(source),
-        "problems": None if chosen.problems is None else str(chosen.problems),
-        "samples": chosen.samples_per_problem,
-        "temperature": drawn.temperature,
-        "max_new_tokens": drawn.max_new_tokens,
-        "seed": chosen.seed,
-        "domains": tables.to_json(domains, ks, seed=chosen.seed),
-    }

@@ -20,10 +20,8 @@ from loong_jax.recipes import Recipe, RlStage, SftStage
 from loong_jax.rl import batching, lora, sft, trainer
 from loong_jax.rl.logprobs import CHUNK_LOGITS
 from loong_jax.rl.policy_model import PolicyModel, policy_of
-from loong_jax.rollout.engines import engine_for
 from loong_jax.rollout.speculation import DraftedCache
-from loong_jax.run import devices
-from loong_jax.run.texts import texts_of
+from loong_jax.run import devices, placement
 from loong_jax.sharding import NO_MESH, ShardingRules
 
 GB = 1e9
@@ -190,9 +188,7 @@ def _compiled(recipe: Recipe, stage: SftStage | RlStage) -> Iterator[Need]:
         return
     decoding = {True: 0.0, False: 0.0}
     for other in set(shares.replicas):
-        graphdef, _ = family_of(recipe.model).abstract_weights(recipe.model, other)
-        tokenizer, settings = texts_of(recipe).tokenizer, recipe.engine_on(other)
-        engine = engine_for(graphdef, recipe.model, tokenizer, settings, other)
+        engine = placement.engine_on(recipe, other)
         is_here = _overlap(other, rules)
         block = engine.lower_block(_loaded(recipe, other, made.published))
         decoding[is_here] = max(decoding[is_here], _space(block))
@@ -249,23 +245,19 @@ def _loaded(recipe: Recipe, rules: ShardingRules, like: Any) -> Any:
 
 
 def _overlap(one: ShardingRules, other: ShardingRules) -> bool:
-    return bool(_devices(one) & _devices(other))
-
-
-def _devices(rules: ShardingRules) -> set[Any]:
-    return {jax.devices()[0]} if rules.mesh is None else set(rules.mesh.devices.flat)
+    lists = ([jax.devices()[0]] if r.mesh is None else r.mesh.devices.flat for r in (one, other))
+    return bool(set.intersection(*map(set, lists)))
 
 
 def _bytes(tree: Any, rules: ShardingRules) -> float:
     """On one device, of arrays that lie as their types say."""
-    return float(sum(_leaf_bytes(leaf, rules) for leaf in jax.tree.leaves(tree)))
-
-
-def _leaf_bytes(leaf: Any, rules: ShardingRules) -> float:
-    spec = getattr(getattr(leaf, "sharding", None), "spec", ())
-    axes = [(part,) if isinstance(part, str) else part or () for part in spec]
-    parts = math.prod(rules.size(axis) for part in axes for axis in part)
-    return math.prod(leaf.shape) * leaf.dtype.itemsize / parts
+    total = 0.0
+    for leaf in jax.tree.leaves(tree):
+        spec = getattr(getattr(leaf, "sharding", None), "spec", ())
+        axes = [(part,) if isinstance(part, str) else part or () for part in spec]
+        parts = math.prod(rules.size(axis) for part in axes for axis in part)
+        total += math.prod(leaf.shape) * leaf.dtype.itemsize / parts
+    return total
 
 
 def table(name: str, found: list[Need], limit: float | None) -> Table:
@@ -274,24 +266,24 @@ def table(name: str, found: list[Need], limit: float | None) -> Table:
     shown = Table(title=f"{name}: memory of a device, in {unit}", title_justify="left")
     has_replicas = any(need.replica for need in found)
     shown.add_column("what", overflow="fold")
-    shown.add_column("trainer", justify="right", no_wrap=True)
-    if has_replicas:
-        shown.add_column("replica", justify="right", no_wrap=True)
+    for side in ("trainer", "replica")[: 1 + has_replicas]:
+        shown.add_column(side, justify="right", no_wrap=True)
     shown.add_column("less of it by", overflow="fold")
+
+    def add(what: str, *sides: float, lower: str) -> None:
+        shown.add_row(what, *(f"{side / size:.2f}" for side in sides[: 1 + has_replicas]), lower)
+
     on_device = [need for need in found if not need.is_on_host]
     for need in on_device:
-        row = [f"{need.what}{', about' if need.is_estimate else ''}", f"{need.trainer / size:.2f}"]
-        shown.add_row(*row, *([f"{need.replica / size:.2f}"] if has_replicas else []), need.lower)
-    sums = [sum(need.trainer for need in on_device), sum(need.replica for need in on_device)]
+        about = ", about" if need.is_estimate else ""
+        add(need.what + about, need.trainer, need.replica, lower=need.lower)
     shown.add_section()
-    there = "" if limit is None else f"of {limit / size:.2f} there"
-    row = ["together", *(f"{part / size:.2f}" for part in sums[: 1 + has_replicas])]
-    shown.add_row(*row, there)
+    sums = [sum(need.trainer for need in on_device), sum(need.replica for need in on_device)]
+    add("together", *sums, lower="" if limit is None else f"of {limit / size:.2f} there")
     for need in found:
         if need.is_on_host:
             shown.add_section()
-            row = [f"{need.what}, in host memory", f"{need.trainer / size:.2f}"]
-            shown.add_row(*row, *([""] if has_replicas else []), need.lower)
+            add(f"{need.what}, in host memory", need.trainer, 0.0, lower=need.lower)
     return shown
 
 

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
-from loong_jax import own, verifiers
+from loong_jax import cli_help, own, verifiers
 from loong_jax.errors import ConfigError, shown
 from loong_jax.merge import METHODS, search
 from loong_jax.merge.methods import OWN_METHOD, FusionMethod
@@ -49,9 +49,9 @@ def choose(recipe: Recipe, arguments: Sequence[str]) -> tuple[Recipe, list[str]]
             stage = _sized(stage, prefix, left)
         for field in NAMES:
             option = f"{prefix}.{field}"
-            name = value_of(option, left)
-            if name is not None and hasattr(stage, field):
-                left = _without(option, left)
+            name, others = cli_help.take(option, left)
+            if name and hasattr(stage, field):
+                left = others
                 stage = dataclasses.replace(stage, **{field: _part(field, option, name, stage)})
         _refuse_misspelt(prefix, left)
         stages[stage_name] = stage
@@ -86,15 +86,16 @@ def _part(field: str, option: str, name: str, stage: Any) -> Any:
                 f"{kinds}."
             )
         return part
-    _refuse_unknown(option, name, NAMES[field])
+    if name not in NAMES[field]:
+        raise ConfigError(
+            f"{option}={name} is unknown. Choose one of: {', '.join(NAMES[field])}; or one of your "
+            "own: FILE.py:FUNCTION, which is called with the stage"
+            + (", or FILE.py:CLASS." if field in _CLASSES else ".")
+        )
     if field == "objective":
         return OBJECTIVES[name](stage.group_size, stage.sampling.max_new_tokens)
-    return _like(getattr(stage, field), NAMES[field][name])
-
-
-def _like(old: Any, kind: Callable[..., Any]) -> Any:
-    """A config of that kind, with the settings that it has in common with the old one."""
-    return kind(**_shared(old, kind))
+    kind = NAMES[field][name]
+    return kind(**_shared(getattr(stage, field), kind))
 
 
 def _shared(old: Any, kind: Callable[..., Any]) -> Mapping[str, Any]:
@@ -145,23 +146,3 @@ def _refuse_misspelt(prefix: str, arguments: Sequence[str]) -> None:
         stage, _, name = word.partition("=")[0].rpartition(".")
         if stage == prefix and (meant := difflib.get_close_matches(name, NAMES, 1, 0.8)):
             raise ConfigError(f"{word} is not an option. Write {prefix}.{meant[0]}.")
-
-
-def _refuse_unknown(option: str, name: str, names: Mapping[str, Any]) -> None:
-    if name not in names:
-        raise ConfigError(
-            f"{option}={name} is unknown. Choose one of: {', '.join(names)}; or one of your own: "
-            "FILE.py:FUNCTION, which is called with the stage"
-            + (", or FILE.py:CLASS." if option.rpartition(".")[2] in _CLASSES else ".")
-        )
-
-
-def _without(option: str, arguments: Sequence[str]) -> list[str]:
-    """The words without the option and its value."""
-    left, words = list[str](), iter(arguments)
-    for word in words:
-        if word == option:
-            next(words, None)
-        elif not word.startswith(f"{option}="):
-            left.append(word)
-    return left

@@ -5,6 +5,7 @@ each verifier must withstand, on problems of this very file, what `verifiers.adm
 Without a prover proofs are ungradable: such problems are told of, and train nothing.
 """
 
+import contextlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -120,20 +121,15 @@ def _admit(name: str, found: Sequence[Posed], table: Mapping[str, str]) -> admis
     cases = _cases(found, NUM_CASES.get(name, USUAL_CASES))
     if not cases:
         return admission_cases.admit_registered(name, table).require()
-    verifier = verifiers.get_verifier(name, table=table)
-    try:
+    with contextlib.closing(verifiers.get_verifier(name, table=table)) as verifier:
         return admission.admit(verifier, cases, name=f"verifier {name!r}").require()
-    finally:
-        verifier.close()
 
 
 def _tried(name: str) -> Verdict:
     """The verdict on an answer that is known to be right."""
-    case, verifier = admission_cases.cases_of(name)[0], verifiers.get_verifier(name)
-    try:
+    case = admission_cases.cases_of(name)[0]
+    with contextlib.closing(verifiers.get_verifier(name)) as verifier:
         return verifier.verify(case.problem, case.render(case.answer))
-    finally:
-        verifier.close()
 
 
 def _cases(found: Sequence[Posed], count: int) -> list[Case]:

@@ -106,42 +106,10 @@ def domains(settings: FileProblems) -> tuple[str, ...]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FileStream:
-    """Problems of a file again and again, each time in another order.
-
-    `stream.problem_at(cursor)` is a pure function of the cursor, so a cursor resumes it.
-    """
-
-    problems: tuple[Problem, ...]
-    seed: int
-
-    def problem_at(self, cursor: int) -> Problem:
-        turn, place = divmod(cursor, len(self.problems))
-        return self.problems[_order(len(self.problems), self.seed, turn)[place]]
-
-    def take_distinct(self, count: int) -> list[Problem]:
-        """The first `count`, or all where there are fewer."""
-        return list(self.problems[:count])
-
-
-def stream(settings: FileProblems, domain: str, split: str, seed: int) -> FileStream:
-    problems = tuple(posed.problem for posed in side(settings, domain, split))
-    return FileStream(problems=problems, seed=seed)
-
-
-@functools.lru_cache(maxsize=16)
-def _order(count: int, seed: int, turn: int) -> np.ndarray:
-    return np.random.default_rng((seed, 2, turn)).permutation(count)
-
-
-# ---- worked solutions ---------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Pairs:
     """Endless examples: all of `given` again and again, each time in another order.
 
-    Iterating twice gives the same pairs.
+    `pair_at(number)` is a pure function of the number, so iterating twice gives the same pairs.
     """
 
     given: tuple[Any, ...]
@@ -154,6 +122,29 @@ class Pairs:
         """Example `number`, counted from 0."""
         turn, place = divmod(number, len(self.given))
         return self.given[_order(len(self.given), self.seed, turn)[place]]
+
+
+class FileStream(Pairs):
+    """Problems of a file, the same way."""
+
+    problem_at = Pairs.pair_at
+
+    def take_distinct(self, count: int) -> list[Problem]:
+        """The first `count`, or all where there are fewer."""
+        return list(self.given[:count])
+
+
+def stream(settings: FileProblems, domain: str, split: str, seed: int) -> FileStream:
+    given = tuple(posed.problem for posed in side(settings, domain, split))
+    return FileStream(given=given, seed=seed)
+
+
+@functools.lru_cache(maxsize=16)
+def _order(count: int, seed: int, turn: int) -> np.ndarray:
+    return np.random.default_rng((seed, 2, turn)).permutation(count)
+
+
+# ---- worked solutions ---------------------------------------------------------------------------
 
 
 def solutions(settings: FileProblems, seed: int, texts: Texts) -> Pairs:
@@ -196,34 +187,29 @@ def refuse_misfit(recipe: Recipe, texts: Texts) -> None:
             "--problems.held-out-share, or change --evaluation.side."
         )
     limit, row_length, remedy = _room(recipe)
-    bad = []
-    for posed in read(problems).posed:
-        if posed.problem.domain in named:
-            try:
-                num_tokens, pair = len(texts.prompt(posed.problem)), 0
-                if posed.solution is not None and row_length is not None:
-                    example = texts.example((posed.problem.prompt, in_form(posed.solution, texts)))
-                    pair = len(example["tokens"])
-            except ValueError as error:
-                bad.append((posed, f"cannot be written in tokens: {error}"))
-                continue
-            if num_tokens > limit:
-                bad.append(
-                    (
-                        posed,
-                        f"has a prompt of {num_tokens} tokens, and beside a response there is room "
-                        f"for {limit}. {remedy}",
-                    )
-                )
-            if row_length is not None and pair > row_length:
-                bad.append(
-                    (
-                        posed,
-                        f"has {pair} tokens of prompt and solution, and sft.row_length is "
-                        f"{row_length}. Raise it, or shorten the solution",
-                    )
-                )
-    refuse_lines(problems, bad)
+
+    def faults(posed: Posed) -> Iterator[str]:
+        try:
+            num_tokens, pair = len(texts.prompt(posed.problem)), 0
+            if posed.solution is not None and row_length is not None:
+                example = texts.example((posed.problem.prompt, in_form(posed.solution, texts)))
+                pair = len(example["tokens"])
+        except ValueError as error:
+            yield f"cannot be written in tokens: {error}"
+            return
+        if num_tokens > limit:
+            yield (
+                f"has a prompt of {num_tokens} tokens, and beside a response there is room for "
+                f"{limit}. {remedy}"
+            )
+        if row_length is not None and pair > row_length:
+            yield (
+                f"has {pair} tokens of prompt and solution, and sft.row_length is {row_length}. "
+                "Raise it, or shorten the solution"
+            )
+
+    posed = [one for one in read(problems).posed if one.problem.domain in named]
+    refuse_lines(problems, [(one, said) for one in posed for said in faults(one)])
 
 
 def _room(recipe: Recipe) -> tuple[int, int | None, str]:
@@ -240,12 +226,9 @@ def _room(recipe: Recipe) -> tuple[int, int | None, str]:
             rooms.append(min(cache, row) - stage.sampling.max_new_tokens)
         if isinstance(stage, SftStage) and stage.samples_of is None and stage.row_length:
             row_length = min(stage.row_length, row_length or stage.row_length)
-    answer = recipe.evaluation.sampling.max_new_tokens
-    if recipe.max_new_tokens is not None:
-        answer = recipe.max_new_tokens
-    positions = recipe.model.max_position - answer
+    answer, longest = recipe.max_new_tokens, recipe.model.max_position
+    positions = longest - (recipe.evaluation.sampling.max_new_tokens if answer is None else answer)
     if positions < min(rooms):
-        longest = recipe.model.max_position
         return positions, row_length, f"The model has {longest} positions: lower --max-new-tokens"
     return int(min(rooms)), row_length, "Raise --engine.cache-length and --rl.row-length"
 

@@ -21,8 +21,6 @@ from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.remote import AnyPath
 
 LOCK = "lock"
-_HELD_ELSEWHERE = (BlockingIOError, PermissionError)  # EAGAIN and EACCES, as systems differ
-
 logger = logging.getLogger(__name__)
 
 
@@ -145,7 +143,7 @@ def holding(run_dir: Path) -> Iterator[None]:
     with (run_dir / LOCK).open("a+", encoding="utf-8") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except _HELD_ELSEWHERE as error:
+        except (BlockingIOError, PermissionError) as error:  # EAGAIN, EACCES: systems differ
             file.seek(0)
             raise ConfigError(
                 f"{run_dir} is in use: {_holder(file.read())} works in it. Wait until it has ended "

@@ -2,10 +2,12 @@
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 
 from loong_jax import recipes
+from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.models.families import family_of
 from loong_jax.recipes import ProcessReplicas, RayReplicas, Recipe, RlStage, ThreadReplicas
 from loong_jax.rl import local_trainer, trainer
@@ -92,16 +94,20 @@ def place_of(placement: ProcessReplicas | RayReplicas, first_device: int = 0) ->
             )
 
 
+def engine_on(recipe: Recipe, rules: ShardingRules, tokenizer: Tokenizer | None = None) -> Any:
+    """The engine of a replica under `rules`."""
+    model, tokenizer = recipe.model, tokenizer or texts_of(recipe).tokenizer
+    graphdef, _ = family_of(model).abstract_weights(model, rules)
+    return engines.engine_for(graphdef, model, tokenizer, recipe.engine_on(rules), rules)
+
+
 def _rules(recipe: Recipe) -> ShardingRules:
     return devices.rules_on(devices.replica_mesh(recipe), 0, devices.exchange_of(recipe.model))
 
 
 def make_engine(recipe: Recipe) -> Engine:
     """In a host: the engine that a session makes in the trainer's process."""
-    rules = _rules(recipe)
-    graphdef, _ = family_of(recipe.model).abstract_weights(recipe.model, rules)
-    tokenizer = texts_of(recipe).tokenizer
-    return engines.engine_for(graphdef, recipe.model, tokenizer, recipe.engine_on(rules), rules)
+    return engine_on(recipe, _rules(recipe))
 
 
 def make_scorer(recipe: Recipe, settings: TrainerSettings) -> ScoreGroup:

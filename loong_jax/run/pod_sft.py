@@ -44,11 +44,9 @@ def train(recipe: Recipe, run_dir: Path, processes: Processes = ALONE_OR_TPU) ->
     Raises ConfigError, and writes nothing, where settings do not fit the devices or the places.
     """
     distributed.initialize(processes)
-    pod = recipe.pod or PodSettings()
-    distributed.first_does(
-        lambda: places.try_directories(run_dir=run_dir, checkpoints=pod.checkpoints)
-    )
-    given = recipe.mesh
+    pod, given = recipe.pod or PodSettings(), recipe.mesh
+    written = {"run_dir": run_dir, "checkpoints": pod.checkpoints}
+    distributed.first_does(lambda: places.try_directories(**written))
     if given.num_devices != jax.device_count():
         raise ConfigError(
             f"the mesh {given} is for {given.num_devices} devices, and all processes together "
@@ -138,12 +136,9 @@ def _train(
     if step < stage.num_steps:
         distributed.say(f"preempted; the same command again goes on from step {step}")
         return PREEMPTED
-    made_by = {
-        "num_processes": jax.process_count(),
-        "platform": jax.default_backend(),
-        "versions": configs.versions(),
-    }
-    distributed.first_does(lambda: _write_summary(recipe, run_dir, step, numbers, made_by))
+    made_by = {"num_processes": jax.process_count(), "platform": jax.default_backend()}
+    made_by["versions"] = configs.versions()
+    distributed.first_does(lambda: _write_summary(recipe, run_dir, step, numbers, **made_by))
     distributed.say(f"done, {step} steps")
     return 0
 
@@ -237,26 +232,14 @@ def _complete_summary(recipe: Recipe, run_dir: Path, step: int) -> None:
     lines = [line for line in metrics_log.read_metrics(run_dir) if line["step"] == step]
     head = ("stage", "step", "time_s")
     numbers = {name: value for line in lines for name, value in line.items() if name not in head}
-    _write_summary(recipe, run_dir, step, numbers, made_by={})
+    _write_summary(recipe, run_dir, step, numbers)
 
 
 def _write_summary(
-    recipe: Recipe,
-    run_dir: Path,
-    step: int,
-    numbers: Mapping[str, float | None],
-    made_by: Mapping[str, Any],
+    recipe: Recipe, run_dir: Path, step: int, numbers: Mapping[str, Any], **made_by: Any
 ) -> None:
     """`made_by` describes the program that made the last step; null for what it lacks."""
-    json_files.write_json(
-        run_dir / SUMMARY,
-        {
-            "recipe": recipe.name,
-            "steps": step,
-            "num_processes": made_by.get("num_processes"),
-            "num_devices": recipe.mesh.num_devices,
-            "platform": made_by.get("platform"),
-            "versions": made_by.get("versions"),
-            "last_step": numbers,
-        },
-    )
+    unknown = dict.fromkeys(("num_processes", "platform", "versions"))
+    known = {"recipe": recipe.name, "steps": step, "num_devices": recipe.mesh.num_devices}
+    record = {**known, **unknown, **made_by, "last_step": numbers}
+    json_files.write_json(run_dir / SUMMARY, record)

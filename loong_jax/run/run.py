@@ -13,7 +13,7 @@ from rich.console import Console
 
 from loong_jax import cli_help, configs, options
 from loong_jax.data import chat_records, json_files
-from loong_jax.errors import CheckpointError, ConfigError
+from loong_jax.errors import CheckpointError, ConfigError, refuse_below
 from loong_jax.recipes import (
     START,
     EvaluationStage,
@@ -26,7 +26,6 @@ from loong_jax.recipes import (
     SftStage,
     Stage,
 )
-from loong_jax.remote import AnyPath
 from loong_jax.report.metrics_log import merge_stage_metrics
 from loong_jax.report.progress import Progress
 from loong_jax.report.usage import RunUsage
@@ -110,8 +109,7 @@ def train(
     from. Wall time and peak memory add up over resumptions. One process at a time: ConfigError
     where another works in `run_dir`.
     """
-    if recipe.seed < 0:
-        raise ConfigError(f"seed={recipe.seed} must be at least 0. Give another.")
+    refuse_below(recipe, 0, "seed")
     devices.leave_to_replicas(recipe)
     recipe = starting.with_given_model(recipe)
     texts = texts_of(recipe)
@@ -125,7 +123,8 @@ def train(
     asked, recipe = recipe.stages, sizes.fitted(recipe, texts)
     settings, given = recipe.stages, starting.given(recipe)
     needed = {name: _inputs(stage) for name, stage in settings.items()}
-    refuse_missing(needed, run_dir, only=only, source=source, given=given)
+    places_of_stages: dict[str, Any] = {"only": only, "source": source, "given": given}
+    refuse_missing(needed, run_dir, **places_of_stages)
     if source is not None:
         starting.refuse_other_model(source, configs.load(source).model, recipe.model)
         _refuse_unused(source, only, needed, given)
@@ -134,12 +133,46 @@ def train(
         if isinstance(stage, SftStage | RlStage):
             epochs = getattr(asked[name], "epochs", None)
             said = f" ({epochs:g} epochs)" if epochs else ""
-            peak = stage.optimizer.schedule.peak
-            print(
-                f"{name}: {stage.num_steps} steps{said}, learning rate up to {peak:g}", flush=True
+            rate = f"learning rate up to {stage.optimizer.schedule.peak:g}"
+            print(f"{name}: {stage.num_steps} steps{said}, {rate}", flush=True)
+    running = [name for name in settings if only in (None, name)]
+    free = (*configs.FREE_ON_RESUME, *configs.FREE_MESHES)
+    memory.keep_freed(recipe)
+    with contextlib.ExitStack() as held:
+        held.enter_context(pipeline.holding(run_dir))
+        with configs.put_back_where_refused(run_dir):
+            configs.open_run(recipe, run_dir, recipe=recipe.name, free=free)
+            progress = held.enter_context(Progress(list(settings), title=recipe.name))
+            session = held.enter_context(Session(recipe))
+            # once verifiers have started: Ray forks, which a process with JAX's threads should not
+            _show_memory(recipe, running)
+        usage = held.enter_context(RunUsage(run_dir))
+        if recipe.data is not None:
+            record = {"file": str(recipe.data), "digest": _digest(recipe.data)}
+            json_files.write_json(run_dir / DATA, record)
+        if recipe.start_from is not None:
+            sources.keep_files(sources.find(recipe.start_from), run_dir / sources.KEPT)
+        if isinstance(recipe.problems, FileProblems):
+            if not own_admission.is_done(run_dir):
+                progress.start(next(iter(settings)), num_steps=None)
+                progress.note("tries the answers and verifiers of the file")
+                judge = Judge(session.verifiers, name="admission")
+                own_admission.require(recipe.problems, judge, run_dir)
+            own_problems.keep_copy(recipe.problems, run_dir)
+
+        def run_one(name: str, directories: StageDirectories) -> dict[str, Any]:
+            usage.save()
+            stage = settings[name]
+            work: Any = stages.Work(
+                session=session, name=name, stage=stage, directories=directories, progress=progress
             )
-    with pipeline.holding(run_dir):
-        _train(recipe, run_dir, needed, given, only=only, source=source)
+            return RUN[type(stage)](work) | {"peak_gb": usage.stage_peak_gb()}
+
+        run_stages(needed, run_one, run_dir, **places_of_stages, on_skip=progress.finish)
+    if source is not None:
+        json_files.write_json(run_dir / "source.json", {"source": str(source)})
+    if all(is_done(run_dir, name) for name in settings):
+        write_report(run_dir)
 
 
 def show_memory(recipe: Recipe, only: str | None = None) -> None:
@@ -169,24 +202,19 @@ def _refuse_other_data(file: Path, run_dir: Path) -> None:
     """ConfigError where the run began with conversations of another file."""
     chat_records.read(file)  # says what is wrong with it
     began = json_files.read_json(run_dir / DATA, None)
-    if began is not None and began["digest"] != _digest(file)["digest"]:
+    if began is not None and began["digest"] != (digest := _digest(file)):
         raise ConfigError(
-            f"{file} is not the file that {run_dir} began with: its digest is "
-            f"{_digest(file)['digest']}, that of {began['file']} was {began['digest']}. Give the "
-            "same --data, or name another --run-dir."
+            f"{file} is not the file that {run_dir} began with: its digest is {digest}, that of "
+            f"{began['file']} was {began['digest']}. Give the same --data, or name another "
+            "--run-dir."
         )
 
 
-def _digest(file: Path) -> dict[str, str]:
-    return {"digest": hashlib.sha256(file.read_bytes()).hexdigest()[:16]}
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
-def _refuse_unused(
-    source: Path,
-    only: str | None,
-    needed: Mapping[str, Sequence[str]],
-    given: Mapping[str, AnyPath],
-) -> None:
+def _refuse_unused(source: Path, only: str | None, needed: Mapping, given: Mapping) -> None:
     """Raises ConfigError where no stage that runs starts from a finished one of `source`."""
     made = {*given, *(needed if only is None else ())}
     used = {other for name in needed if only in (None, name) for other in needed[name]}
@@ -196,62 +224,6 @@ def _refuse_unused(
             f"--from {source} would go unused: {what} from nothing that is made elsewhere. Leave "
             "it out, or name with --only a stage that is to start from finished ones."
         )
-
-
-def _train(
-    recipe: Recipe,
-    run_dir: Path,
-    needed: Mapping[str, tuple[str, ...]],
-    given: Mapping[str, AnyPath],
-    *,
-    only: str | None,
-    source: Path | None,
-) -> None:
-    free, settings = (*configs.FREE_ON_RESUME, *configs.FREE_MESHES), recipe.stages
-    memory.keep_freed(recipe)
-    with contextlib.ExitStack() as held:
-        with configs.put_back_where_refused(run_dir):
-            configs.open_run(recipe, run_dir, recipe=recipe.name, free=free)
-            progress = held.enter_context(Progress(list(settings), title=recipe.name))
-            session = held.enter_context(Session(recipe))
-            # once verifiers have started: Ray forks, which a process with JAX's threads should not
-            _show_memory(recipe, [name for name in settings if only in (None, name)])
-        usage = held.enter_context(RunUsage(run_dir))
-        if recipe.data is not None:
-            record = {"file": str(recipe.data), **_digest(recipe.data)}
-            json_files.write_json(run_dir / DATA, record)
-        if recipe.start_from is not None:
-            sources.keep_files(sources.find(recipe.start_from), run_dir / sources.KEPT)
-        if isinstance(recipe.problems, FileProblems):
-            if not own_admission.is_done(run_dir):
-                progress.start(next(iter(settings)), num_steps=None)
-                progress.note("tries the answers and verifiers of the file")
-                own_admission.require(
-                    recipe.problems, Judge(session.verifiers, name="admission"), run_dir
-                )
-            own_problems.keep_copy(recipe.problems, run_dir)
-
-        def run_one(name: str, directories: StageDirectories) -> dict[str, Any]:
-            usage.save()
-            stage = settings[name]
-            work: Any = stages.Work(
-                session=session, name=name, stage=stage, directories=directories, progress=progress
-            )
-            return RUN[type(stage)](work) | {"peak_gb": usage.stage_peak_gb()}
-
-        run_stages(
-            needed,
-            run_one,
-            run_dir,
-            only=only,
-            source=source,
-            given=given,
-            on_skip=progress.finish,
-        )
-    if source is not None:
-        json_files.write_json(run_dir / "source.json", {"source": str(source)})
-    if all(is_done(run_dir, name) for name in settings):
-        write_report(run_dir)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -296,13 +268,9 @@ def write_report(run_dir: Path, *, keeps_machine: bool = False) -> None:
         print(f"report: {controls_page.write_report(run_dir, {'real run': real_run, **runs})}")
         return
     compare.write_gains(run_dir)
-    merge_stage_metrics(run_dir, list(_finished(run_dir)))
+    merge_stage_metrics(run_dir, [name for name in recipe.stages if is_done(run_dir, name)])
     usage = json_files.read_json(run_dir / "usage.json", {})
     print(f"report: {page.write_report(run_dir, **usage, keeps_machine=keeps_machine)}")
-
-
-def _finished(run_dir: Path) -> list[str]:
-    return [name for name in configs.load(run_dir).stages if is_done(run_dir, name)]
 
 
 def _inputs(stage: Stage) -> tuple[str, ...]:

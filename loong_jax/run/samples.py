@@ -30,7 +30,9 @@ def run_samples(work: Work[SampleStage]) -> dict[str, Any]:
     problems = [
         problem
         for domain in session.domains
-        for problem in session.stream(domain, "train").take_distinct(settings.num_problems)
+        for problem in demonstrations.stream_of(session.recipe, domain, "train").take_distinct(
+            settings.num_problems
+        )
     ]
     noted = json_files.read_json(own / "noted.json", {"pieces": 0, "judged": 0, "right": 0})
     kept = json_files.read_jsonl(own / demonstrations.SAMPLES)[: noted.get("kept", 0)]
@@ -41,14 +43,22 @@ def run_samples(work: Work[SampleStage]) -> dict[str, Any]:
     source = sources.find(teacher)
     texts = _texts_of(session, source)
     keeps_tokens = texts.has_tokens_of(session.texts)
-    sampler = _sampler(session, source, texts)
+    rules = session.rules  # of weights whose sizes need not be those of the recipe's model
+    engine, weights = serve.load(source, texts.tokenizer, session.recipe.engine, rules)
+    sampler = sampling.ProblemSampler(
+        engine,
+        weights,
+        seed=session.recipe.seed,
+        num_threads=2 if rules.mesh is None else 1,
+        encode_prompt=texts.prompt,
+    )
     for number in range(noted["pieces"], len(pieces)):
         asked = pieces[number]
         sampled = sampler(asked, settings.samples_per_problem, settings.sampling)
         found, right = _right(session, asked, sampled, keeps_tokens=keeps_tokens)
-        kept += [
-            record for of_problem in found for record in _different(of_problem)[: settings.max_kept]
-        ]
+        for records in found:
+            different = {record["response"]: record for record in records}
+            kept += list(different.values())[: settings.max_kept]
         noted = {
             "pieces": number + 1,
             "judged": noted["judged"] + len(asked) * settings.samples_per_problem,
@@ -66,19 +76,6 @@ def run_samples(work: Work[SampleStage]) -> dict[str, Any]:
         )
     progress.finish(work.name, f"{len(kept)} of {noted['judged']} samples kept")
     return {"num_problems": len(problems), **noted}
-
-
-def _sampler(session: Session, source: sources.Source, texts: Texts) -> sampling.ProblemSampler:
-    """A sampler of weights whose sizes need not be those of the recipe's model."""
-    rules = session.rules
-    engine, weights = serve.load(source, texts.tokenizer, session.recipe.engine, rules)
-    return sampling.ProblemSampler(
-        engine,
-        weights,
-        seed=session.recipe.seed,
-        num_threads=2 if rules.mesh is None else 1,
-        encode_prompt=texts.prompt,
-    )
 
 
 def _texts_of(session: Session, source: sources.Source) -> Texts:
@@ -125,7 +122,3 @@ def _right(
             ]
         )
     return found, sum(map(len, found))
-
-
-def _different(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return list({record["response"]: record for record in records}.values())

@@ -12,7 +12,7 @@ import tyro
 
 from loong_jax import options
 from loong_jax.data.tokenizer import Tokenizer
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.models import families
 from loong_jax.models.parameters import Weights
 from loong_jax.recipes import MeshSettings
@@ -63,10 +63,7 @@ class ServeOptions:
 
     def engine_config(self) -> EngineSettings:
         """The shapes to compile. Raises ConfigError where they do not fit each other."""
-        for name in ("cache_length", "num_pages", "page_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name}={value} must be at least 1. Raise it.")
+        refuse_below(self, 1, "cache_length", "num_pages", "page_size")
         if self.cache_length % self.page_size:
             raise ConfigError(
                 f"cache_length={self.cache_length} must be a multiple of page_size="

@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 
-from loong_jax.environments import ProblemStream
 from loong_jax.errors import ConfigError
 from loong_jax.eval import evaluation
 from loong_jax.models.families import family_of
@@ -25,17 +24,14 @@ from loong_jax.recipes import (
     RayVerifiers,
     Recipe,
     RlStage,
-    SftStage,
-    packaged,
 )
+from loong_jax.recipes import problems as problem_kinds
 from loong_jax.rl.policy_model import policy_of
 from loong_jax.rollout import sampling
-from loong_jax.rollout.engines import engine_for
 from loong_jax.rollout.records import Rollout
 from loong_jax.run import demonstrations, devices
-from loong_jax.run.demonstrations import Demonstrations
-from loong_jax.run.own_problems import FileStream, Pairs, verifiers_of
-from loong_jax.run.placement import group_kind
+from loong_jax.run.own_problems import verifiers_of
+from loong_jax.run.placement import engine_on, group_kind
 from loong_jax.run.texts import Texts, texts_of
 from loong_jax.verifiers import admission
 from loong_jax.verifiers.pool import FormedPool, LocalVerifierPool, VerifierPool, VerifierRequest
@@ -65,9 +61,9 @@ class Session:
             admission.require_environments(
                 (domain.environment, domain.levels)
                 for domain in made
-                if not packaged.is_package(domain.environment)
+                if not problem_kinds.is_package(domain.environment)
             )
-            packaged.require_sound(made)
+            problem_kinds.require_sound(made)
         self.domains = demonstrations.domains_of(recipe.problems)
         _refuse_unfit(recipe, self.domains)
         self.verifiers = _start_pool(recipe)  # before JAX has threads, since Ray forks
@@ -75,19 +71,11 @@ class Session:
         self.judge = Judge(self.pool)
         shares = devices.shares_of(recipe)
         self.rules = shares.trainer
-        family = family_of(recipe.model)
-        graphdef, self.abstract_weights = family.abstract_weights(recipe.model, self.rules)
+        abstract_weights = family_of(recipe.model).abstract_weights
+        graphdef, self.abstract_weights = abstract_weights(recipe.model, self.rules)
         self.policy = policy_of(graphdef, recipe.model, recipe.bias, rules=self.rules)
-        engines = {
-            rules: engine_for(
-                family.abstract_weights(recipe.model, rules)[0],
-                recipe.model,
-                self.tokenizer,
-                recipe.engine_on(rules),
-                rules,
-            )
-            for rules in (*shares.replicas, self.rules)
-        }
+        rules_of_engines = (*shares.replicas, self.rules)
+        engines = {r: engine_on(recipe, r, self.tokenizer) for r in rules_of_engines}
         self.engines = [engines[rules] for rules in shares.replicas]
         self.engine = engines[self.rules]  # that evaluates
 
@@ -111,24 +99,6 @@ class Session:
         """Weights on the trainer's devices."""
         return self.engine.devices.load(weights)
 
-    # ---- problems -----------------------------------------------------------------------------
-
-    def stream(
-        self, domain: str, split: str, *, seed: int | None = None
-    ) -> ProblemStream | FileStream:
-        """Endless problems of one domain on one side of the split."""
-        return demonstrations.stream_of(self.recipe, domain, split, seed=seed)
-
-    def held_out(self, domain: str, split: str, count: int) -> list[Problem]:
-        """The same distinct problems for every stage and every seed of the recipe."""
-        return demonstrations.held_out(self.recipe, domain, split, count)
-
-    def demonstrations(self, settings: SftStage) -> Demonstrations | Pairs:
-        """Endless (prompt, response) pairs of the cold start."""
-        return demonstrations.pairs_of(self.recipe, settings, self.texts)
-
-    # ---- evaluation ---------------------------------------------------------------------------
-
     def evaluate(
         self,
         weights: Weights,
@@ -142,7 +112,8 @@ class Session:
         Of a file that holds fewer than `evaluation.num_problems` back, all of them.
         """
         asked = self.recipe.evaluation
-        posed = {name: self.held_out(name, asked.side, asked.num_problems) for name in domains}
+        held_out, count = demonstrations.held_out, asked.num_problems
+        posed = {name: held_out(self.recipe, name, asked.side, count) for name in domains}
         sampler = self.sampler(weights, progress)
         return evaluation.evaluate(
             sampler, self.judge, posed, asked, stage=stage, form=self.texts.form

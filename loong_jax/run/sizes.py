@@ -51,7 +51,11 @@ def fitted(recipe: Recipe, texts: Texts) -> Recipe:
 
 def _fit(recipe: Recipe, stage: Stage, texts: Texts, longest_prompt: int, response: int) -> Stage:
     if isinstance(stage, RlStage) and not stage.row_length:
-        return dataclasses.replace(stage, row_length=_group_row(recipe, stage, longest_prompt))
+        # for a prompt with all responses to it, or with those that fit into LEAST_ROW
+        own = stage.sampling.max_new_tokens
+        most = (min(LEAST_ROW, recipe.model.max_position) - longest_prompt) // own
+        length = _rounded(longest_prompt + min(stage.group_size, max(1, most)) * own)
+        return dataclasses.replace(stage, row_length=length)
     if isinstance(stage, SftStage) and stage.samples_of is None:
         if stage.row_length and stage.epochs is None:
             return stage
@@ -66,14 +70,6 @@ def _fit(recipe: Recipe, stage: Stage, texts: Texts, longest_prompt: int, respon
     if isinstance(stage, SftStage) and not stage.row_length:
         return dataclasses.replace(stage, row_length=_rounded(longest_prompt + response))
     return stage
-
-
-def _group_row(recipe: Recipe, stage: RlStage, longest_prompt: int) -> int:
-    """Room for a prompt with all responses to it, or with those that fit into LEAST_ROW."""
-    response = stage.sampling.max_new_tokens
-    room = min(LEAST_ROW, recipe.model.max_position) - longest_prompt
-    most = max(1, room // response)
-    return _rounded(longest_prompt + min(stage.group_size, most) * response)
 
 
 def _for_epochs(stage: SftStage, epochs: float, lengths: Iterable[int]) -> SftStage:
@@ -95,11 +91,8 @@ def _for_epochs(stage: SftStage, epochs: float, lengths: Iterable[int]) -> SftSt
 
 def _with_sampling(recipe: Recipe, stops: tuple[str, ...]) -> Recipe:
     """The recipe, with its length of responses and the texts that end them in all stages."""
-    changes: dict[str, Any] = {}
-    if recipe.max_new_tokens is not None:
-        changes["max_new_tokens"] = recipe.max_new_tokens
-    if stops:
-        changes["stops"] = stops
+    given = {"max_new_tokens": recipe.max_new_tokens, "stops": stops or None}
+    changes: dict[str, Any] = {name: one for name, one in given.items() if one is not None}
     if not changes:
         return recipe
     sampling = dataclasses.replace(recipe.evaluation.sampling, **changes)

@@ -22,7 +22,6 @@ from loong_jax.run import pipeline
 
 FORMAT_VERSION = 1  # of model.json
 KEPT = "model"  # in the directory of a run, or of a merge
-_CODE = ("*.py",)  # that auto_map in config.json names
 
 
 class Source(NamedTuple):
@@ -51,15 +50,11 @@ def find_weights(path: AnyPath) -> AnyPath:
     if not (path / "stages").is_dir():
         return path
     names = configs.load(path).stages
-    finished = [
-        name
-        for name in names
-        if pipeline.is_done(path, name)
-        and (pipeline.stage_directory(path, name) / "weights").is_dir()
-    ]
+    done = (pipeline.stage_directory(path, name) for name in names if pipeline.is_done(path, name))
+    finished = [stage for stage in done if (stage / "weights").is_dir()]
     if not finished:
         raise CheckpointError(f"{path} has no finished stage of {', '.join(names)} yet.")
-    return pipeline.stage_directory(path, finished[-1])
+    return finished[-1]
 
 
 def tokenizer_of(
@@ -97,15 +92,14 @@ def _files_of(path: AnyPath) -> AnyPath | None:
     return next((p for p in _places(path) if (p / "tokenizer.json").exists()), None)
 
 
-def copy_files(source: AnyPath, destination: Path, *, also: tuple[str, ...] = ()) -> list[str]:
-    """Copies what lies beside the weights in `source` and is not in `destination`; their names."""
-    names = [name for name in (*TOKENIZER_FILES, *also) if (source / name).is_file()]
-    names += sorted(path.name for pattern in _CODE for path in source.glob(pattern))
-    copied = [name for name in names if not (destination / name).exists()]
-    for name in copied:
-        destination.mkdir(parents=True, exist_ok=True)
-        (destination / name).write_bytes((source / name).read_bytes())
-    return copied
+def copy_files(source: AnyPath, destination: Path) -> None:
+    """Copies what lies beside the weights in `source` and is not in `destination`."""
+    names = [name for name in TOKENIZER_FILES if (source / name).is_file()]
+    names += sorted(path.name for path in source.glob("*.py"))  # that auto_map in config.json names
+    for name in names:
+        if not (destination / name).exists():
+            destination.mkdir(parents=True, exist_ok=True)
+            (destination / name).write_bytes((source / name).read_bytes())
 
 
 def _places(path: AnyPath) -> list[AnyPath]:
@@ -124,12 +118,6 @@ def files_beside(path: AnyPath) -> AnyPath | None:
     )
 
 
-def _config_text(path: AnyPath) -> str | None:
-    """The config.json that the weights of a run came with, as it came."""
-    kept = (place / "config.json" for place in _places(path) if place.name == KEPT)
-    return next((file.read_text("utf-8") for file in kept if file.is_file()), None)
-
-
 def read_model(source: AnyPath) -> tuple[ModelConfig, str | None]:
     """The config of the weights in `source`, and the config.json that they came with, if any."""
     if isinstance(source, RemotePath):
@@ -143,7 +131,8 @@ def read_model(source: AnyPath) -> tuple[ModelConfig, str | None]:
         if (directory / "config.json").exists():
             config = getattr(configs.load(directory), "model", None)
             if config is not None:
-                return config, _config_text(source)
+                kept = (at / "config.json" for at in _places(source) if at.name == KEPT)
+                return config, next((f.read_text("utf-8") for f in kept if f.is_file()), None)
     raise CheckpointError(
         f"{source} has no model.json, is no stage of a run and no checkpoint as it was published "
         "(config.json and safetensors files), so its config is unknown. Name one of these."

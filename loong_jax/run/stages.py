@@ -5,6 +5,7 @@ Every stage leaves in its directory: `weights/` (a checkpoint of nothing else), 
 """
 
 import dataclasses
+import functools
 import itertools
 import logging
 import time
@@ -37,9 +38,7 @@ from loong_jax.report.usage import StepProfile
 from loong_jax.rl import checkpoint, local_trainer, lora, policy_model, rewards, sft, trainer
 from loong_jax.rl.collapse import CollapseWatch
 from loong_jax.rl.local_trainer import LocalTrainer, TrainerSettings
-from loong_jax.rl.lora import LoraConfig
 from loong_jax.rl.policy_model import PolicyModel
-from loong_jax.rl.trainer import TrainState
 from loong_jax.rollout.records import Group
 from loong_jax.rollout.versions import VersionStore, manifest_of
 from loong_jax.run import demonstrations, placement, starting
@@ -71,6 +70,12 @@ class Work(Generic[T]):
     def domains(self) -> tuple[str, ...]:
         """The domains whose problems the stage poses."""
         return getattr(self.stage, "domains", ()) or self.session.domains
+
+    @property
+    def num_steps(self) -> int | None:
+        """The number of steps of a stage that trains; None where time ends it."""
+        stage: Any = self.stage
+        return None if stage.wall_time_of else stage.num_steps
 
     def weights_of(self, name: str) -> Weights:
         """The weights of an earlier stage, or from elsewhere as weights of the recipe's model."""
@@ -124,11 +129,13 @@ def load_weights(directory: Path) -> Weights:
 def run_sft(work: Work[SftStage]) -> dict[str, Any]:
     """Supervised fine-tuning on demonstrations."""
     session, settings, own = work.session, work.stage, work.own
-    start = (
-        session.fresh_weights if settings.after is None
-        else work.weights_of(settings.after)
-    )  # fmt: skip
-    policy, start, frozen = _to_train(session, settings.lora, start)
+    if settings.samples_of is None:
+        pairs: Iterable[Any] = demonstrations.pairs_of(session.recipe, settings, session.texts)
+    else:
+        samples = work.directories.inputs[settings.samples_of]
+        pairs = demonstrations.sampled(samples, session.recipe.seed)
+    start = session.fresh_weights if settings.after is None else work.weights_of(settings.after)
+    policy, start, frozen = _to_train(work, start)
     state = trainer.initial_state(policy, settings.optimizer, start)
     cursor = 0
     checkpoints = own / "checkpoints"
@@ -139,7 +146,7 @@ def run_sft(work: Work[SftStage]) -> dict[str, Any]:
         state = trainer.from_arrays(policy, settings.optimizer, start, found.arrays)
         cursor = found.metadata["cursor"]
     first_step = int(state.step)
-    work.progress.start(work.name, num_steps=_known_steps(settings), first_step=first_step)
+    work.progress.start(work.name, num_steps=work.num_steps, first_step=first_step)
     with (
         MetricsLog(own, stage=work.name, restored_step=first_step) as log,
         StepProfile(own / "profile") as profile,
@@ -161,28 +168,16 @@ def run_sft(work: Work[SftStage]) -> dict[str, Any]:
             policy,
             configs.made_from(sft.SftSettings, settings),
             state,
-            _pairs(work),
+            pairs,
             session.texts.example,
             cursor=cursor,
             frozen=frozen,
             on_step=on_step,
             keep_going=work.keep_going(log.earlier_s),
         )
-    if settings.lora is not None:
-        _save_adapter(session, settings.lora, state.weights, own)
-    weights = policy.join(state.weights, frozen)
-    return _finish(work, weights, int(state.step)) | {
-        "num_pairs": cursor,
-        "earlier_s": log.earlier_s,
-    }
-
-
-def _pairs(work: Work[SftStage]) -> Iterable[tuple[str, str]]:
-    """The training pairs: worked solutions, or a teacher's samples."""
-    session, samples_of = work.session, work.stage.samples_of
-    if samples_of is None:
-        return session.demonstrations(work.stage)
-    return demonstrations.sampled(work.directories.inputs[samples_of], session.recipe.seed)
+    _save_adapter(work, state.weights)
+    found = _finish(work, policy.join(state.weights, frozen), int(state.step))
+    return found | {"num_pairs": cursor, "earlier_s": log.earlier_s}
 
 
 def _say_skipped(skipped: Sequence[str], step: int) -> None:
@@ -198,23 +193,13 @@ class _Trained(NamedTuple):
     frozen: Any  # the part it leaves as it is
 
 
-def _to_train(session: Session, config: LoraConfig | None, weights: Weights) -> _Trained:
+def _to_train(work: Work[Any], weights: Weights) -> _Trained:
+    policy, config = work.session.policy, work.stage.lora
     if config is None:
-        return _Trained(session.policy, weights, ())
-    key = jax.random.key(session.recipe.seed)
-    adapters = lora.initial_adapters(session.policy, config, weights, key)
-    return _Trained(lora.lora_policy(session.policy, config), adapters, weights)
-
-
-class _RlStart(NamedTuple):
-    """The state from which a stage of reinforcement learning begins or goes on."""
-
-    state: TrainState
-    versions: dict[int, Weights]  # those that rollouts may still be of
-    control: dict[str, Any] | None  # of the orchestrator
-    policy: PolicyModel
-    frozen: Any  # the part that training leaves as it is
-    reference: Weights | None  # where the objective has a penalty: what the stage started from
+        return _Trained(policy, weights, ())
+    key = jax.random.key(work.session.recipe.seed)
+    adapters = lora.initial_adapters(policy, config, weights, key)
+    return _Trained(lora.lora_policy(policy, config), adapters, weights)
 
 
 def run_rl(work: Work[RlStage]) -> dict[str, Any]:
@@ -224,24 +209,46 @@ def run_rl(work: Work[RlStage]) -> dict[str, Any]:
     trainer_settings = configs.made_from(
         TrainerSettings, settings, max_staleness=max_staleness, form=form
     )
-    start = _start_rl(work, trainer_settings)
-    first_step = int(start.state.step)
-    offload = session.recipe.engine.offload_versions
-    store = VersionStore(max_staleness, offload=offload)
-    for version in sorted(start.versions):
-        store.put(version, start.versions.pop(version))  # the store alone keeps it alive
-    work.progress.start(work.name, num_steps=_known_steps(settings), first_step=first_step)
+    weights = work.weights_of(settings.after)
+    reference = None  # where the objective has a penalty: what the stage started from
+    if settings.objective.kl is not None:
+        other = settings.reference
+        reference = weights if other is None else work.weights_of(other)
+    policy, trained, frozen = _to_train(work, weights)
+    checkpoints = own / "checkpoints"
+    if checkpoint.steps(checkpoints):
+        state, versions, control, skipped = local_trainer.restore(
+            policy, trainer_settings, trained, checkpoints, frozen=frozen
+        )
+        _say_skipped(skipped, int(state.step))
+    else:
+        state = trainer.initial_state(policy, settings.optimizer, trained)
+        versions, control = {0: policy.published(weights)}, None
+    del weights, trained
+    first_step = int(state.step)
+    store = VersionStore(max_staleness, offload=session.recipe.engine.offload_versions)
+    for version in sorted(versions):
+        store.put(version, versions.pop(version))  # the store alone keeps it alive
+    work.progress.start(work.name, num_steps=work.num_steps, first_step=first_step)
     replicas = placement.start_replicas(
         session.recipe, settings, session.engines, store, trainer_settings, session.agent
     )
     learner = local = LocalTrainer(
-        model=start.policy,
+        model=policy,
         settings=trainer_settings,
-        state=start.state,
+        state=state,
         versions=store,
-        checkpoints=own / "checkpoints",
-        reference=start.reference,
-        frozen=start.frozen,
+        checkpoints=checkpoints,
+        reference=reference,
+        frozen=frozen,
+    )
+    del state, reference, frozen
+    stream_of = functools.partial(demonstrations.stream_of, session.recipe)
+    streams = tuple(stream_of(domain, "train").problem_at for domain in work.domains)
+    tickets = TicketSource(
+        MixedStream(streams=streams),
+        max_issues=settings.max_issues,
+        curriculum=settings.curriculum,
     )
     if isinstance(replicas, Scorers):
         learner = TrainerWithGenerators(learner, replicas)
@@ -256,55 +263,27 @@ def run_rl(work: Work[RlStage]) -> dict[str, Any]:
             trainer=learner,
             replicas=replicas,
             verifiers=session.pool,
-            tickets=_tickets(work),
+            tickets=tickets,
             versions=store,
             grade=lambda group: _grade(group, settings),
-            log=_ShownLog(
-                log,
-                work.progress,
-                profile,
-                CollapseWatch(settings.collapse, read_metrics(own)),
-                needs_signal=not settings.learns_from_all,
-            ),
+            log=_ShownLog(work, log, profile),
             keep_going=work.keep_going(log.earlier_s),
             journal=journal,
         )
         try:
-            orchestrator.restore(start.control)
+            orchestrator.restore(control)
             final = orchestrator.run()
         finally:
             replicas.close(CLOSE_TIMEOUT_S)
             learner.close(CLOSE_TIMEOUT_S)
             journal.close()
-    if settings.lora is not None:
-        _save_adapter(session, settings.lora, local.state.weights, own)
+    _save_adapter(work, local.state.weights)
     return _finish(work, local.weights, final.step) | {
         "tickets": final.counts(),
         "earlier_s": log.earlier_s,
         "rollout": replicas.statistics(),
         **({"scored": learner.num_scored} if isinstance(learner, TrainerWithGenerators) else {}),
     }
-
-
-def _start_rl(work: Work[RlStage], trainer_settings: TrainerSettings) -> _RlStart:
-    """The last checkpoint, or the weights of the stage before."""
-    session, settings = work.session, work.stage
-    weights = work.weights_of(settings.after)
-    reference = None
-    if settings.objective.kl is not None:
-        other = settings.reference
-        reference = weights if other is None else work.weights_of(other)
-    policy, trained, frozen = _to_train(session, settings.lora, weights)
-    checkpoints = work.own / "checkpoints"
-    if checkpoint.steps(checkpoints):
-        state, versions, control, skipped = local_trainer.restore(
-            policy, trainer_settings, trained, checkpoints, frozen=frozen
-        )
-        _say_skipped(skipped, int(state.step))
-    else:
-        state = trainer.initial_state(policy, settings.optimizer, trained)
-        versions, control = {0: policy.published(weights)}, None
-    return _RlStart(state, versions, control, policy, frozen, reference)
 
 
 def _grade(group: Group, settings: RlStage) -> tuple[Group, rewards.Disposition]:
@@ -315,24 +294,13 @@ def _grade(group: Group, settings: RlStage) -> tuple[Group, rewards.Disposition]
     return graded, disposition
 
 
-def _tickets(work: Work[RlStage]) -> TicketSource:
-    """The problems of the stage's domains by turns."""
-    session, settings = work.session, work.stage
-    streams = tuple(session.stream(domain, "train").problem_at for domain in work.domains)
-    return TicketSource(
-        MixedStream(streams=streams),
-        max_issues=settings.max_issues,
-        curriculum=settings.curriculum,
-    )
-
-
 def run_fusion(work: Work[FusionStage]) -> dict[str, Any]:
     """Fuses the experts, with scale and keep rate chosen on validation problems."""
-    session, settings, own = work.session, work.stage, work.own
+    session, settings = work.session, work.stage
     base = work.weights_of(settings.base)
     experts = {expert: load_weights(work.directories.inputs[expert]) for expert in settings.experts}
     problems = {
-        domain: session.held_out(domain, "validation", settings.num_problems)
+        domain: demonstrations.held_out(session.recipe, domain, "validation", settings.num_problems)
         for domain in session.domains
     }
     points = search.candidates(settings.method, settings.scales, settings.keep_rates)
@@ -348,10 +316,7 @@ def run_fusion(work: Work[FusionStage]) -> dict[str, Any]:
         return found
 
     own_domain = dict(session.recipe.experts)
-    expert_rate = {
-        own_domain[expert]: pass_rates(weights)[own_domain[expert]]
-        for expert, weights in experts.items()
-    }
+    expert_rate = {(d := own_domain[name]): pass_rates(w)[d] for name, w in experts.items()}
 
     def score(weights: Weights) -> dict[str, float]:
         """By domain, how far the fused model is above the expert of that domain."""
@@ -373,18 +338,18 @@ def run_fusion(work: Work[FusionStage]) -> dict[str, Any]:
     fused, report = merge_report.fuse_with_report(
         base, experts, method=result.method, batch_axes=longcat_stacks
     )
-    found = result.to_json()
-    json_files.write_json(
-        own / "fusion.json", report | {"grid": found["grid"], "chosen": found["chosen"]}
-    )
+    chosen = {key: value for key, value in result.to_json().items() if key in ("grid", "chosen")}
+    json_files.write_json(work.own / "fusion.json", report | chosen)
     return _finish(work, fused, 0)
 
 
-def _save_adapter(session: Session, config: LoraConfig, adapters: Weights, own: Path) -> None:
-    """`adapter/` of a stage: what it trained, as the peft library reads it."""
-    model, leaves = session.recipe.model, parameters.by_path(session.abstract_weights)
-    places = published.published_as(model).places(model, leaves)
-    lora.save_peft(own / "adapter", config, adapters, session.policy, places)
+def _save_adapter(work: Work[Any], adapters: Weights) -> None:
+    """`adapter/` of a stage that trains one, as the peft library reads it."""
+    session, config = work.session, work.stage.lora
+    if config is not None:
+        model, leaves = session.recipe.model, parameters.by_path(session.abstract_weights)
+        places = published.published_as(model).places(model, leaves)
+        lora.save_peft(work.own / "adapter", config, adapters, session.policy, places)
 
 
 def run_evaluation(work: Work[EvaluationStage]) -> dict[str, Any]:
@@ -394,27 +359,14 @@ def run_evaluation(work: Work[EvaluationStage]) -> dict[str, Any]:
     return _evaluate(work, weights, 0)
 
 
-def _known_steps(settings: SftStage | RlStage) -> int | None:
-    """The number of steps of a stage; None where time ends it."""
-    return None if settings.wall_time_of else settings.num_steps
-
-
 class _ShownLog:
     """A metrics log whose steps also appear on the terminal, and are watched: for a collapse, for
     what verifiers raise, and for groups that teach nothing where only rewards can."""
 
-    def __init__(
-        self,
-        log: MetricsLog,
-        progress: Progress,
-        profile: StepProfile,
-        collapse: CollapseWatch,
-        *,
-        needs_signal: bool,
-    ):
-        self._log, self._progress = log, progress
-        self._profile, self._collapse = profile, collapse
-        self._signal = SignalWatch(logger.warning) if needs_signal else None
+    def __init__(self, work: Work[RlStage], log: MetricsLog, profile: StepProfile):
+        self._log, self._progress, self._profile = log, work.progress, profile
+        self._collapse = CollapseWatch(work.stage.collapse, read_metrics(work.own))
+        self._signal = None if work.stage.learns_from_all else SignalWatch(logger.warning)
         self._raised = RaisedWatch(logger.warning)
         self._num_judged = 0
         self.event = log.event
@@ -449,7 +401,8 @@ def _evaluate(work: Work[Any], weights: Weights, step: int) -> dict[str, Any]:
         return {"steps": step, "evaluation_s": 0.0}
     progress.note("evaluating")
     started_s, asked = time.monotonic(), session.recipe.evaluation
-    posed = [len(session.held_out(d, asked.side, asked.num_problems)) for d in domains]
+    held_out = functools.partial(demonstrations.held_out, session.recipe)
+    posed = [len(held_out(d, asked.side, asked.num_problems)) for d in domains]
     result, samples = session.evaluate(
         weights,
         stage=work.name,

@@ -69,14 +69,15 @@ def load(
             )
         found = scaling.stack_config(found, stack)
     refuse_other_model(directory, found, config)
-    wanted = {f"weights/{path}": leaf for path, leaf in parameters.by_path(template).items()}
-    unstacked = {name: _unstacked(name, leaf, stack) for name, leaf in wanted.items()}
+    wanted = {}
+    for path, leaf in parameters.by_path(template).items():
+        rows, *rest = leaf.shape or (1,)
+        shape = (rows // stack, *rest) if path.startswith("layers/") else leaf.shape
+        wanted[path] = jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=leaf.sharding)
     if isinstance(directory, RemotePath) or sources.is_published(directory):
-        tree = parameters.as_tree({n.removeprefix("weights/"): a for n, a in unstacked.items()})
-        weights = read_weights(directory, found, tree)
+        weights = read_weights(directory, found, parameters.as_tree(wanted))
     else:
-        flat = _read(directory, unstacked)
-        weights = parameters.as_tree({n.removeprefix("weights/"): a for n, a in flat.items()})
+        weights = parameters.as_tree(_read(directory, wanted))
     return weights if stack == 1 else scaling.stack_layers(weights, stack)
 
 
@@ -188,12 +189,6 @@ def refuse_other_model(directory: AnyPath, found: ModelConfig, config: ModelConf
             )
 
 
-def _unstacked(name: str, leaf: Any, stack: int) -> jax.ShapeDtypeStruct:
-    rows, *rest = leaf.shape or (1,)
-    shape = (rows // stack, *rest) if name.startswith("weights/layers/") else leaf.shape
-    return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=leaf.sharding)
-
-
 def _read(directory: Path, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
     place = checkpoints.weight_directories(directory)[0]
     steps = checkpoint.steps(place)
@@ -204,6 +199,7 @@ def _read(directory: Path, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str,
         )
     stored = checkpoint.Stored(place, steps[-1])
     shapes = {n: leaf.shape for n, leaf in stored.shapes.items() if not n.startswith("masters/")}
+    wanted = {f"weights/{path}": leaf for path, leaf in wanted.items()}
     asked = {name: tuple(leaf.shape) for name, leaf in wanted.items()}
     if odd := next((n for n in sorted(shapes | asked) if shapes.get(n) != asked.get(n)), None):
         raise CheckpointError(
@@ -211,4 +207,7 @@ def _read(directory: Path, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str,
             "Put the model.json beside it that belongs to the weights."
         )
     arrays = stored.arrays({name: leaf.sharding for name, leaf in wanted.items()})
-    return {name: array.astype(wanted[name].dtype, copy=False) for name, array in arrays}
+    return {
+        name.removeprefix("weights/"): array.astype(wanted[name].dtype, copy=False)
+        for name, array in arrays
+    }

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from loong_jax import options
 from loong_jax.data import json_files
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.eval import metrics
 from loong_jax.eval.metrics import Estimate
 from loong_jax.report import synthesis
@@ -45,9 +45,7 @@ class StatementSettings:
     model: str = ""  # the name the endpoint knows
 
     def __post_init__(self):
-        for name in ("num_problems", "num_held_out", "cold_start_nodes"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1. Raise it.")
+        refuse_below(self, 1, "num_problems", "num_held_out", "cold_start_nodes")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,26 +76,25 @@ class FormalOptions:
     chart: Path | None = None  # a PNG; RUN_DIR/formal.png without it
 
     def __post_init__(self):
-        if self.num_seeds < 1:
-            raise ConfigError(f"num_seeds={self.num_seeds} must be at least 1. Raise it.")
+        refuse_below(self, 1, "num_seeds")
 
 
 def main(arguments: Sequence[str]) -> int:
     """`loong synth NAME`."""
     name, *rest = arguments
-    if name == "loongenv":
-        chosen = options.parse(loongenv.LoongEnvOptions, "loong synth loongenv", rest)
-        status = loongenv.main(chosen)
-        print(synthesis.write_loongenv(chosen.out))
-        return status
-    if name == "resyn":
-        chosen = options.parse(resyn.ResynOptions, "loong synth resyn", rest)
-        status = resyn.main(chosen)
-        print(synthesis.write_resyn(chosen.out))
-        return status
-    if name == "formal":
-        return run_formal(options.parse(FormalOptions, "loong synth formal", rest))
-    raise ConfigError(f"{name!r} makes no problems. Choose one of: loongenv, resyn, formal.")
+    rooms = {  # options, what carries them out, and the page about it
+        "loongenv": (loongenv.LoongEnvOptions, loongenv.main, synthesis.write_loongenv),
+        "resyn": (resyn.ResynOptions, resyn.main, synthesis.write_resyn),
+        "formal": (FormalOptions, run_formal, None),
+    }
+    if name not in rooms:
+        raise ConfigError(f"{name!r} makes no problems. Choose one of: {', '.join(rooms)}.")
+    kind, carry_out, write_page = rooms[name]
+    chosen = options.parse(kind, f"loong synth {name}", rest)
+    status = carry_out(chosen)
+    if write_page is not None:
+        print(write_page(chosen.out))
+    return status
 
 
 def run_formal(chosen: FormalOptions) -> int:
@@ -169,15 +166,9 @@ def run_seed(chosen: FormalOptions, seed: int, console: Console) -> dict[str, An
             f"{chosen.audit} accepts {audited['accepted']} of {audited['counted']} counted proofs,"
             f" refuses {len(audited['refused'])}, and cannot judge {audited['ungradable']}"
         )
-    return {
-        "seed": seed,
-        "funnel": made.funnel,
-        "num_cold_start": len(made.cold_start),
-        "num_pool": len(made.pool),
-        "num_held_out": len(made.held_out),
-        **found,
-        "audit": audited,
-    }
+    counts = {name: len(getattr(made, name)) for name in ("cold_start", "pool", "held_out")}
+    counted = {f"num_{name}": count for name, count in counts.items()}
+    return {"seed": seed, "funnel": made.funnel, **counted, **found, "audit": audited}
 
 
 def _share_first_round(directory: Path) -> None:

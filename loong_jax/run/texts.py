@@ -17,7 +17,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.problems import response
 from loong_jax.problems.problem import Problem
 from loong_jax.problems.response import FORMS, ResponseForm
-from loong_jax.recipes import Recipe, ToolSettings
+from loong_jax.recipes import Recipe
 from loong_jax.remote import AnyPath
 from loong_jax.rl import sft
 from loong_jax.rollout.agentic.agent import Agent, Toolbox
@@ -74,7 +74,12 @@ class Texts:
         if isinstance(item, Conversation):
             return chat_records.encode(self.tokenizer, item)
         if isinstance(item, Sampled):
-            return self._sampled(item)
+            tokens = list(item.tokens)
+            if tokens[-1:] and tokens[-1] not in self.tokenizer.end_ids:
+                tokens.append(self.tokenizer.eos_id)
+            prompt = self.prompt_ids(item.prompt)
+            mask = np.array([False] * len(prompt) + [True] * len(tokens))
+            return {"tokens": np.array([*prompt, *tokens], np.int32), "loss_mask": mask}
         asked, text = item
         prompt = self.prompt(asked) if isinstance(asked, Problem) else self.prompt_ids(asked)
         return sft.encode_response(self.tokenizer, list(prompt), text)
@@ -86,13 +91,6 @@ class Texts:
             for one in (self, other)
         ]
         return texts[0] == texts[1]
-
-    def _sampled(self, item: "Sampled") -> Example:
-        prompt, tokens = self.prompt_ids(item.prompt), list(item.tokens)
-        if tokens[-1:] and tokens[-1] not in self.tokenizer.end_ids:
-            tokens.append(self.tokenizer.eos_id)
-        mask = [False] * len(prompt) + [True] * len(tokens)
-        return {"tokens": np.array([*prompt, *tokens], np.int32), "loss_mask": np.array(mask)}
 
     def render(self, thinking: str, answer: str) -> str:
         """A response in the form."""
@@ -136,12 +134,13 @@ def texts_with(recipe: Recipe, tokenizer: Tokenizer) -> Texts:
     """The texts of a recipe, as `texts_of`, with a tokenizer that is there already."""
     form = recipe.form or form_of(tokenizer)
     is_chat = form.prompt == "chat" and tokenizer.chat is not None
-    return Texts(
-        tokenizer=tokenizer,
-        form=form,
-        agent=_agent(recipe.tools, ChatTurns() if is_chat else ToolTemplate()),
-        tells_tools=tools_are_described(recipe) and is_chat,
-    )
+    agent = None
+    if recipe.tools is not None:
+        given = {"toolbox": toolbox(recipe.tools.names)}
+        template = ChatTurns() if is_chat else ToolTemplate()
+        agent = configs.made_from(Agent, recipe.tools, **given, template=template)
+    tells = tools_are_described(recipe) and is_chat
+    return Texts(tokenizer=tokenizer, form=form, agent=agent, tells_tools=tells)
 
 
 def agent_of(recipe: Recipe) -> Agent | None:
@@ -176,20 +175,13 @@ TOOLS: dict[str, str] = {  # name that problems ask for -> "module:class"
 
 def toolbox(names: Iterable[str]) -> Toolbox:
     """New tools of these names. Raises ConfigError for a name that is not in the table."""
-    return Toolbox(_make(name) for name in names)
-
-
-def _make(name: str):
-    if name not in TOOLS:
-        raise ConfigError(f"tool {name!r} is unknown. Choose one of {sorted(TOOLS)}.")
-    module, kind = TOOLS[name].split(":")
-    return getattr(importlib.import_module(module), kind)()
-
-
-def _agent(settings: ToolSettings | None, template: ToolTemplate | ChatTurns) -> Agent | None:
-    if settings is None:
-        return None
-    return configs.made_from(Agent, settings, toolbox=toolbox(settings.names), template=template)
+    tools = []
+    for name in names:
+        if name not in TOOLS:
+            raise ConfigError(f"tool {name!r} is unknown. Choose one of {sorted(TOOLS)}.")
+        module, kind = TOOLS[name].split(":")
+        tools.append(getattr(importlib.import_module(module), kind)())
+    return Toolbox(tools)
 
 
 def tools_are_described(recipe: Recipe) -> bool:

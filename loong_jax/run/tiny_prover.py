@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from loong_jax.data.tokenizer import AsciiTokenizer
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.models import moe
 from loong_jax.models.moe import MoEConfig, NgramEmbedding
 from loong_jax.problems.problem import Problem
@@ -52,11 +52,8 @@ class ProverSettings:
     num_slots: int = 128
 
     def __post_init__(self):
-        for name in ("num_steps", "max_new_tokens", "num_slots"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1. Raise it.")
-        if self.pair_rows < 0:
-            raise ConfigError(f"pair_rows={self.pair_rows} is below 0. Use 0 for no table.")
+        refuse_below(self, 1, "num_steps", "max_new_tokens", "num_slots")
+        refuse_below(self, 0, "pair_rows")
         if not self.temperature > 0:
             raise ConfigError(f"temperature={self.temperature} must be positive.")
 

@@ -169,8 +169,8 @@ def _value(config: Any, field: str) -> str:
     value = config.problems if field in _OF_PACKAGES else config
     for part in field.split("."):
         value = getattr(value, part, None)
-    if field == "lora":
-        return "RANK"
+    if field in _WORDS:
+        return _WORDS[field]
     if field == "objective":
         sizes = config.group_size, config.sampling.max_new_tokens
         return next((name for name, of in named.OBJECTIVES.items() if of(*sizes) == value), "NAME")
@@ -179,18 +179,20 @@ def _value(config: Any, field: str) -> str:
             return Path(value.kind).name
         kinds = [key for key, kind in named.NAMES[field].items() if kind is type(value)]
         return next(iter(kinds), "NAME")
-    if field in ("environments", "package_names"):
-        return "NAMES"
-    if field == "levels":
-        return "1 2 3"
-    if field == "packages":
-        return "DIR"
-    if field in ("start_from", "teacher"):
-        return "DIR" if value is None else str(value)
-    if field in ("data", "problems"):
-        return "FILE"
-    if field == "form":
-        return "NAME" if value is None else value.name
     if value is None:
-        return field.rpartition("_")[2].upper()
+        other = {"start_from": "DIR", "teacher": "DIR", "form": "NAME"}
+        return other.get(field, field.rpartition("_")[2].upper())
+    if field == "form":
+        return value.name
     return " ".join(map(str, value)) if isinstance(value, tuple) else f"{value}"
+
+
+_WORDS = {  # in the place of values
+    "lora": "RANK",
+    "environments": "NAMES",
+    "package_names": "NAMES",
+    "levels": "1 2 3",
+    "packages": "DIR",
+    "data": "FILE",
+    "problems": "FILE",
+}

@@ -10,7 +10,7 @@ from loong_jax.bench import device
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.plan import counts
-from loong_jax.plan.chips import CHIPS
+from loong_jax.plan.topology import CHIPS
 
 SMALL = dict(
     model="tiny", batch=2, length=8, decode_batch=3, decode_length=16, decode_steps=4, rounds=1
@@ -87,8 +87,8 @@ def test_the_model_of_two_billion_has_the_familys_proportions():
         (dict(parts="train,sing"), "parts='train,sing'"),
         (dict(parts=""), "parts=''"),
         (dict(model="huge"), "model='huge' must be one of 2b, tiny"),
-        (dict(rounds=0), "rounds=0 is below 1"),
-        (dict(length=1), "length=1 is below 2"),
+        (dict(rounds=0), "rounds=0 must be at least 1"),
+        (dict(length=1), "length=1 must be at least 2"),
         (dict(decode_length=4), "decode_length=4 must exceed decode_steps=4"),
     ],
 )

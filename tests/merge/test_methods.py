@@ -1,5 +1,7 @@
 """Every method against its float64 reference, with settings off their defaults."""
 
+import itertools
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -50,72 +52,83 @@ def check(models, method, reference, *, base=True, **settings):
         assert found.dtype == own_base[path].dtype
 
 
-def test_linear(models):
-    check(models, merge.Linear(), lambda p, b, e: references.linear(e, WEIGHTS), weights=WEIGHTS)
-
-
-def test_linear_without_normalisation(models):
-    check(
-        models,
-        merge.Linear(normalise=False),
-        lambda p, b, e: 3.0 * references.linear(e, WEIGHTS),
-        weights=WEIGHTS,
-    )
-
-
-@pytest.mark.parametrize("normalise", [False, True])
-def test_task_arithmetic(models, normalise):
-    check(
-        models,
-        merge.TaskArithmetic(scale=0.7, normalise=normalise),
-        lambda p, b, e: references.task_arithmetic(b, e, WEIGHTS, 0.7, normalise),
-        weights=WEIGHTS,
-    )
-
-
-@pytest.mark.parametrize(("density", "normalise"), [(0.2, True), (0.7, False), (1.0, True)])
-def test_ties(models, density, normalise):
-    check(
-        models,
-        merge.Ties(scale=0.8, density=density, normalise=normalise),
-        lambda p, b, e: references.ties(b, e, WEIGHTS, density, 0.8, normalise),
-        weights=WEIGHTS,
-    )
-
-
-@pytest.mark.parametrize("rescale", ["inverse", "l1"])
-@pytest.mark.parametrize("combine", ["sum", "ties"])
-def test_dare(models, keeps, rescale, combine):
-    check(
-        models,
-        merge.Dare(scale=1.2, keep_rate=0.5, rescale=rescale, combine=combine, normalise=True),
-        lambda p, b, e: references.dare(
-            b, e, [m[p] for m in keeps.values()], WEIGHTS, 0.5, rescale, combine, 1.2, True
-        ),
-        weights=WEIGHTS,
-        masks=nested(keeps),
-    )
-
-
-@pytest.mark.parametrize("select", ["deltas", "weights"])
-@pytest.mark.parametrize("select_rate", [1.0, 0.4])
-def test_sce(models, select_rate, select):
-    check(
-        models,
-        merge.Sce(select_rate=select_rate, select=select),
-        lambda p, b, e: references.sce(b, e, select_rate, select),
-    )
-
-
-def test_sce_below_its_floor_takes_equal_weights(models):
-    check(
-        models,
+RESCALED = list(itertools.product(("inverse", "l1"), ("sum", "ties")))
+# methods with references of (base, experts, masks) of a leaf
+CASES = [
+    (merge.Linear(), lambda b, e, m: references.linear(e, WEIGHTS)),
+    (merge.Linear(normalise=False), lambda b, e, m: 3.0 * references.linear(e, WEIGHTS)),
+    *(
+        (
+            merge.TaskArithmetic(scale=0.7, normalise=n),
+            lambda b, e, m, n=n: references.task_arithmetic(b, e, WEIGHTS, 0.7, n),
+        )
+        for n in (False, True)
+    ),
+    *(
+        (
+            merge.Ties(scale=0.8, density=d, normalise=n),
+            lambda b, e, m, d=d, n=n: references.ties(b, e, WEIGHTS, d, 0.8, n),
+        )
+        for d, n in ((0.2, True), (0.7, False), (1.0, True))
+    ),
+    *(
+        (
+            merge.Dare(scale=1.2, keep_rate=0.5, rescale=r, combine=c, normalise=True),
+            lambda b, e, m, r=r, c=c: references.dare(b, e, m, WEIGHTS, 0.5, r, c, 1.2, True),
+        )
+        for r, c in RESCALED
+    ),
+    *(
+        (
+            merge.Della(scale=1.2, keep_rate=0.55, spread=0.3, rescale=r, combine=c),
+            lambda b, e, m, r=r, c=c: references.della(b, e, m, WEIGHTS, 0.55, 0.3, r, c, 1.2),
+        )
+        for r, c in RESCALED
+    ),
+    *(
+        (
+            merge.Breadcrumbs(scale=0.8, density=d, outliers=o, combine=c, normalise=n),
+            lambda b, e, m, d=d, o=o, c=c, n=n: references.breadcrumbs(
+                b, e, WEIGHTS, d, o, c, 0.8, n
+            ),
+        )
+        for d, o, c, n in (
+            (0.5, 0.1, "sum", False),
+            (0.9, 0.2, "sum", True),
+            (0.3, 0.0, "ties", True),
+        )
+    ),
+    *(
+        (
+            merge.Sce(select_rate=r, select=s),
+            lambda b, e, m, r=r, s=s: references.sce(b, e, r, s),
+        )
+        for r, s in itertools.product((1.0, 0.4), ("deltas", "weights"))
+    ),
+    (  # energies below the floor: equal weights
         merge.Sce(floor=1.0),
-        lambda p, b, e: (
+        lambda b, e, m: (
             b
             + references.elected_mean([references.delta(b, x) for x in e], [1 / 3] * 3, plain=True)
         ),
-    )
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("method", "reference"),
+    CASES,
+    ids=lambda x: repr(x)[:80] if isinstance(x, merge.Method) else "",
+)
+def test_against_its_reference(models, keeps, method, reference):
+    settings = {} if method.weights_are == "none" else {"weights": WEIGHTS}
+    if method.drops_out:
+        settings["masks"] = nested(keeps)
+
+    def of_leaf(path, base, experts):
+        return reference(base, experts, [masks[path] for masks in keeps.values()])
+
+    check(models, method, of_leaf, **settings)
 
 
 LONGCAT = {"scale": 1.3, "keep_rate": 0.5, "rescale": "inverse", "erase": True}
@@ -182,18 +195,6 @@ def test_the_smallest_that_is_kept_is_what_a_sort_would_find(num_kept):
         assert set(x[marks]) == set(wanted)
 
 
-@pytest.mark.parametrize("rescale", ["inverse", "l1"])
-@pytest.mark.parametrize("combine", ["sum", "ties"])
-def test_della(models, keeps, rescale, combine):
-    method = merge.Della(scale=1.2, keep_rate=0.55, spread=0.3, rescale=rescale, combine=combine)
-
-    def reference(path, b, e):
-        masks = [mask[path] for mask in keeps.values()]
-        return references.della(b, e, masks, WEIGHTS, 0.55, 0.3, rescale, combine, 1.2)
-
-    check(models, method, reference, weights=WEIGHTS, masks=nested(keeps))
-
-
 def test_della_keeps_large_entries_more_often():
     """The rate of every rank, over many rows."""
     draw = np.random.default_rng(0)
@@ -208,23 +209,6 @@ def test_della_keeps_large_entries_more_often():
         kept = of_rank[of_rank != 0]
         own = expert["w"][ranks == rank][of_rank != 0]
         np.testing.assert_allclose(kept, own / rate, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("density", "outliers", "combine", "normalise"),
-    [(0.5, 0.1, "sum", False), (0.9, 0.2, "sum", True), (0.3, 0.0, "ties", True)],
-)
-def test_breadcrumbs(models, density, outliers, combine, normalise):
-    check(
-        models,
-        merge.Breadcrumbs(
-            scale=0.8, density=density, outliers=outliers, combine=combine, normalise=normalise
-        ),
-        lambda p, b, e: references.breadcrumbs(
-            b, e, WEIGHTS, density, outliers, combine, 0.8, normalise
-        ),
-        weights=WEIGHTS,
-    )
 
 
 @pytest.mark.parametrize("scope", ["matrix", "global"])

@@ -8,7 +8,7 @@ import pytest
 
 from loong_jax.merge import pieces
 from loong_jax.merge.methods import measures
-from loong_jax.merge.methods.given import Piece
+from loong_jax.merge.methods.method import Piece
 
 
 class Stored:

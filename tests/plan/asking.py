@@ -3,6 +3,7 @@
 from loong_jax import options
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.plan import command, request
+from loong_jax.plan.analytic import Estimate
 from loong_jax.plan.request import Request
 from loong_jax.plan.topology import Topology
 
@@ -15,6 +16,12 @@ def asked(line: str) -> Request:
     config = command.make_config(chosen)
     mesh = command.choose_mesh(chosen, config, topology)
     return command.make_request(chosen, config, topology, mesh)
+
+
+def ranked(line: str) -> list[Estimate]:
+    chosen = options.parse(command.PlanOptions, "loong plan", line.split())
+    config = command.make_config(chosen)
+    return command.ranked(chosen, config, Topology.parse(chosen.topology))
 
 
 def make_request(**changes) -> Request:

@@ -24,11 +24,10 @@ from loong_jax.plan import (
     report,
     request,
 )
-from loong_jax.plan.chips import CHIPS
 from loong_jax.plan.compiled import Compiled
-from loong_jax.plan.topology import Topology
+from loong_jax.plan.topology import CHIPS, Topology
 from tests.plan import test_roofline
-from tests.plan.asking import V5P, asked, make_request
+from tests.plan.asking import asked, make_request, ranked
 
 LINES = [
     f"%s = {test_roofline.START}",
@@ -302,10 +301,10 @@ def test_tables_of_ngrams_lie_in_memory_and_are_not_read():
     assert made.tables == pytest.approx(31.4e9, rel=1e-2)
     assert made.total == pytest.approx(68.6e9, rel=1e-3)
     assert made.dense + made.experts + made.looked_up + made.tables == made.total
-    mesh, v6e = request.parse_mesh("expert=16", Topology.parse("v6e:4x4")), "v6e:4x4"
-    sizes = dict(batch=16, length=1024)
+    line = "longcat-flash-lite --topology v6e:4x4 --mode decode --mesh expert=16 --batch 16"
+    found = asked(f"{line} --length 1024 --tensor-cuts heads")
     with_tables, without = (
-        analytic.estimate(c, Topology.parse(v6e), "decode", mesh, **sizes)
+        analytic.Estimate(dataclasses.replace(found, config=c))
         for c in (config, dataclasses.replace(config, ngram=None))
     )
     more = 2 * (made.tables / 16 + config.hidden_size**2)  # of bytes; projections lie whole
@@ -314,27 +313,17 @@ def test_tables_of_ngrams_lie_in_memory_and_are_not_read():
 
 
 def test_a_search_ranks_what_fits_first():
-    topology = Topology.parse("v5p:4x4x8")
-    ranked = analytic.ranked(MoEConfig.flash(), topology, "train", batch=None, length=4096)
-    fits = [made.fits(topology) for made in ranked]
+    fits = [made.fits for made in ranked("longcat-flash --topology v5p:4x4x8")]
     assert fits == sorted(fits, reverse=True)
     assert any(fits)
-    for made in ranked:
-        size = 1
-        for axis in made.mesh.values():
-            size *= axis
-        assert size == topology.num_devices
 
 
 def test_a_search_may_spread_sequences_over_tensor():
     """Caches are then kept once, and the attentions' weights on every device."""
-    topology, config = Topology.parse("v6e:16x16"), MoEConfig.flash()
-    batch, length = 8192, 5120
-    mesh = request.parse_mesh("expert=64,tensor=4", topology)
+    config, batch, length = MoEConfig.flash(), 8192, 5120
+    line = "longcat-flash --topology v6e:16x16 --mode decode --batch 8192 --length 5120"
     heads, sequences = (
-        analytic.estimate(
-            config, topology, "decode", mesh, batch=batch, length=length, tensor_cuts=cuts
-        )
+        analytic.Estimate(asked(f"{line} --mesh expert=64,tensor=4 --tensor-cuts {cuts}"))
         for cuts in ("heads", "sequences")
     )
     cache = 2 * 2 * config.num_layers * 576 * length * batch / 256
@@ -343,14 +332,12 @@ def test_a_search_may_spread_sequences_over_tensor():
     rows = 4 * 2 * config.hidden_size * config.target_ffn_experts * batch / 256
     saved = 3 * (cache + tokens + rows) - attention
     assert heads.hbm_bytes - sequences.hbm_bytes == pytest.approx(saved)
-    assert not heads.fits(topology)
+    assert not heads.fits
     assert sequences.step_s < heads.step_s
-    ranked = analytic.ranked(
-        config, topology, "decode", batch=batch, length=length, tensor_cuts="sequences"
-    )
-    assert all(512 % (made.mesh["expert"] * made.mesh["tensor"]) == 0 for made in ranked)
-    assert ranked[0].mesh["tensor"] > 1
-    assert ranked[0].fits(topology)
+    found = ranked(line)
+    assert all(512 % (made.mesh["expert"] * made.mesh["tensor"]) == 0 for made in found)
+    assert found[0].mesh["tensor"] > 1
+    assert found[0].fits
 
 
 def test_both_refusals_for_want_of_memory_are_read():
@@ -367,7 +354,7 @@ def test_both_refusals_for_want_of_memory_are_read():
 
 def test_a_search_is_shown():
     made = plan.read(make_request(), [COMPILED], VERSIONS)
-    estimates = analytic.ranked(MoEConfig.tiny(), V5P, "train", batch=8, length=64)
+    estimates = ranked("tiny --topology v5p:2x2x1 --batch 8 --length 64")
     console = Console(width=160, record=True, file=io.StringIO())
     report.show_search([(estimates[0], made, ""), (estimates[1], None, "refused")], console)
     text = console.export_text()

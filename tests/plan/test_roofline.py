@@ -3,9 +3,9 @@
 import pytest
 
 from loong_jax.plan import hlo
-from loong_jax.plan.chips import CHIPS
 from loong_jax.plan.roofline import Walk
 from loong_jax.plan.times import HBM_SHARE, PEAK_SHARE, Model, Segment
+from loong_jax.plan.topology import CHIPS
 
 CHIP = CHIPS["v5p"]
 MESH = {"slice": 1, "data": 1, "fsdp": 1, "expert": 4, "tensor": 1, "context": 1}

@@ -9,7 +9,7 @@ from loong_jax.data.packages import Package
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.environments.modules import Module
 from loong_jax.errors import ConfigError
-from loong_jax.recipes import PackagedProblems, get_recipe, packaged
+from loong_jax.recipes import PackagedProblems, get_recipe, problems
 from loong_jax.run import demonstrations, run
 from loong_jax.run.demonstrations import held_out
 from loong_jax.run.texts import Texts
@@ -41,7 +41,7 @@ def test_packages_are_domains(directory):
     assert chosen["double"].levels == (1, 2, 3, 4, 5)
     few = PackagedProblems(directory=str(directory), max_prompt_chars=10, levels=(1, 2, 9))
     assert {name: d.levels for name, d in few.by_domain().items()} == {"double": (1, 2)}
-    packaged.require_sound(chosen.values())
+    problems.require_sound(chosen.values())
 
 
 def test_a_package_that_does_not_say_how_long_its_questions_are_is_measured(tmp_path):
@@ -82,8 +82,8 @@ def test_a_run_without_packages_is_not_begun(tmp_path):
 
 
 def test_sides_of_the_split_and_demonstrations(directory):
-    problems = PackagedProblems(directory=str(directory), levels=(1, 2))
-    settings = dataclasses.replace(get_recipe("environments")(), problems=problems)
+    chosen = PackagedProblems(directory=str(directory), levels=(1, 2))
+    settings = dataclasses.replace(get_recipe("environments")(), problems=chosen)
     posed = held_out(settings, "product", "test", 6)
     assert len({problem.canonical for problem in posed}) == 6
     taught = iter(demonstrations.pairs_of(settings, settings.stages["sft"], TEXTS))

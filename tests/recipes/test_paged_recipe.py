@@ -27,6 +27,7 @@ from loong_jax.rollout.records import (
     Ticket,
 )
 from loong_jax.rollout.versions import VersionStore
+from loong_jax.run import demonstrations
 from loong_jax.run.session import Session
 from tests.doubles import tiny
 
@@ -135,7 +136,7 @@ def test_every_feature_is_used_and_nothing_leaks():
         rows=8,
     )
     with Session(recipe()) as session:
-        stream = session.stream("stem", "train")
+        stream = demonstrations.stream_of(session.recipe, "stem", "train")
         programs = trainer.make_programs(
             session.policy, settings.objective, settings.optimizer, settings.max_staleness
         )

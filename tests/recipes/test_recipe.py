@@ -31,7 +31,7 @@ from loong_jax.rl.objectives import TokenSumOverConstant
 from loong_jax.rl.optimizers import WarmupCosine
 from loong_jax.rl.rewards import NoiseReward, RewardRule
 from loong_jax.rollout import replica
-from loong_jax.run import run, sizes
+from loong_jax.run import demonstrations, run, sizes
 from loong_jax.run.demonstrations import domains_of
 from loong_jax.run.session import Session
 from loong_jax.run.texts import Texts
@@ -78,20 +78,13 @@ def stages_of(recipe, kind):
     return [stage for stage in recipe.stages.values() if isinstance(stage, kind)]
 
 
-def session_of(recipe):
-    """A session with neither pool nor model: its problems depend on the recipe alone."""
-    session = object.__new__(Session)
-    session.recipe, session.texts = recipe, TEXTS
-    return session
-
-
 @pytest.fixture(scope="module")
 def longest_prompts(recipe):
     """Tokens of the longest prompt of each domain, by the encoding that the replicas use."""
-    session, encode = session_of(recipe), replica.prompt_encoder(TOKENIZER)
+    encode = replica.prompt_encoder(TOKENIZER)
     return {
         domain: max(
-            len(encode(session.stream(domain, split).problem_at(cursor)))
+            len(encode(demonstrations.stream_of(recipe, domain, split).problem_at(cursor)))
             for split in ("train", "test")
             for cursor in range(NUM_DRAWN // 2)
         )
@@ -145,7 +138,7 @@ def test_its_rollouts_fit_the_rows_they_train_in(recipe, longest_prompts):
 def test_its_demonstrations_fit_the_rows_and_what_may_be_sampled(recipe):
     limit = min(s.sampling.max_new_tokens for s in [recipe.evaluation, *stages_of(recipe, RlStage)])
     for stage in stages_of(recipe, SftStage):
-        pairs = session_of(recipe).demonstrations(stage)
+        pairs = demonstrations.pairs_of(recipe, stage, TEXTS)
         for prompt, response in itertools.islice(pairs, NUM_DRAWN):
             encoded = sft.encode_pair(TOKENIZER, prompt, response)
             assert len(encoded["tokens"]) <= stage.row_length
@@ -155,14 +148,20 @@ def test_its_demonstrations_fit_the_rows_and_what_may_be_sampled(recipe):
 
 
 def test_demonstrations_repeat_and_mix_all_domains(recipe):
-    session = session_of(recipe)
     symbols = {
-        domain: {c for n in range(20) for c in session.stream(domain, "train").problem_at(n).prompt}
+        domain: {
+            c
+            for n in range(20)
+            for c in demonstrations.stream_of(recipe, domain, "train").problem_at(n).prompt
+        }
         for domain in domains_of(recipe.problems)
     }
     for stage in stages_of(recipe, SftStage):
-        pairs = list(itertools.islice(session.demonstrations(stage), NUM_DRAWN))
-        assert pairs == list(itertools.islice(session.demonstrations(stage), NUM_DRAWN))
+        pairs, again = (
+            list(itertools.islice(demonstrations.pairs_of(recipe, stage, TEXTS), NUM_DRAWN))
+            for _ in range(2)
+        )
+        assert pairs == again
         assert len({prompt for prompt, _ in pairs}) > 0.95 * NUM_DRAWN
         for domain, own in symbols.items():
             own = own.difference(*(symbols[other] for other in symbols if other != domain))
@@ -172,9 +171,9 @@ def test_demonstrations_repeat_and_mix_all_domains(recipe):
 def test_held_out_problems_are_the_same_for_every_seed_and_never_trained_on(recipe):
     other = dataclasses.replace(recipe, seed=recipe.seed + 1)
     for domain in domains_of(recipe.problems):
-        held_out = session_of(recipe).held_out(domain, "test", 50)
-        assert held_out == session_of(other).held_out(domain, "test", 50)
-        train = session_of(recipe).stream(domain, "train")
+        held_out = demonstrations.held_out(recipe, domain, "test", 50)
+        assert held_out == demonstrations.held_out(other, domain, "test", 50)
+        train = demonstrations.stream_of(recipe, domain, "train")
         drawn = {train.problem_at(cursor).canonical for cursor in range(NUM_DRAWN)}
         assert not drawn & {problem.canonical for problem in held_out}
         if isinstance(recipe.problems, FileProblems):
@@ -290,9 +289,9 @@ def test_what_stages_cannot_do_is_said_before_they_start():
 def test_prompts_describe_their_tools_where_the_recipe_says_so():
     plain = recipes.get_recipe("agentic-mini")()
     told = dataclasses.replace(plain, tools=dataclasses.replace(plain.tools, describe=True))
-    problems = [session_of(recipe).held_out("stem", "test", 3) for recipe in (plain, told)]
+    problems = [demonstrations.held_out(recipe, "stem", "test", 3) for recipe in (plain, told)]
     pairs = [
-        session_of(recipe).demonstrations(recipe.stages["sft"]).pair_at(0)
+        demonstrations.pairs_of(recipe, recipe.stages["sft"], TEXTS).pair_at(0)
         for recipe in (plain, told)
     ]
     prompts = [*((a.prompt, b.prompt) for a, b in zip(*problems, strict=True))]

@@ -7,7 +7,7 @@ import pytest
 from loong_jax.models.moe import exchange
 from loong_jax.recipes import MeshSettings
 from loong_jax.run import devices
-from loong_jax.run.compiler_options import compiler_options, of_device
+from loong_jax.run.devices import compiler_options, of_device
 from loong_jax.sharding import CompilerOptions
 
 
@@ -56,7 +56,7 @@ def test_runs_on_a_mesh_compile_under_the_options_that_plans_measure(monkeypatch
     chosen = CompilerOptions(
         training=(("xla_of_training", True),), decoding=(("xla_of_blocks", 1),)
     )
-    monkeypatch.setattr("loong_jax.run.compiler_options.of_device", lambda *_: chosen)
+    monkeypatch.setattr("loong_jax.run.devices.of_device", lambda *_: chosen)
     devices.rules_on.cache_clear()
     rules = devices.rules_on(MeshSettings(fsdp=2), 0, kind)
     devices.rules_on.cache_clear()

@@ -69,7 +69,7 @@ def test_sides_are_apart_and_adding_lines_moves_none(file, tmp_path):
 
 def test_a_stream_poses_every_problem_before_it_poses_one_again(file):
     stream = own_problems.stream(settings(file), "stem", "train", 3)
-    count = len(stream.problems)
+    count = len(stream.given)
     first = [stream.problem_at(cursor).uid for cursor in range(count)]
     second = [stream.problem_at(cursor).uid for cursor in range(count, 2 * count)]
     assert len(set(first)) == count
@@ -312,13 +312,11 @@ def test_stages_of_another_model_are_not_taken(file, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_seed_below_0_is_said_before_there_is_a_run(file, tmp_path):
+def test_a_seed_below_0_and_a_stage_that_is_not_there_are_said_before_there_is_a_run(
+    file, tmp_path
+):
     with pytest.raises(ConfigError, match="seed=-1 must be at least 0"):
         run.train(small(file, seed=-1), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_stage_that_is_not_there_is_said_before_there_is_a_run(file, tmp_path):
     with pytest.raises(ConfigError, match="'rl_stem' is unknown"):
         run.train(small(file), tmp_path / "run", only="rl_stem")
     assert not (tmp_path / "run").exists()

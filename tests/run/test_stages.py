@@ -19,7 +19,6 @@ from loong_jax.recipes import MeshSettings, SftStage
 from loong_jax.report.metrics_log import MetricsLog
 from loong_jax.report.progress import Progress
 from loong_jax.report.usage import StepProfile
-from loong_jax.rl.collapse import CollapseRules, CollapseWatch
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.run import run, session, stages
 from loong_jax.run.pipeline import StageDirectories
@@ -57,14 +56,13 @@ def test_sft_that_is_told_to_stop_saves_the_step_under_way(tmp_path, monkeypatch
             on_step(types.SimpleNamespace(step=step), cursor + step, {"loss": 1.0})
 
     monkeypatch.setattr(stages.sft, "run", run)
+    monkeypatch.setattr(stages.demonstrations, "pairs_of", lambda *_: [])
     monkeypatch.setattr(stages.trainer, "initial_state", lambda *_: types.SimpleNamespace(step=0))
     monkeypatch.setattr(stages.trainer, "to_arrays", lambda state: {"step": state.step})
     monkeypatch.setattr(
         stages.checkpoint, "save", lambda _, step, arrays, kept, keep: saved.append((step, kept))
     )
-    session = types.SimpleNamespace(
-        fresh_weights={}, policy=None, texts=TEXTS, demonstrations=lambda _: []
-    )
+    session = types.SimpleNamespace(fresh_weights={}, policy=None, texts=TEXTS, recipe=None)
     optimizer = AdamW(schedule=WarmupConstant(peak=1e-3, warmup_steps=1))
     progress = Progress(["sft"], console=Console(file=io.StringIO()))
     with pytest.raises(interrupts.Terminated), interrupts.handled():
@@ -87,9 +85,9 @@ def test_reward_and_share_of_groups_with_a_signal_stand_in_the_line(tmp_path):
     progress = Progress(["rl"], console=Console(file=stream), line_every_s=0)
     progress.start("rl", num_steps=9)
     with MetricsLog(tmp_path, stage="rl", tensorboard=False) as log:
-        shown = stages._ShownLog(
-            log, progress, StepProfile(tmp_path), CollapseWatch(CollapseRules()), needs_signal=True
-        )
+        stage = recipes.get_recipe("rl")().stages["rl"]
+        work: Any = types.SimpleNamespace(progress=progress, stage=stage, own=tmp_path)
+        shown = stages._ShownLog(work, log, StepProfile(tmp_path))
         teaches = test_metrics_log.group([1.0, 0.0, 0.0, 0.0])
         for disposition, group in (
             ("filtered", test_metrics_log.group([0.0, 0.0, 0.0, 0.0])),

@@ -18,22 +18,7 @@ from loong_jax.launch.tpu_vm.commands import (
 from loong_jax.launch.tpu_vm.topology import GENERATIONS, Generation, Slice, parse_topology
 
 __all__ = [
-    "ACTIONS",
-    "ARCHIVE",
-    "GENERATIONS",
-    "STARTING",
-    "Action",
-    "Command",
-    "Generation",
-    "Job",
-    "Slice",
-    "TpuVm",
-    "WaitActive",
-    "ask_state",
-    "dry_run",
-    "parse_topology",
-    "perform",
-    "state_of",
-    "steps_of",
-    "train_words",
+    "ACTIONS", "ARCHIVE", "GENERATIONS", "STARTING", "Action", "Command", "Generation", "Job",
+    "Slice", "TpuVm", "WaitActive", "ask_state", "dry_run", "parse_topology", "perform", "state_of",
+    "steps_of", "train_words",
 ]  # fmt: skip

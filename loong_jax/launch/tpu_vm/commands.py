@@ -166,7 +166,9 @@ def steps_of(vm: TpuVm, job: Job, action: str, archive: str = ARCHIVE) -> list[S
         case "push":
             return _push(vm, archive)
         case "run":
-            words = ("bash", WORKER, "start", _run_root(vm), *started)
+            # where the run's small files outlive the machines; - for nowhere
+            root = f"{vm.bucket}/{vm.name}/run" if vm.bucket else "-"
+            words = ("bash", WORKER, "start", root, *started)
             return [_ssh(vm, "start the same command on every host", words, timeout_s=600)]
         case "status":
             return [ask_state(vm), ask_hosts(vm)]
@@ -212,14 +214,8 @@ def wait(vm: TpuVm) -> WaitActive:
 
 
 def _push(vm: TpuVm, archive: str) -> list[Step]:
-    pack = (
-        "git",
-        "archive",
-        "--format=tar.gz",
-        f"--prefix={PUSHED}/",
-        f"--output={archive}",
-        "HEAD",
-    )
+    out = (f"--prefix={PUSHED}/", f"--output={archive}")
+    pack = ("git", "archive", "--format=tar.gz", *out, "HEAD")
     setup = ("bash", f"{PUSHED}/{CHECKOUT_HAS}", "setup")
     unpack = ("rm", "-rf", PUSHED), ("tar", "-xzf", ARCHIVE), setup
     copy = (
@@ -284,11 +280,6 @@ def _queued(verb: str, vm: TpuVm) -> tuple[str, ...]:
 
 def _where(vm: TpuVm) -> tuple[str, str]:
     return (f"--project={vm.project}", f"--zone={vm.zone}")
-
-
-def _run_root(vm: TpuVm) -> str:
-    """The bucket directory of the run's small files, which outlives machines; - for none."""
-    return f"{vm.bucket}/{vm.name}/run" if vm.bucket else "-"
 
 
 def dry_run(vm: TpuVm, job: Job, action: str) -> str:

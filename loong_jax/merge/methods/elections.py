@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from loong_jax.merge.methods import measures, method
-from loong_jax.merge.methods.given import Matrix, Piece, WholeModel
+from loong_jax.merge.methods.method import Matrix, Piece, WholeModel
 
 _ROUNDING = 64  # units in the last place: what programs may differ by in a variance
 

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from loong_jax.merge.methods.given import Deltas, Piece
-from loong_jax.merge.methods.method import add
+from loong_jax.merge.methods.method import Deltas, Piece, add
 
 _LANES = 4096  # partial sums, so that a sum is vectorised and its rounding small
 NOTHING = np.uint32(0xFFFFFFFF)  # as the smallest entry to keep: above the bits of every float

@@ -18,7 +18,7 @@ from jax.experimental import topologies
 
 from loong_jax.models import moe
 from loong_jax.models.moe import exchange
-from loong_jax.run.compiler_options import compiler_options
+from loong_jax.run.devices import compiler_options
 from loong_jax.sharding import ShardingRules, make_mesh
 
 HIDDEN_SIZE = 1536  # a quarter of the published one
