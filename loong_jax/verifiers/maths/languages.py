@@ -30,8 +30,6 @@ _JOINS = dict.fromkeys("和与及且", " and ") | {"或": " or "}
 _ROOT = re.compile(r"根号\s*([一二三四五六七八九十\d]+)")
 _PERCENT = re.compile(r"百分之([零一二三四五六七八九十点两]+)")
 _RULES = names.TABLES["rewrites"]
-
-
 _COUNTED = re.compile(  # 共有三种方法, at the end
     r"((?:[共只]有|需要?|一共是?|总共有?)\s*)([一二三四五六七八九十两百]+)"
     rf"(\s*{_RULES['WORDS']['C']})(?=[^\d.;,\n$]*[.\s]*\Z)"
@@ -145,8 +143,6 @@ def translated(text: str) -> str:
 
 _AMOUNTS = frozenset(word.partition(" ")[0] for word in (*_UNITS, *_POWERS) if word.isascii())
 _AMOUNT_SIGNS = frozenset("".join((*_UNITS, *_POWERS))) - frozenset(map(chr, range(128)))
-
-
 _AGAIN = re.compile(r"[a-z]\s*\((?:\\?\$)?\d[\d,./]*\)")
 _IN_WORDS = re.compile(  # two dollars and five cents ($2.05); twenty chairs (20)
     rf"\b({numerals.PATTERN})(?: ([a-z]+))?(?: and ({numerals.PATTERN}|one) cents?)?"

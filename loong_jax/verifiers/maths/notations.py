@@ -329,4 +329,6 @@ def same_chemical(gold: Chemical, answer: Chemical) -> bool | None:
         [sorted((factor, formula.composition()) for factor, formula in side) for side in said.sides]
         for said in (gold, answer)
     )
-    return True if gold.sides == answer.sides else None if one == other else False
+    if gold.sides == answer.sides:
+        return True
+    return None if one == other else False

@@ -94,9 +94,11 @@ class MathVerifier:
         a percentage takes it without its mark; as a probability 1:3 may be odds, else it is 1/3.
         """
         start, words = time.perf_counter(), ("base", "percent", "probability")
-        changes = {"absolute": Fraction(str(tolerance))} if tolerance else {}
+        own = self._tolerance
+        if tolerance:
+            own = dataclasses.replace(own, absolute=Fraction(str(tolerance)))
         settings = {
-            "tolerance": dataclasses.replace(self._tolerance, **changes),
+            "tolerance": own,
             "symbolic": self._symbolic.budget(),
             "conventions": frozenset(word for word in words if word in question.lower()),
         }

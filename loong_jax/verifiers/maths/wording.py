@@ -119,8 +119,6 @@ _ROWS = {
     for row in names.TABLES["rows"].split(";")
     for form in row.replace("|", " ").split()
 }
-
-
 _WORD = re.compile(r"[a-z]+(?:-[a-z]+)?")
 _ARE_INFINITE = re.compile(r"(?:\A|\b(?:has|have|are|is) )infinitely many\b")
 
@@ -304,8 +302,6 @@ _HOUR = re.compile(r"(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?\s*(?:([ap])\.?\s?m)?\.?
 _HOURS = {"noon": (12, 0, 0), "midday": (12, 0, 0), "12 noon": (12, 0, 0), "midnight": (0, 0, 0),
           "12 midnight": (0, 0, 0)}  # fmt: skip
 _STANDS_FOR_ITSELF = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{4}/\d{2}/\d{2}")
-
-
 _MENTION = re.compile(
     rf"(?:{'|'.join(_MONTHS)})\.? \d{{1,2}}(?:st|nd|rd|th)?(?:,? \d{{4}})?|"
     rf"\d{{1,2}}(?:st|nd|rd|th)?(?: of)? (?:{'|'.join(_MONTHS)})\b\.?(?:,? \d{{4}})?|"

@@ -21,8 +21,7 @@ from loong_jax.verifiers.maths.reading import numerals, sides
 MAX_CANDIDATES = 4
 MAX_TAIL = 6000  # characters from the end where phrases and formulas are looked for
 MAX_WHOLE = 400  # a response up to here may be an answer as it stands
-_PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
-_PROSE_OR_MARK = re.compile(rf"{_PROSE.pattern}|[\u4e00-\u9fff$]")
+_PROSE_OR_MARK = re.compile(rf"{statements.PROSE.pattern}|[\u4e00-\u9fff$]")
 _TEXT = re.compile(r"\\text\w*\s*\{([^{}]*)\}")
 _HAS_DIGITS = re.compile(r"[\d$\\=]")
 
@@ -86,7 +85,7 @@ def _given(text: str | None, rule: str, *, shorter: bool = False) -> Iterator[Sp
 def _after_box(said: Span) -> Span | None:
     """The answer that a text states after a box, if it may take the place of the boxed one."""
     text = statements.without_bold(said.text).strip(" $.")
-    is_label, is_prose = said.rule == "label", _PROSE.search(text) is not None
+    is_label, is_prose = said.rule == "label", statements.PROSE.search(text) is not None
     if wording.is_choice(text):
         return Span(text, "letter")
     if closing.says_value(text):
@@ -181,7 +180,6 @@ def last_sentence(text: str) -> str:
     return prose.last_sentence(statement(text)[-MAX_TAIL:])
 
 
-MAX_CHARS = 6000  # from the end
 _SAID = names.patterns("refusals")
 _WORDS = re.compile(r"(?<!\\)\b[A-Za-z]{3,}")
 
@@ -190,7 +188,7 @@ def gives_up(text: str) -> bool:
     """True if a text refuses, asks back, takes back or announces more, and states no answer."""
     if response.boxes(text):
         return False
-    body = statement(text)[-MAX_CHARS:]
+    body = statement(text)[-MAX_TAIL:]
     end = body[-80:].rstrip("* \n")
     may_break_off = end[-1:].isalpha() or end.endswith(",")
     if not _SAID.MAY_GIVE_UP.search(body) and not (may_break_off and _SAID.BROKEN.search(end)):

@@ -40,7 +40,6 @@ _WRAPPING = re.compile(  # \text{not } 5 is "not 5"
 _PART_BEFORE = re.compile(  # {-}5, \frac{1}{2}, \phantom{5}, \neq 5
     rf"(?:[-+]\s*\}}|\}}\s*\{{|\\(?!(?:{_APART_FROM})(?![A-Za-z]))[A-Za-z]+\*?\s*\{{?|\\)\s*\Z"
 )
-_PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
 _OPERATED = re.compile(
     rf"\b(?:{closing.OPERATION}|divisible\s+by|(?:lies|is|falls|comes)\s+(?:near|close)(?:\s+to)?|"
     r"whose\s+\w+\s+(?:is|equals))\s+(?:the\s+(?:number\s+)?)?\Z",
@@ -121,7 +120,7 @@ def spans(body: str) -> Iterator[Span]:
         yield Span(join.join(contents), rule)
     for match in reversed(matches):  # prose between two amounts in dollars is no formula
         content = _content(match)
-        if match[5] or len(_PROSE.findall(content)) > 1:
+        if match[5] or len(statements.PROSE.findall(content)) > 1:
             numbers = [
                 n for n in _NUMBER_ONLY.finditer(content) if not _is_denied(content, n.start())
             ]

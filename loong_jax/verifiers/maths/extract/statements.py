@@ -132,7 +132,7 @@ def _are_cases(text: str, one: Box, other: Box) -> bool:
 _SAID = names.patterns("markdown")
 _AFTER = re.compile(r"[\s.!,;:)*$]*(?:(?:[A-Za-z]+[\s.!,;)*]*){0,4})?\s*\Z")
 _FORMULA = re.compile(r"\$\$?(?P<inner>[^$]{1,200})\$\$?|\\[(\[](?P<other>.{1,200}?)\\[)\]]")
-_PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
+PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
 _NAMED = re.compile(r"[^=\d]*[A-Za-z)](?:_\{?\w+\}?)?\s*=[^=]*")
 _WORDS = re.compile(r"(?<!\\)\b[A-Za-z]{2,}\b")
 MAX_ITEMS = 24
@@ -264,6 +264,6 @@ def _bare(item: str) -> str | None:
     match = _FORMULA.fullmatch(item)
     if match is not None:
         return (match["inner"] or match["other"]).strip()
-    if "$" in item or "\\(" in item or len(item) > 80 or _PROSE.search(item):
+    if "$" in item or "\\(" in item or len(item) > 80 or PROSE.search(item):
         return None
     return item

@@ -123,8 +123,9 @@ def primary(parser: Parser) -> Node:
         return _prescript(parser) if parser.accept("_", "^") else tree.EMPTY
     if token.text == "{":  # a LaTeX group, or a set or dictionary of Python
         node = brackets.braced_set(parser, "}")
-        is_group = node.head == "set" and len(node.args) == 1
-        return node.args[0] if is_group else Node("list", node.args) if node.head == "set" else node
+        if node.head != "set":
+            return node
+        return node.args[0] if len(node.args) == 1 else Node("list", node.args)
     if token.text == "|":
         return brackets.bars(parser, *_ENCLOSED["|"])
     if token.text in CURRENCIES:

@@ -22,8 +22,6 @@ _FORMULAS = re.compile(r"\$[^$]+\$(?:\s+\$[^$]+\$)+\.?")  # one under the other,
 _OPERATES = re.compile(r"\s*(?:[-=+*/^<>,.)]|\\(?:text|mathrm|cdot|times|le|ge|ne|in|approx|pm)\b)")
 _ONE_OF_LIST = re.compile(r"(?:\$?[A-Za-z](?:_\{?\w+\}?)?\s*=|[-+\d\\$(])[^=]*\Z")
 _DOLLARS = re.compile(r"\$ ?(?=\d[\d,]*(?:\.\d+)?\.?\Z)")  # one sign alone is no LaTeX
-
-
 MAX_LABEL_WORDS = 8
 _SEPARATORS = {",": "list", ";": "list", "\\\\": "list", "&": "and", "\\land": "and",
                "\\wedge": "and", "\\lor": "or", "\\vee": "or", "|": "or",
@@ -65,9 +63,6 @@ def items(parser: Parser) -> Node:
         mark = parser.position
         join = _separator(parser)
         if join is None or parser.token.kind == "end":
-            parser.position = mark
-            break
-        if parser.token.kind == "end":
             parser.position = mark
             break
         joins.add(join)

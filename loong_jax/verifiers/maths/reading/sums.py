@@ -82,7 +82,7 @@ def _with_smaller_unit(parser: Parser, node: Node) -> Node:
 def _adjoined(parser: Parser, left: Node) -> Node | None:
     """A product with the factor that follows without a sign, or a mixed number; None for others."""
     token = parser.token
-    if token.kind == "end":
+    if token.kind == "end" or (token.kind == "sign" and token.text not in ("(", "{", "|")):
         return None
     is_whole = left.head == "number" and isinstance(left.args[0], int) and not left.args[1]
     if token.kind in ("number", "recurring"):  # two of them in a row are no product
@@ -94,12 +94,11 @@ def _adjoined(parser: Parser, left: Node) -> Node | None:
         is_ellipsis = left.head == "mul" and left.args[-1] == tree.symbol("...")
         may_be_first = left.head in ("call", "tuple") or is_ellipsis
         return _times(left, parser.factor()) if may_be_first else None
-    is_apart = token.kind == "sign" and token.text in ("-", "+", "$", "[")
     is_union = token.kind == "word" and token.text == "U"
     is_modulus = (token.text == "(" and parser.peek().text == "mod") or (
         token.text == "mod" and token.kind == "word" and parser.peek().kind == "number"
     )
-    if is_apart or is_union or is_modulus or left.head in ("chain", "and", "or"):
+    if is_union or is_modulus or left.head in ("chain", "and", "or"):
         return None
     if not words.starts_operand(parser, token):
         return None

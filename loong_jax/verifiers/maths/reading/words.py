@@ -40,8 +40,7 @@ FRACTIONS = ("\\frac", "\\dfrac", "\\tfrac", "\\cfrac", "\\sfrac", "\\nicefrac")
 BINOMIALS = ("\\binom", "\\dbinom", "\\tbinom")
 PLAIN_FUNCTIONS = frozenset("\\" + name for name in names.PREFIX_FUNCTIONS)
 _STARTERS = frozenset(
-    (*FRACTIONS, *BINOMIALS, *BIG, "\\sqrt", "\\begin", "\\{", "\\lbrace", "\\langle",
-     "\\lfloor",
+    (*FRACTIONS, *BINOMIALS, *BIG, "\\sqrt", "\\begin", "\\{", "\\lbrace", "\\langle", "\\lfloor",
      "\\lceil", "\\lvert", "\\lVert", "\\|", "\\infty", "\\emptyset", "\\varnothing", "\\mathbb",
      "\\ldots", "\\dots", "\\cdots", "\\lim", "\\log", "\\$", "\\angle", "\\triangle", "\\circ",
      "\\vert", "\\pounds", "\\euro", "\\prime", "\\substack",
