@@ -346,7 +346,8 @@ def renamed(gold: Node, answer: Node) -> Iterator[Node]:
         return
     fixed = {name for name in own & given if not _is_arbitrary(name)}
     constants, others = (
-        sorted(name for name in names - fixed if _may_be_constant(name)) for names in (own, given)
+        sorted(n for n in names - fixed if _is_arbitrary(n) or _OTHER_NAMES.fullmatch(n))
+        for names in (own, given)
     )
     if not 0 < len(constants) == len(others) <= MAX_CONSTANTS:
         return
@@ -363,10 +364,6 @@ def renamed(gold: Node, answer: Node) -> Iterator[Node]:
 
 def _is_arbitrary(name: str) -> bool:
     return _ARBITRARY.fullmatch(name) is not None
-
-
-def _may_be_constant(name: str) -> bool:
-    return _is_arbitrary(name) or _OTHER_NAMES.fullmatch(name) is not None
 
 
 def _is_defined(node: Node, constants: list[str]) -> bool:

@@ -76,12 +76,6 @@ def real_set(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     return real_sets.equal(left, right)
 
 
-def alike(gold: Node, answer: Node) -> bool | None:
-    """The same tree, or the same value."""
-    are_values = nodes.is_value(gold) and nodes.is_value(answer)
-    return gold == answer or (values.equal(gold, answer) if are_values else None)
-
-
 def all_of(outcomes: Iterable[bool | None]) -> bool | None:
     """False at the first that is; None where one cannot be told."""
     unknown = False

@@ -136,7 +136,12 @@ def _chains(matcher: Comparison, operators, operands, others, given) -> bool | N
         given = list(reversed(given))
         if tuple(operators) != others:
             return False
-    return ladder.all_of([ladder.alike(g, a) for g, a in zip(operands, given, strict=True)])
+    return ladder.all_of(
+        [
+            g == a or (values.equal(g, a) if nodes.is_value(g) and nodes.is_value(a) else None)
+            for g, a in zip(operands, given, strict=True)
+        ]
+    )
 
 
 def system(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
@@ -166,8 +171,8 @@ def system(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         bases = {str(name).partition("_")[0] for name in names}  # x_1 and x_2 are roots of x
         is_ordered = len(bases) == len(names) and answer.head in ("list", "and", "or", "tuple")
         if is_ordered and not any(map(naming.left_side, naming.flat(answer))):  # bare values
-            values = Node("tuple", tuple(map(naming.right_side, items)))
-            return several.collection(matcher, values, answer)
+            rights = Node("tuple", tuple(map(naming.right_side, items)))
+            return several.collection(matcher, rights, answer)
         return several.collection(matcher, gold, answer)
     if answer.head not in COLLECTIONS:
         return False
