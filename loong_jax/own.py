@@ -66,9 +66,9 @@ def absolute(name: str) -> str:
     return f"{Path(file).resolve()}:{kind}" if colon else name
 
 
-def built(name: str, **settings: Any) -> Any:
+def built(name: str, settings: Mapping[str, Any]) -> Any:
     """An object of the class `FILE.py:CLASS`, made with `settings`."""
-    return _within(name, own_function(name), **settings)
+    return _within(name, functools.partial(own_function(name), **settings))
 
 
 def call(part: Any, method: str, *arguments: Any) -> Any:
@@ -94,9 +94,9 @@ def _file_of(cls: type) -> str | None:
     return module if module.endswith(".py") else getattr(sys.modules[module], "__file__", None)
 
 
-def _within(name: str, function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
+def _within(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
     try:
-        return function(*arguments, **settings)
+        return function(*arguments)
     except LoongError:
         raise
     except Exception as error:
@@ -122,7 +122,7 @@ class OwnPart:
 
     @functools.cached_property
     def part(self) -> Any:
-        return built(self.kind, **self.settings)
+        return built(self.kind, self.settings)
 
     def __getattr__(self, name: str) -> Any:
         """A setting, or else what the part has of that name."""
@@ -146,7 +146,7 @@ class Contract(NamedTuple):
 def named(name: str, contract: Contract, known: Mapping[str, Any]) -> Any:
     """The part that the class FILE.py:CLASS makes, with those of the fields `known` that it has."""
     fields = inspect.signature(own_function(name)).parameters
-    part = built(name, **{field: value for field, value in known.items() if field in fields})
+    part = built(name, {field: value for field, value in known.items() if field in fields})
     return as_own(part, name, contract)
 
 
@@ -177,6 +177,11 @@ def as_own(part: Any, what: str, contract: Contract) -> Any:
             "where a resumed run cannot find it. Move the class to the top level of its file."
         )
     settings = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
+    if clash := sorted(settings.keys() & {"kind", "settings", "part"}):  # those of OwnPart
+        raise ConfigError(
+            f"{what}: its class {cls.__name__} has a field {clash[0]!r}, a name that is taken. "
+            "Give the field another."
+        )
     return OwnPart(kind=f"{Path(file).resolve()}:{cls.__name__}", settings=settings)
 
 

@@ -99,8 +99,9 @@ def evaluate(chosen: EvalOptions) -> int:
     """Prints the table and writes the files; the exit status is 0."""
     places.prepare_files(json=chosen.json, rollouts=chosen.rollouts)
     console = Console()
-    recipe = own_problems.recipe_of(chosen.run_dir)
-    problems = choose_problems(chosen, recipe, console)
+    recipes = own_problems.recipes_of(chosen.run_dir)
+    recipe = recipes[0] if recipes else None
+    problems = choose_problems(chosen, recipes, console)
     table = own_table(own_verifiers(chosen, recipe))
     asked = {problem.verifier for posed in problems.values() for problem in posed}
     try_all({name: place for name, place in table.items() if name in asked})
@@ -169,16 +170,21 @@ def evaluate(chosen: EvalOptions) -> int:
 
 
 def choose_problems(
-    chosen: EvalOptions, recipe: Recipe | None, console: Console
+    chosen: EvalOptions, recipes: Sequence[Recipe], console: Console
 ) -> dict[str, list[Problem]]:
-    """By domain, from the file or the recipe. Raises ConfigError where there is neither."""
+    """By domain, from the file or the first recipe. Raises ConfigError where there is neither.
+
+    What any of the recipes trained on is left out.
+    """
+    recipe = recipes[0] if recipes else None
     if chosen.problems is not None:
         found = problem_files.read(chosen.problems, own_verifiers(chosen, recipe))
         if found.num_repeated:
             console.print(f"{found.num_repeated} lines repeat a problem and are left out")
         posed = found.problems
         if recipe is not None and not chosen.all_problems:
-            posed = held_out(posed, recipe)
+            for trained in recipes:
+                posed = held_out(posed, trained)
             if len(posed) < len(found.problems):
                 console.print(
                     f"{len(found.problems) - len(posed)} problems are not on the "
@@ -211,7 +217,8 @@ def own_verifiers(options: EvalOptions, recipe: Recipe | None) -> tuple[str, ...
     """The verifiers that the command names, and those of the run."""
     given = tuple(map(absolute, options.verifier))
     of_run = own_problems.verifiers_of(recipe.problems) if recipe is not None else {}
-    return given + tuple(name for name in of_run.values() if name not in given)
+    named = own_table(given)
+    return given + tuple(place for name, place in of_run.items() if name not in named)
 
 
 def held_out(problems: Sequence[Problem], recipe: Recipe) -> tuple[Problem, ...]:

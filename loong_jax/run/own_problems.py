@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from loong_jax import configs
+from loong_jax import configs, remote
 from loong_jax.data import json_files, problem_files
 from loong_jax.data.problem_files import Posed, ProblemFile
 from loong_jax.errors import ConfigError
+from loong_jax.merge import published
 from loong_jax.problems import response
 from loong_jax.problems.problem import Problem, split_of
 from loong_jax.recipes import FileProblems, ProblemSource, Recipe, RlStage, SftStage
@@ -242,14 +243,29 @@ def refuse_lines(settings: FileProblems, bad: Sequence[tuple[Posed, str]]) -> No
         raise ConfigError("\n".join(lines))
 
 
-def recipe_of(run_dir: AnyPath) -> Recipe | None:
-    """The recipe of a run or of the run that a stage belongs to; None for any other directory."""
-    if isinstance(run_dir, RemotePath):
-        return None
-    for directory in (run_dir, *run_dir.resolve().parents[:2]):
-        if (directory / "config.json").exists() and (directory / "stages").is_dir():
-            return as_kept(configs.load(directory), directory)
-    return None
+def recipes_of(directory: AnyPath) -> list[Recipe]:
+    """The recipe of a run, or of the run that a stage belongs to; of a merge those of what it is
+    of, its base first. Empty for any other directory.
+    """
+    if isinstance(directory, RemotePath):
+        return []
+    for run_dir in (directory, *directory.resolve().parents[:2]):
+        if (run_dir / "config.json").exists() and (run_dir / "stages").is_dir():
+            return [as_kept(configs.load(run_dir), run_dir)]
+    merged = directory / published.REPORT
+    if not merged.exists():
+        return []
+    report = json_files.read_json(merged)
+    return [
+        recipe
+        for source in (report["base"], *report["sources"].values())
+        for recipe in recipes_of(remote.located(source))
+    ]
+
+
+def recipe_of(directory: AnyPath) -> Recipe | None:
+    """The first of `recipes_of`."""
+    return next(iter(recipes_of(directory)), None)
 
 
 def as_kept(recipe: Recipe, run_dir: Path) -> Recipe:

@@ -141,7 +141,8 @@ def train(
     with contextlib.ExitStack() as held:
         held.enter_context(pipeline.holding(run_dir))
         with configs.put_back_where_refused(run_dir):
-            configs.open_run(recipe, run_dir, recipe=recipe.name, free=free)
+            changes = configs.open_run(recipe, run_dir, recipe=recipe.name, free=free)
+            _refuse_more_steps(changes, run_dir)
             progress = held.enter_context(Progress(list(settings), title=recipe.name))
             session = held.enter_context(Session(recipe))
             # once verifiers have started: Ray forks, which a process with JAX's threads should not
@@ -173,6 +174,17 @@ def train(
         json_files.write_json(run_dir / "source.json", {"source": str(source)})
     if all(is_done(run_dir, name) for name in settings):
         write_report(run_dir)
+
+
+def _refuse_more_steps(changes: Sequence[configs.Difference], run_dir: Path) -> None:
+    """ConfigError where a stage that is done shall have another number of steps."""
+    for change in changes:
+        _, _, name = change.key.removesuffix(".num_steps").rpartition("stages.")
+        if change.key.endswith(".num_steps") and is_done(run_dir, name):
+            raise ConfigError(
+                f"{change}, and stage {name} is done. Drop the override, or train on from its "
+                f"weights: --start-from {run_dir} with another --run-dir."
+            )
 
 
 def show_memory(recipe: Recipe, only: str | None = None) -> None:

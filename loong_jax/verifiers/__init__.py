@@ -52,7 +52,7 @@ def get_verifier(name: str, *, table: Mapping[str, str] | None = None, **options
         from loong_jax import own
 
         contract = own.Contract((), ("verify", "close"), "docs/how-to/add_verifier.md")
-        verifier = own.built(known[name], **options)
+        verifier = own.built(known[name], options)
         own.refuse_lacking(verifier, name, contract)
         return verifier
     module, _, attribute = known[name].partition(":")

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -112,6 +112,7 @@ class Breadcrumbs(method.Method):
     combine: Literal["sum", "ties"] = "sum"
     normalise: bool = False
 
+    bounds: ClassVar = method.Method.bounds | {"outliers": method.UNIT}
     leaves_entries_out = True
 
     def measure(self, matrix):
@@ -154,6 +155,10 @@ class Sce(method.Method):
     select: Literal["deltas", "weights"] = "deltas"
     floor: float = 0.0
 
+    bounds: ClassVar = method.Method.bounds | {
+        "select_rate": method.SHARE,
+        "floor": method.NOT_NEGATIVE,
+    }
     leaves_entries_out = True
     weights_are = "none"
 
@@ -209,8 +214,12 @@ class Ram(method.Method):
     threshold: float = 1e-5
     boost: float = 0.0  # r
     most_boost: float = 0.2  # alpha, bound of the ratio of counts
+
     scope: Literal["global", "matrix"] = "global"
 
+    bounds: ClassVar = method.Method.bounds | dict.fromkeys(
+        ("threshold", "boost", "most_boost"), method.NOT_NEGATIVE
+    )
     leaves_entries_out = True
     weights_are = "none"
 

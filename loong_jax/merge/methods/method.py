@@ -150,11 +150,10 @@ class Method:
     """
 
     bounds: ClassVar[Mapping[str, Bound]] = {  # of settings, by name
-        "scale": FINITE, "density": SHARE, "keep_rate": SHARE, "select_rate": SHARE,
-        "outliers": UNIT, "linear_above": UNIT, "floor": NOT_NEGATIVE, "threshold": NOT_NEGATIVE,
-        "boost": NOT_NEGATIVE, "most_boost": NOT_NEGATIVE, "max_steps": NOT_NEGATIVE,
-        "tolerance": ANGLE,
-    }  # fmt: skip
+        "scale": FINITE,
+        "density": SHARE,
+        "keep_rate": SHARE,
+    }
 
     needs_base: ClassVar[bool] = True
     merges_models: ClassVar[bool] = False  # not deltas, even where there is a base

@@ -6,6 +6,7 @@ b + sum_i c_i d_i. No vector is normalised, copied or iterated over.
 """
 
 import dataclasses
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Float
@@ -69,6 +70,7 @@ class Slerp(_OnSphere):
 
     linear_above: float = 0.9995
 
+    bounds: ClassVar = method.Method.bounds | {"linear_above": method.UNIT}
     num_experts = 2
 
     def coefficients_of(self, cosine, share, norm, path):
@@ -99,6 +101,11 @@ class Karcher(_OnSphere):
 
     max_steps: int = 10
     tolerance: float = 1e-5
+
+    bounds: ClassVar = method.Method.bounds | {
+        "max_steps": method.NOT_NEGATIVE,
+        "tolerance": method.ANGLE,
+    }
 
     def coefficients_of(self, cosine, share, norm, path):
         return karcher(cosine, share, self, path) * (share @ norm) / norm
