@@ -20,7 +20,7 @@ from loong_jax.recipes import Recipe, RlStage, SftStage
 from loong_jax.rl import batching, lora, sft, trainer
 from loong_jax.rl.logprobs import CHUNK_LOGITS
 from loong_jax.rl.policy_model import PolicyModel, policy_of
-from loong_jax.rollout.engines import engine_for
+from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.speculation import DraftedCache
 from loong_jax.run import devices
 from loong_jax.run.texts import texts_of

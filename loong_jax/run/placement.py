@@ -11,13 +11,13 @@ from loong_jax.recipes import ProcessReplicas, RayReplicas, Recipe, RlStage, Thr
 from loong_jax.rl import local_trainer, trainer
 from loong_jax.rl.local_trainer import TrainerSettings
 from loong_jax.rl.policy_model import policy_of
-from loong_jax.rollout import engines
+from loong_jax.rollout import paged_engine
 from loong_jax.rollout.agentic.agent import Agent
-from loong_jax.rollout.engine import Engine
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
 from loong_jax.rollout.hosts import HostLauncher, HostSetup
 from loong_jax.rollout.local_replicas import LocalReplicaGroup, ScoreGroup
 from loong_jax.rollout.process_hosts import SINGLE_THREADED, ProcessLauncher
+from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.run import devices
 from loong_jax.run.texts import RecipePrompts, agent_of, texts_of
@@ -33,7 +33,7 @@ def group_kind(placement: recipes.Placement) -> type:
 def start_replicas(
     recipe: Recipe,
     settings: RlStage,
-    engines: Sequence[Engine],
+    engines: Sequence[SlotEngine],
     versions: VersionStore,
     trainer_settings: TrainerSettings,
     agent: Agent | None = None,
@@ -96,12 +96,14 @@ def _rules(recipe: Recipe) -> ShardingRules:
     return devices.rules_on(devices.replica_mesh(recipe), 0, devices.exchange_of(recipe.model))
 
 
-def make_engine(recipe: Recipe) -> Engine:
+def make_engine(recipe: Recipe) -> SlotEngine:
     """In a host: the engine that a session makes in the trainer's process."""
     rules = _rules(recipe)
     graphdef, _ = family_of(recipe.model).abstract_weights(recipe.model, rules)
     tokenizer = texts_of(recipe).tokenizer
-    return engines.engine_for(graphdef, recipe.model, tokenizer, recipe.engine_on(rules), rules)
+    return paged_engine.engine_for(
+        graphdef, recipe.model, tokenizer, recipe.engine_on(rules), rules
+    )
 
 
 def make_scorer(recipe: Recipe, settings: TrainerSettings) -> ScoreGroup:

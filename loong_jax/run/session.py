@@ -30,7 +30,7 @@ from loong_jax.recipes import (
 )
 from loong_jax.rl.policy_model import policy_of
 from loong_jax.rollout import sampling
-from loong_jax.rollout.engines import engine_for
+from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.records import Rollout
 from loong_jax.run import demonstrations, devices
 from loong_jax.run.demonstrations import Demonstrations
