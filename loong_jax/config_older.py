@@ -151,17 +151,31 @@ def _prefill_lengths(old: Json) -> Json:
     return {"prefill_lengths": [length] * bool(length)}
 
 
+def _left_out(name: str) -> "Renaming":
+    """Of a setting that nothing came of."""
+
+    def take_away(old: Json) -> Json:
+        del old[name]
+        return {}
+
+    return take_away
+
+
 Renaming = Callable[[Json], Json]  # takes fields away from those of a config, gives what they are
 _AHEAD: dict[str, Renaming] = {
     "over_provision": lambda old: {"max_ahead": 1 + old.pop("over_provision")}
 }
 RENAMED: Mapping[str, Mapping[str, Renaming]] = {  # by tag and by a field of older files
     "mo_e_config": {"mixing": lambda old: {"attention": old.pop("mixing")}},
-    "engine_settings": {"prefill_length": _prefill_lengths},
+    "engine_settings": {
+        "prefill_length": _prefill_lengths,
+        "raw_log_probs": _left_out("raw_log_probs"),
+    },
     "sft_stage": {
         "is_cold_start": lambda old: {"always_runs": not old.pop("is_cold_start")},
         "first_pairs": _thinking,
     },
+    "reward_rule": {"score_weights": _left_out("score_weights")},
     "tool_settings": {"max_parked": lambda old: {"max_paused": old.pop("max_parked")}},
     "tail_batching_policy": _AHEAD,
     "partial_rollout_policy": _AHEAD,

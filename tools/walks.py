@@ -66,6 +66,7 @@ APART = {
     "run/stages.py": "puts the parts together",
     "sharding.py": "where arrays lie, for every room",
     "child.py": "frames of bytes, whatever they hold",
+    "verifiers/raised.py": "how often something failed",
 }
 MESSAGES = (
     "orchestrator.changes",
@@ -77,6 +78,9 @@ MESSAGES = (
 )
 MESSAGES += ("records.GroupGenerated", "records.GroupsMigrated")
 """Modules whose types are notes about a problem by its number, or carry one of the forms below."""
+ARRAYS = ("rollout.programs", "rollout.slots", "moe.cache", "rl.trainer", "rl.objectives")
+ARRAYS += ("packing.Predicted",)
+"""Modules whose types are what compiled programs take and give: a batch's, not a problem's."""
 
 
 class Watch:
@@ -211,9 +215,15 @@ def show(watch: Watch, *, names_functions: bool) -> None:
         for room, names in rooms.items():
             said(f"  {room} ({len(names)}): {', '.join(names)}")
     said("\napart: " + ", ".join(f"{file} ({why})" for file, why in apart.items()))
-    forms = [name for name in watch.made if not any(m in name for m in MESSAGES)]
-    said(f"\n{len(forms)} types made on the way: {', '.join(forms)}")
-    said(f"messages: {', '.join(name for name in watch.made if name not in forms)}")
+    others = {
+        kind: [name for name in watch.made if any(m in name for m in modules)]
+        for kind, modules in (("arrays of programs", ARRAYS), ("messages", MESSAGES))
+    }
+    grouped = {name for names in others.values() for name in names}
+    forms = [name for name in watch.made if name not in grouped]
+    said(f"\n{len(forms)} types that a problem takes on the way: {', '.join(forms)}")
+    for kind, names in others.items():
+        said(f"{len(names)} {kind}: {', '.join(names)}")
     for file, functions in passed.items() if names_functions else ():
         said(f"\n{file}: {', '.join(name for name in functions if '<' not in name)}")
 

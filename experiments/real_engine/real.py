@@ -39,7 +39,7 @@ from loong_jax.rl import objectives, optimizers
 from loong_jax.rl.local_trainer import TrainerSettings
 from loong_jax.rl.rewards import Disposition
 from loong_jax.rollout.engine_config import EngineSettings
-from loong_jax.rollout.engines import engine_for
+from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.records import Group, SamplingSettings
 from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.rollout.versions import VersionStore

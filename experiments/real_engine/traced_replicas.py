@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from loong_jax.orchestrator.simulation.model import LengthTrace
-from loong_jax.rollout.engine import Engine
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
 from loong_jax.rollout.records import BlockDecoded, SamplingSettings, Ticket
 from loong_jax.rollout.replica import EncodePrompt, Replica
+from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.rollout.versions import VersionStore
 
 
@@ -18,7 +18,7 @@ class TracedReplicas(LocalReplicaGroup):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: SlotEngine,
         versions: VersionStore,
         *,
         trace: LengthTrace,

@@ -119,7 +119,7 @@ class ProcessTrainer:
                 self._begun.set()
                 continue
             if isinstance(event, events.VersionPublished):
-                event = dataclasses.replace(event, end_s=self._clock())
+                event = event._replace(end_s=self._clock())
             if self._emit is not None:
                 self._emit(event)
 

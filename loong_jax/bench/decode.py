@@ -22,9 +22,8 @@ from loong_jax.bench import record, versus
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import refuse_below
 from loong_jax.models import moe
-from loong_jax.rollout.engine import SampleRequest
-from loong_jax.rollout.engine_config import EngineSettings, PageConfig
-from loong_jax.rollout.engines import engine_for
+from loong_jax.rollout.engine_config import EngineSettings, PageConfig, SampleRequest
+from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.run import places

@@ -77,35 +77,22 @@ def sharing(sequences: Sequence[Fields], prompt_length: int) -> dict[str, np.nda
     } | {name: values.astype(np.int32) for name, values in laid_out.items()}
 
 
-class FirstFit:
-    """Places sequences one by one, each into the first row with room for it."""
-
-    def __init__(self, row_length: int, max_rows: int | None = None):
-        self.row_length = row_length
-        self.max_rows = max_rows
-        self.rows: list[list[int]] = []  # the sequences of each row, by order of arrival
-        self._room: list[int] = []
-        self._num_placed = 0
-
-    def place(self, length: int) -> bool:
-        """Places one sequence; False, and nothing changes, where no row has room and no row may be
-        added.
-        """
-        if not 0 < length <= self.row_length:
-            raise ConfigError(
-                f"a sequence has {length} tokens, a row holds 1 to {self.row_length}. Raise "
-                "row_length or drop it."
-            )
-        row = next((r for r, free in enumerate(self._room) if free >= length), len(self.rows))
-        if row == len(self.rows):
-            if row == self.max_rows:
-                return False
-            self.rows.append([])
-            self._room.append(self.row_length)
-        self.rows[row].append(self._num_placed)
-        self._room[row] -= length
-        self._num_placed += 1
-        return True
+def place(room: list[int], length: int, row_length: int, max_rows: int | None = None) -> int | None:
+    """The row of a sequence: the first with room for it, or a further one; None where there may be
+    no more than `max_rows`. `room`, the free places of every row so far, is brought up to date.
+    """
+    if not 0 < length <= row_length:
+        raise ConfigError(
+            f"a sequence has {length} tokens, a row holds 1 to {row_length}. Raise "
+            "row_length or drop it."
+        )
+    row = next((r for r, free in enumerate(room) if free >= length), len(room))
+    if row == max_rows:
+        return None
+    if row == len(room):
+        room.append(row_length)
+    room[row] -= length
+    return row
 
 
 def pack(
@@ -125,10 +112,12 @@ def pack(
     each sequence). Sequences of several segments have these and what else `sharing` makes. No
     sequences give no micro-batches.
     """
-    placing = FirstFit(row_length)
-    for sequence in sequences:
-        placing.place(len(sequence["tokens"]))
-    rows = placing.rows
+    room: list[int] = []
+    members: dict[int | None, list[int]] = {}  # of each row, in their order
+    for index, sequence in enumerate(sequences):
+        row = place(room, len(sequence["tokens"]), row_length)
+        members.setdefault(row, []).append(index)
+    rows = list(members.values())
     batches = [rows[i : i + rows_per_batch] for i in range(0, len(rows), rows_per_batch)]
 
     def height(count: int) -> int:
@@ -148,17 +137,20 @@ def pack_prefix(
     The left-over sequence is the first that fitted nowhere, already taken from the iterator: it
     belongs first in the next batch. It is None at the end of the stream.
     """
-    placing = FirstFit(row_length, num_rows)
+    room: list[int] = []
+    members: dict[int, list[int]] = {}
     taken: list[Fields] = []
     left_over = None
     for sequence in sequences:
-        if not placing.place(len(sequence["tokens"])):
+        row = place(room, len(sequence["tokens"]), row_length, num_rows)
+        if row is None:
             left_over = sequence
             break
+        members.setdefault(row, []).append(len(taken))
         taken.append(sequence)
     if not taken:
         raise ValueError("the stream of sequences is empty. Give at least one sequence.")
-    return _fill(taken, placing.rows, row_length, num_rows), len(taken), left_over
+    return _fill(taken, list(members.values()), row_length, num_rows), len(taken), left_over
 
 
 def _fill(

@@ -21,15 +21,12 @@ class SynchronousPolicy:
 
     groups_per_step: int  # P
 
+    max_staleness = 0
     mixes_versions = False
     needs = ()
 
     def __post_init__(self):
         check_policy(self)
-
-    @property
-    def max_staleness(self) -> int:
-        return 0
 
     def decide(self, view: Ledger, now: float) -> list[Action]:
         del now
@@ -58,15 +55,12 @@ class TailBatchingPolicy:
     groups_per_step: int  # P
     max_ahead: float = 1.25  # groups started in a short round, in batches of P
 
+    max_staleness = 0
     mixes_versions = False
     needs = ()
 
     def __post_init__(self):
         check_policy(self, self.max_ahead)
-
-    @property
-    def max_staleness(self) -> int:
-        return 0
 
     def decide(self, view: Ledger, now: float) -> list[Action]:
         del now
@@ -102,15 +96,12 @@ class OneStepOffPolicy:
 
     groups_per_step: int  # P
 
+    max_staleness = 1
     mixes_versions = False
     needs = ()
 
     def __post_init__(self):
         check_policy(self)
-
-    @property
-    def max_staleness(self) -> int:
-        return 1
 
     def decide(self, view: Ledger, now: float) -> list[Action]:
         del now

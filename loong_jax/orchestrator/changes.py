@@ -103,22 +103,9 @@ class SetGate(NamedTuple):
     threshold: float
 
 
-Action = (
-    Issue
-    | Dispatch
-    | Assign
-    | Drain
-    | Migrate
-    | Swap
-    | Lend
-    | Reclaim
-    | Score
-    | Train
-    | EndStale
-    | SetIssueLimit
-    | Balanced
-    | SetGate
-)
+ReplicaAction = Dispatch | Assign | Drain | Migrate | Swap | Lend | Reclaim
+TicketAction = Issue | Score | Train | EndStale | SetIssueLimit | Balanced | SetGate
+Action = ReplicaAction | TicketAction
 
 
 # ---- what else happens --------------------------------------------------------------------------
@@ -194,17 +181,7 @@ class Reopened(NamedTuple):
     lost: tuple[int, ...]
 
 
-Event = (
-    Generated
-    | Verified
-    | Scored
-    | Trained
-    | Published
-    | SaveBegun
-    | RunEnds
-    | Ended
-    | ReplicaLost
-    | ReplicaBack
-    | Reopened
-)
+GroupEvent = Generated | Verified | Scored | Trained | Published
+RunEvent = SaveBegun | RunEnds | Ended | ReplicaLost | ReplicaBack | Reopened
+Event = GroupEvent | RunEvent
 Change = Action | Event

@@ -9,7 +9,8 @@ there are none. What both remember is a `CurriculumState`, plain values that a c
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 from loong_jax.errors import ConfigError
 from loong_jax.problems.problem import Problem, current_uid
@@ -118,8 +119,7 @@ class Curriculum:
         return rates if rates.is_on else None, context if context.is_on else None
 
 
-@dataclasses.dataclass(frozen=True)
-class Standing:
+class Standing(NamedTuple):
     """The record of a problem or a level."""
 
     rate: float  # running mean
@@ -127,11 +127,10 @@ class Standing:
     ticket: int  # the run's number of tickets when it was last judged
 
 
-@dataclasses.dataclass(frozen=True)
-class CurriculumState:
+class CurriculumState(NamedTuple):
     """All that the curricula remember."""
 
-    standings: Mapping[str, Standing] = dataclasses.field(default_factory=dict)
+    standings: Mapping[str, Standing] = MappingProxyType({})
     num_passed_over: int = 0  # problems that were not posed, over the run
     stage: int = 0  # index of the limit in force
     lengths: tuple[int, ...] = ()  # of the last responses under it
@@ -181,7 +180,7 @@ def after_verdicts(
         rate = weight * rate + (1 - weight) * old.rate
     num_groups = 1 if old is None else old.num_groups + 1
     standing = Standing(rate, num_groups, ticket)
-    return dataclasses.replace(state, standings={**state.standings, key: standing})
+    return state._replace(standings={**state.standings, key: standing})
 
 
 # ---- context ------------------------------------------------------------------------------------
@@ -203,10 +202,10 @@ def after_lengths(
     kept = (*state.lengths, *lengths)[-settings.window :]
     is_last = state.stage + 1 == len(settings.limits)
     if len(kept) < settings.window or is_last:
-        return dataclasses.replace(state, lengths=kept)
+        return state._replace(lengths=kept)
     if percentile(kept, settings.percentile) < settings.near * limit_of(settings, state):
-        return dataclasses.replace(state, lengths=kept)
-    return dataclasses.replace(state, stage=state.stage + 1, lengths=())
+        return state._replace(lengths=kept)
+    return state._replace(stage=state.stage + 1, lengths=())
 
 
 def percentile(values: Sequence[int], percent: float) -> int:
@@ -245,23 +244,11 @@ def metrics(
 
 
 def to_json(state: CurriculumState) -> dict[str, Any]:
-    return {
-        "standings": {
-            key: [standing.rate, standing.num_groups, standing.ticket]
-            for key, standing in state.standings.items()
-        },
-        "num_passed_over": state.num_passed_over,
-        "stage": state.stage,
-        "lengths": list(state.lengths),
-    }
+    standings = {key: list(standing) for key, standing in state.standings.items()}
+    return state._asdict() | {"standings": standings, "lengths": list(state.lengths)}
 
 
 def from_json(record: Mapping[str, Any]) -> CurriculumState:
-    return CurriculumState(
-        standings={
-            current_uid(key): Standing(*values) for key, values in record["standings"].items()
-        },
-        num_passed_over=record["num_passed_over"],
-        stage=record["stage"],
-        lengths=tuple(record["lengths"]),
-    )
+    standings = {current_uid(key): Standing(*of) for key, of in record["standings"].items()}
+    given = {"standings": standings, "lengths": tuple(record["lengths"])}
+    return CurriculumState(**{**record, **given})

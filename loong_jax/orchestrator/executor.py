@@ -10,7 +10,6 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
 from loong_jax.orchestrator import changes
@@ -111,8 +110,8 @@ class Executor:
                 else:
                     self._trainer.score(groups)
             case changes.Train():
-                assert self._ledger.lease is not None
-                self._trainer.train(self._ledger.step + 1, self._ledger.lease.groups)
+                groups = self._ledger.lease + self._ledger.reread
+                self._trainer.train(self._ledger.step + 1, groups)
             case changes.EndStale():
                 self.cancel(decoding)
 
@@ -207,10 +206,18 @@ class Verifying:
                 for index in asked
             ]
         )
-        self._when_all_done(
-            futures,
-            lambda verdicts: GroupVerified(number, tuple(asked), verdicts, start_s, self._clock()),
-        )
+        remaining, lock = [len(futures)], threading.Lock()
+
+        def one_done(_) -> None:
+            with lock:
+                remaining[0] -= 1
+                if remaining[0]:
+                    return
+            verdicts = tuple(future.result() for future in futures)
+            self._inbox.put(GroupVerified(number, tuple(asked), verdicts, start_s, self._clock()))
+
+        for future in futures:
+            future.add_done_callback(one_done)
 
     def answered(self, event: GroupVerified, budget: FaultBudget) -> Group | None:
         """The group with its verdicts; None where some are asked for again after a pause.
@@ -235,21 +242,3 @@ class Verifying:
         self._inbox.alarm(budget.pause_s(times), VerifyAgain(event.number, unanswered))
         self._log.event({"kind": "verify_again", "num_answers": len(unanswered)})
         return None
-
-    def _when_all_done(
-        self,
-        futures: Sequence[Future[Verdict]],
-        make_event: Callable[[tuple[Verdict, ...]], GroupVerified],
-    ) -> None:
-        remaining = [len(futures)]
-        lock = threading.Lock()
-
-        def one_done(_) -> None:
-            with lock:
-                remaining[0] -= 1
-                if remaining[0]:
-                    return
-            self._inbox.put(make_event(tuple(future.result() for future in futures)))
-
-        for future in futures:
-            future.add_done_callback(one_done)

@@ -6,6 +6,7 @@ own version, so who does it changes nothing but rounding. What a generator canno
 fails or lacks the version, the trainer does.
 """
 
+import functools
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -35,10 +36,13 @@ class TrainerWithGenerators:
 
     def __init__(self, trainer: TrainerGroup, generators: Scorers):
         self._trainer, self._generators = trainer, generators
-        self._lock = threading.Lock()
-        self._batch: _Batch | None = None  # the one that is being scored everywhere
         self._emit: Emit | None = None
         self.num_scored = {"trainer": 0, "generators": 0}  # groups, since the start
+        self._lock = threading.Lock()  # of the batch that is scored everywhere:
+        self._order: list[int] = []
+        self._scored: dict[int, Group] = {}
+        self._times: list[tuple[float, float]] = []
+        self._num_missing = 0  # parts of it
 
     def start(self, emit: Emit) -> None:
         self._emit = emit
@@ -49,15 +53,15 @@ class TrainerWithGenerators:
 
     def score_everywhere(self, groups: Sequence[Group]) -> None:
         """Scores groups on trainer and generators; one event for all of them."""
-        can = {version: self._generators.scorers(version) for version in _versions(groups)}
-        shares = share_out(groups, can)
+        versions = {group.version for group in groups}
+        shares = share_out(groups, {v: self._generators.scorers(v) for v in versions})
         own = shares.pop(TRAINER)
-        batch = _Batch(groups, num_parts=1 + len(shares))
         with self._lock:
-            self._batch = batch
+            self._order = [group.ticket.number for group in groups]
+            self._scored, self._times, self._num_missing = {}, [], 1 + len(shares)
         for replica, part in shares.items():
             assert replica is not None
-            self._generators.score(replica, part, lambda found, p=part: self._done(batch, p, found))
+            self._generators.score(replica, part, functools.partial(self._on_scored, part))
         self._trainer.score(own)
 
     def train(self, step: int, groups: Sequence[Group]) -> None:
@@ -75,59 +79,35 @@ class TrainerWithGenerators:
     # ---- answers, from any thread ---------------------------------------------------------------
 
     def _on_event(self, event: Any) -> None:
-        with self._lock:
-            batch = self._batch
-        if batch is not None and isinstance(event, GroupsScored):
-            self._add(batch, event.groups, event, "trainer")
+        if self._num_missing > 0 and isinstance(event, GroupsScored):
+            self._add(event.groups, "trainer", (event.start_s, event.end_s))
             return
         if isinstance(event, WorkerFailed):
-            with self._lock:
-                self._batch = None
+            self._num_missing = 0
         self._say(event)
 
-    def _done(
-        self, batch: "_Batch", part: Sequence[Group], found: tuple[Group, ...] | None
-    ) -> None:
+    def _on_scored(self, part: Sequence[Group], found: tuple[Group, ...] | None) -> None:
         if found is None:
             self._trainer.score(part)  # answered as its own share is
         else:
-            self._add(batch, found, None, "generators")
+            self._add(found, "generators")
 
-    def _add(
-        self, batch: "_Batch", groups: Sequence[Group], event: GroupsScored | None, by: str
-    ) -> None:
+    def _add(self, groups: Sequence[Group], by: str, *times: tuple[float, float]) -> None:
+        """One part of the batch; the last one makes the event of the whole."""
         with self._lock:
             self.num_scored[by] += len(groups)
-            whole = batch.add(groups, event)
-            if whole is not None:
-                self._batch = None
-        if whole is not None:
-            self._say(whole)
+            self._scored |= {group.ticket.number: group for group in groups}
+            self._times += times
+            self._num_missing -= 1
+            if self._num_missing:
+                return
+        starts, ends = zip(*self._times, strict=True)
+        scored = tuple(self._scored[number] for number in self._order)
+        self._say(GroupsScored(scored, min(starts), max(ends)))
 
     def _say(self, event: Any) -> None:
         assert self._emit is not None, "start the trainer first"
         self._emit(event)
-
-
-class _Batch:
-    """Groups that are scored in parts; who calls it sees to it that one thread at a time does."""
-
-    def __init__(self, groups: Sequence[Group], num_parts: int):
-        self._order = [group.ticket.number for group in groups]
-        self._num_missing = num_parts
-        self._scored: dict[int, Group] = {}
-        self._times: list[tuple[float, float]] = []
-
-    def add(self, groups: Sequence[Group], event: GroupsScored | None) -> GroupsScored | None:
-        """The event of the whole, once the last part is in."""
-        self._scored |= {group.ticket.number: group for group in groups}
-        if event is not None:
-            self._times.append((event.start_s, event.end_s))
-        self._num_missing -= 1
-        if self._num_missing:
-            return None
-        starts, ends = zip(*self._times, strict=True)
-        return GroupsScored(tuple(self._scored[n] for n in self._order), min(starts), max(ends))
 
 
 def share_out(
@@ -149,7 +129,3 @@ def share_out(
 def num_tokens(group: Group) -> int:
     """The number of tokens in prompts and responses."""
     return sum(len(r.prompt) + len(r.tokens) for r in group.rollouts)
-
-
-def _versions(groups: Sequence[Group]) -> set[int]:
-    return {group.version for group in groups}

@@ -28,7 +28,7 @@ from loong_jax.orchestrator.changes import Change, Place
 from loong_jax.orchestrator.ledger import Ledger
 from loong_jax.orchestrator.protocols import Grade
 from loong_jax.problems.verdict import Verdict
-from loong_jax.rollout import codec
+from loong_jax.rollout import records
 from loong_jax.rollout.records import Group
 
 FORMAT_VERSION = 1
@@ -136,8 +136,8 @@ class Journal:
 
     def keep(self, group: Group) -> Place:
         """Appends the arrays of a group; returns segment, first byte, length and CRC-32."""
-        blob = codec.encode(codec.group_to_plain(group))
-        padding = -self._arrays_end % codec.ALIGNMENT
+        blob = records.encode(records.group_to_plain(group))
+        padding = -self._arrays_end % records.ALIGNMENT
         first = self._arrays_end + padding
         _write(self._arrays, bytes(padding) + blob, self._path(self._segment, "arrays"))
         self._arrays_end = first + len(blob)
@@ -154,7 +154,7 @@ class Journal:
                 f"the group at {place} of {self.directory} is damaged. Delete that directory to "
                 "go on from the last checkpoint alone."
             )
-        return codec.group_from_plain(codec.decode(blob))
+        return records.group_from_plain(records.decode(blob))
 
     def rotate(self) -> None:
         """Begins a new segment, which goes on from the snapshot just taken."""
@@ -245,7 +245,7 @@ def replay(
     steps: list[LostStep] = []
     checksums: dict[int, str] = {}
     for change in found:
-        lease, groups = ledger.lease, ()
+        trained, num_reread, groups = ledger.lease + ledger.reread, len(ledger.reread), ()
         match change:
             case changes.Generated() | changes.Scored() if journal is not None:
                 groups = tuple(journal.load(place) for place in _places(change))
@@ -256,9 +256,8 @@ def replay(
         ledger.enter(change, groups)
         match change:
             case changes.Trained(step):
-                assert lease is not None
-                again, num_open = rereads(ledger, len(lease.reread)), len(ledger.tickets)
-                steps.append(LostStep(step, lease.groups, again, ledger.counts(), num_open))
+                again, num_open = rereads(ledger, num_reread), len(ledger.tickets)
+                steps.append(LostStep(step, trained, again, ledger.counts(), num_open))
             case changes.Published(version, _, checksum):
                 checksums[version] = checksum
     return Replayed(len(found), tuple(steps), checksums)

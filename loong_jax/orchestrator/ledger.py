@@ -25,7 +25,7 @@ from loong_jax.orchestrator.tickets import (
     Phase,
     TicketSource,
 )
-from loong_jax.rollout import codec
+from loong_jax.rollout import records
 from loong_jax.rollout.records import TICKET_ENDS, Group, TicketEnd
 from loong_jax.rollout.reuse import GroupReuse, TrainedGroups
 
@@ -70,17 +70,6 @@ class Balance(NamedTuple):
     at_s: float = 0.0
 
 
-class Lease(NamedTuple):
-    """Groups on their way into one training step."""
-
-    fresh: tuple[Group, ...]
-    reread: tuple[Group, ...]  # trained by an earlier step
-
-    @property
-    def groups(self) -> tuple[Group, ...]:
-        return self.fresh + self.reread
-
-
 @dataclasses.dataclass(kw_only=True, eq=False)
 class Ledger:
     """See the module. `step` counts completed updates, so it is the trainer's version."""
@@ -102,7 +91,8 @@ class Ledger:
     ends: dict[TicketEnd, int] = dataclasses.field(
         default_factory=lambda: dict.fromkeys(TICKET_ENDS, 0)
     )
-    lease: Lease | None = None  # of the step under way
+    lease: tuple[Group, ...] = ()  # of the step under way
+    reread: tuple[Group, ...] = ()  # that join them, trained by an earlier step
     issue_limit: int = 0  # deterministic mode: tickets below this number may exist
     balance: Balance = Balance()
     cache_pressure: float = 0.0  # share of its cache that the fullest replica uses
@@ -195,9 +185,9 @@ class Ledger:
                 for number in numbers:
                     self._check_age(number, self._entry(number, ("ready",)).version)
                 self._move(numbers, ("ready",), "leased")
-                fresh = tuple(self.group(number) for number in numbers)
-                reread = self.trained.pick(len(fresh), self.step) if self.reuse.share else ()
-                self.lease = Lease(fresh, reread)
+                self.lease = tuple(self.group(number) for number in numbers)
+                if self.reuse.share:
+                    self.reread = self.trained.pick(len(numbers), self.step)
                 self.trainer = "training"
             case changes.EndStale(numbers, afterwards):
                 self._end(numbers, "stale", afterwards)
@@ -238,11 +228,10 @@ class Ledger:
                     entry.group = group
                 self.trainer = "idle"
             case changes.Trained(step, numbers, limit):
-                assert self.lease is not None
                 if self.reuse.share:
-                    self.trained.read(self.lease.reread)
-                    self.trained.keep(self.lease.fresh, self.step)
-                self.lease = None
+                    self.trained.read(self.reread)
+                    self.trained.keep(self.lease, self.step)
+                self.lease = self.reread = ()
                 self._end(numbers, "trained")
                 self.step, self.issue_limit, self.trainer = step, limit, "publishing"
                 self.num_fruitless = self.num_failed = self.num_solved = 0
@@ -271,7 +260,7 @@ class Ledger:
         """A new process goes on: nothing is in anyone's hands, a step or scoring pass under way did
         not happen, and what was trained is still to be published.
         """
-        self.lease = None
+        self.lease = self.reread = ()
         for entry in list(self.tickets.values()):
             self.tickets.move(entry.number, _REWOUND.get(entry.phase, entry.phase))
         self._end(lost, "stale")
@@ -364,7 +353,7 @@ class Ledger:
         self.ends = {end: record["ends"].get(end, 0) for end in TICKET_ENDS}
         self.balance = Balance(*record["balance"])
         self.replicas = [ReplicaState(**replica) for replica in record["replicas"]]
-        self._sets = self.lease = None
+        self._sets, self.lease, self.reread = None, (), ()
         self.tickets = OpenTickets(map(_entry_from_plain, record["tickets"]))
         self.source.restore(record["source"])
         self.trained.restore(record["trained"])
@@ -388,18 +377,18 @@ _SCALARS = (
 
 def _entry_to_plain(entry: Entry) -> dict[str, Any]:
     return {
-        "ticket": codec.ticket_to_plain(entry.ticket),
+        "ticket": records.ticket_to_plain(entry.ticket),
         "version": entry.version,
         "phase": entry.phase,
         "replica": entry.replica,
-        "group": None if entry.group is None else codec.group_to_plain(entry.group),
+        "group": None if entry.group is None else records.group_to_plain(entry.group),
         "num_judged": entry.num_judged,
     }
 
 
 def _entry_from_plain(record: Mapping[str, Any]) -> Entry:
-    group = record["group"] and codec.group_from_plain(record["group"])
-    ticket = group.ticket if group else codec.ticket_from_plain(record["ticket"])
+    group = record["group"] and records.group_from_plain(record["group"])
+    ticket = group.ticket if group else records.ticket_from_plain(record["ticket"])
     return Entry(**{**record, "ticket": ticket, "group": group})
 
 

@@ -34,11 +34,8 @@ from loong_jax.orchestrator.protocols import (
     EventQueue,
     Grade,
     LendsDevices,
-    MendsReplicas,
     Policy,
-    RemembersWeights,
     ReplicaGroup,
-    ReportsPressure,
     RunLog,
     TrainerGroup,
     Versions,
@@ -205,7 +202,7 @@ class Orchestrator:
             if lost.step in needed and lost.step <= self.ledger.newest_version:
                 self.trainer.publish(lost.step)
                 self._answer(rl_events.VersionPublished)
-                if replayed.checksums.get(lost.step, "") != self._checksum(lost.step):
+                if replayed.checksums.get(lost.step, "") != self.versions.checksum(lost.step):
                     changed.append(lost.step)
         reissued = tuple(
             ticket.number
@@ -238,12 +235,6 @@ class Orchestrator:
                 return event
             if isinstance(event, rl_events.WorkerFailed):
                 self._advance(event)
-
-    def _checksum(self, version: int) -> str:
-        """The checksum of a version's weights; empty where the version store has none."""
-        if isinstance(self.versions, RemembersWeights):
-            return self.versions.checksum(version)
-        return ""
 
     def _save(self, step: int) -> None:
         """Snapshot and journal part here: what the journal holds from now on is after `step`."""
@@ -299,7 +290,7 @@ class Orchestrator:
             case records.ReplicaFailed(replica, error):
                 self._on_replica_failed(replica, error)
             case changes.ReplicaBack(replica):
-                self._executor.can(MendsReplicas).mend(replica)
+                self.replicas.mend(replica)
                 self.commit(event)
                 self._say("replica_back", replica=replica)
             case records.ReplicaIdle():
@@ -319,11 +310,8 @@ class Orchestrator:
             return  # cancelled while its last tokens were on their way, or written twice
         if ticket.replica is not None:
             self._losses[ticket.replica] = 0
-        pressure = self.ledger.cache_pressure
-        if isinstance(self.replicas, ReportsPressure):
-            pressure = self.replicas.cache_pressure()
         place = next(iter(self._keep(group)), None)
-        self.commit(changes.Generated(number, pressure, place), [group])
+        self.commit(changes.Generated(number, self.replicas.cache_pressure(), place), [group])
         self._verifying.ask(number)
 
     def _on_verified(self, event: GroupVerified) -> None:
@@ -358,15 +346,16 @@ class Orchestrator:
         self.commit(changes.Scored(numbers, places), event.groups)
 
     def _on_trained(self, event: rl_events.StepTrained) -> None:
-        lease, scheduler = self.ledger.lease, self.settings.scheduler
-        assert lease is not None
-        numbers = tuple(group.ticket.number for group in lease.fresh)
+        lease, reread = self.ledger.lease, self.ledger.reread
+        scheduler = self.settings.scheduler
+        numbers = tuple(group.ticket.number for group in lease)
         ahead = scheduler.groups_per_step * (1 + scheduler.max_staleness)
         limit = max(self.ledger.issue_limit, max(numbers) + 1 + ahead)
         self.commit(changes.Trained(event.step, numbers, limit))
         self.trainer.publish(event.step)
-        reread = journal.rereads(self.ledger, len(lease.reread))
-        self._log_step(event, lease.groups, reread, self.ledger.counts(), len(self.ledger.tickets))
+        again = journal.rereads(self.ledger, len(reread))
+        counts, num_open = self.ledger.counts(), len(self.ledger.tickets)
+        self._log_step(event, lease + reread, again, counts, num_open)
 
     def _log_step(
         self,
@@ -385,7 +374,7 @@ class Orchestrator:
         self._say("publish", event, version=event.version)
         version = event.version
         last = self.ledger.total_steps if self.keep_going() else version
-        self.commit(changes.Published(version, last, self._checksum(version)))
+        self.commit(changes.Published(version, last, self.versions.checksum(version)))
         if version % self.settings.checkpoint_every == 0 or self.ledger.is_finished:
             self._save(version)
         self._executor.retire_versions()
@@ -403,7 +392,7 @@ class Orchestrator:
         self._executor.on_lost(replica)
         self._losses[replica] += 1
         losses = self._losses[replica]
-        if not isinstance(self.replicas, MendsReplicas) or losses > budget.replica_losses:
+        if losses > budget.replica_losses:
             raise WorkerLost(
                 f"replica {replica} failed {losses} times in a row, and replica_losses allows "
                 f"{budget.replica_losses}; last: {error.rstrip('.')}. Once that is mended, "

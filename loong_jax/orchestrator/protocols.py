@@ -95,6 +95,16 @@ class ReplicaGroup(Protocol):
 
     def cancel(self, replica: int, ticket_numbers: Sequence[int]) -> None: ...
 
+    def mend(self, replica: int) -> None:
+        """A new, empty replica in the place of one that emitted `ReplicaFailed`; `assign` gives it
+        a version.
+        """
+        ...
+
+    def cache_pressure(self) -> float:
+        """Share of its cache, in [0, 1], that the fullest generating replica uses."""
+        ...
+
     def close(self, timeout_s: float) -> None: ...
 
 
@@ -132,24 +142,6 @@ class LendsDevices(Protocol):
 
     def reclaim(self, replicas: Sequence[int]) -> None:
         """Pauses replicas with what they decode; the trainer's next command has their devices."""
-        ...
-
-
-@runtime_checkable
-class ReportsPressure(Protocol):
-    """Optional, for the trigger of rebalancing that looks at caches."""
-
-    def cache_pressure(self) -> float:
-        """Share of its cache, in [0, 1], that the fullest generating replica uses."""
-        ...
-
-
-@runtime_checkable
-class MendsReplicas(Protocol):
-    """Optional: a replica that emitted `ReplicaFailed` can be replaced."""
-
-    def mend(self, replica: int) -> None:
-        """A new, empty replica stands in its place; `assign` gives it a version."""
         ...
 
 
@@ -196,13 +188,8 @@ class Versions(Protocol):
         """No new work asks for `version`; it goes with its last holder."""
         ...
 
-
-@runtime_checkable
-class RemembersWeights(Protocol):
-    """Optional, of a version store."""
-
     def checksum(self, version: int) -> str:
-        """The checksum of the weights of a living version."""
+        """The checksum of the weights of a living version; empty where there is none."""
         ...
 
 

@@ -173,7 +173,7 @@ class TicketSource:
             passed_over += 1
         if passed_over:
             total = self._learnt.num_passed_over + passed_over
-            self._learnt = dataclasses.replace(self._learnt, num_passed_over=total)
+            self._learnt = self._learnt._replace(num_passed_over=total)
         return problem
 
     def written(self, ticket: Ticket, lengths: Sequence[int]) -> None:

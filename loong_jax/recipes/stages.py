@@ -151,12 +151,6 @@ class RlStage:
                 f"group_size={self.group_size}, and objective.reduction.group_size={counted} "
                 "divides the loss by other groups than are drawn. Give both the same value."
             )
-        rule = self.reward.rule if isinstance(self.reward, NoiseReward) else self.reward
-        if rule.score_weights:
-            raise ConfigError(
-                f"reward.score_weights={rule.score_weights} asks for scores, and nothing in a "
-                "recipe gives any, so every rollout would be masked. Leave it empty."
-            )
         for name, usual in (("verdict_deadline_s", 20), ("stall_timeout_s", 1200)):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}={getattr(self, name)} must be positive. Use {usual}.")

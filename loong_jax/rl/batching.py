@@ -117,10 +117,7 @@ def make_batches(
 
     Masked rollouts (reward None) take part in no baseline and take no room. `reference_logprob` is
     keyed by (ticket, attempt), aligned with the response. `scores_in_step` as in `TrainerSettings`.
-    Raises ConfigError for a rollout that is longer than a row, ValueError for rollouts that may not
-    train: from the future, greedy or with truncated support, without the trainer's own
-    log-probabilities (or, where the step makes them, of an older version), of mixed temperature,
-    without routing where it is replayed.
+    Raises ConfigError for a rollout that is longer than a row.
     """
     common_temperature(groups)
     sequences: list[dict[str, np.ndarray]] = []
@@ -204,40 +201,23 @@ def refuse_longer(rollout: Rollout, row_length: int) -> None:
 
 
 def common_temperature(groups: Sequence[Group]) -> float:
-    """The temperature all rollouts were drawn at; ValueError where they differ or cannot train."""
+    """The temperature all rollouts were drawn at. None was drawn greedily or from a truncated
+    distribution, whose support is not stored.
+    """
     settings = {r.sampling for group in groups for r in group.rollouts}
-    for sampling in settings:
-        if sampling.greedy or sampling.is_truncated:
-            raise ValueError(
-                f"rollouts drawn with {sampling} cannot train: the support they were drawn from "
-                "is not stored. Sample training data with greedy=False, top_p=1, top_k=0."
-            )
-    temperatures = {sampling.temperature for sampling in settings}
-    if len(temperatures) != 1:
-        raise ValueError(
-            f"a batch needs exactly one temperature, found {sorted(temperatures)}. Keep it "
-            "constant within a run."
-        )
-    return temperatures.pop()
+    assert not any(sampling.greedy or sampling.is_truncated for sampling in settings), settings
+    (temperature,) = {sampling.temperature for sampling in settings}
+    return temperature
 
 
 def _fields(
     rollout: Rollout, advantage: float, trainer_version: int, scores_in_step: bool
 ) -> dict[str, np.ndarray]:
     name = f"rollout {rollout.attempt} of ticket {rollout.ticket}"
-    if rollout.behavior_logprob is None and not scores_in_step:
-        raise ValueError(f"{name} has no behavior_logprob. Score its group before training on it.")
+    assert scores_in_step or rollout.behavior_logprob is not None, f"{name} is not scored"
     lag = trainer_version - versions_of_tokens(rollout)
-    if lag.min() < 0:
-        raise ValueError(
-            f"{name} has version {trainer_version - lag.min()}, later than the trainer's "
-            f"{trainer_version}. Train on what published versions wrote."
-        )
-    if scores_in_step and lag.any():
-        raise ValueError(
-            f"{name} is {lag.max()} versions old, and the step scores what it trains by its own "
-            "weights. Train with scores_in_step=False, or at staleness 0."
-        )
+    assert lag.min() >= 0, f"{name} is of a version later than the trainer's {trainer_version}"
+    assert not (scores_in_step and lag.any()), f"{name} is of other weights than the step scores by"
     mask = whole(rollout, rollout.loss_mask, bool)
     behavior = {"behavior_logprob": whole(rollout, rollout.behavior_logprob, np.float32)}
     return ({} if scores_in_step else behavior) | {

@@ -24,6 +24,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
+from flax import traverse_util
 
 from loong_jax import checksums, process
 from loong_jax.data import disk
@@ -319,44 +320,31 @@ def _manager(
 # --- trees -------------------------------------------------------------------------------------
 
 
-def _flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten(tree: Mapping[Any, Any]) -> dict[str, Any]:
     """{"a/b/#0": array}: integer keys are marked, so that both kinds come back as they were."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
+
+    def marked(key: str | int) -> str:
         is_plain = isinstance(key, str) and key and "/" not in key and not key.startswith("#")
-        if not is_plain and not isinstance(key, int):
-            raise ValueError(
-                f"key {key!r} under {prefix or 'the top'!r} must be an integer or a non-empty "
-                "string without '/' that does not start with '#'. Rename it."
-            )
-        name = prefix + (f"#{key}" if isinstance(key, int) else key)
-        if isinstance(value, Mapping):
-            flat |= _flatten(value, name + "/")
-        else:
-            flat[name] = value
-    return flat
+        assert is_plain or isinstance(key, int), f"no key of a checkpoint: {key!r}"
+        return key if isinstance(key, str) else f"#{key}"
+
+    flat = traverse_util.flatten_dict(tree)
+    return {"/".join(map(marked, path)): array for path, array in flat.items()}
 
 
 def _unflatten(flat: Mapping[str, np.ndarray]) -> dict[Any, Any]:
-    tree: dict[Any, Any] = {}
-    for name, array in flat.items():
-        *parents, last = [int(k[1:]) if k.startswith("#") else k for k in name.split("/")]
-        node = tree
-        for key in parents:
-            node = node.setdefault(key, {})
-        node[last] = array
-    return tree
-
-
-def _plain_name(key_path: tuple[Any, ...]) -> str:
-    parts = [str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in key_path]
-    return ".".join(parts)
+    return traverse_util.unflatten_dict(
+        {
+            tuple(int(k[1:]) if k.startswith("#") else k for k in name.split("/")): array
+            for name, array in flat.items()
+        }
+    )
 
 
 def by_path(tree: Any) -> dict[str, Any]:
     """Leaves of any tree, by the path that leads to each."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {_plain_name(path): leaf for path, leaf in leaves}
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
 
 
 def to_plain(tree: Any) -> dict[str, np.ndarray]:

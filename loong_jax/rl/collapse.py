@@ -36,14 +36,7 @@ class CollapseLimits:
 
     def reason(self, metric: str, values: Sequence[float]) -> str:
         """A sentence on the limit that the last values break; empty where they break none."""
-        last = values[-self.window :]
-        if len(last) < self.window:
-            return ""
-        if max(last) < self.low:
-            return f"{metric} was at most {max(last):.4g}, under low={self.low:g}"
-        if min(last) > self.high:
-            return f"{metric} was at least {min(last):.4g}, over high={self.high:g}"
-        return ""
+        return _reason(self, metric, values[-self.window :])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,26 +59,27 @@ class Drift:
 
     def reason(self, metric: str, values: Sequence[float]) -> str:
         """A sentence on the drift of the last values; empty where it is within limits."""
-        first, last = values[: self.window], values[self.window :][-self.window :]
-        if len(last) < self.window:
-            return ""
-        start = sum(first) / self.window
-        if max(last) < self.low * start:
-            return (
-                f"{metric} was at most {max(last):.4g}, under low={self.low:g} of the {start:.4g} "
-                f"that it began with"
-            )
-        if min(last) > self.high * start:
-            return (
-                f"{metric} was at least {min(last):.4g}, over high={self.high:g} times the "
-                f"{start:.4g} that it began with"
-            )
-        return ""
+        start = sum(values[: self.window]) / self.window
+        return _reason(self, metric, values[self.window :][-self.window :], start)
 
 
 def _refuse_window(window: int) -> None:
     if window < 1:
         raise ConfigError(f"window={window} must be at least 1 step. Raise it.")
+
+
+def _reason(
+    rule: CollapseLimits | Drift, metric: str, last: Sequence[float], start: float | None = None
+) -> str:
+    """Empty where `last`, the values of a window, are within limits: of a drift, times `start`."""
+    if len(last) < rule.window:
+        return ""
+    unit, of = (1.0, "") if start is None else (start, f" times the {start:.4g} it began with")
+    if max(last) < rule.low * unit:
+        return f"{metric} was at most {max(last):.4g}, under low={rule.low:g}{of}"
+    if min(last) > rule.high * unit:
+        return f"{metric} was at least {min(last):.4g}, over high={rule.high:g}{of}"
+    return ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,11 @@
 """Events of a trainer. Times are those of the clock it was given, in seconds."""
 
-import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 from loong_jax.rollout.records import Group
 
 
-@dataclasses.dataclass(frozen=True)
-class GroupsScored:
+class GroupsScored(NamedTuple):
     """`behavior_logprob` is filled in; groups in the order they were given."""
 
     groups: tuple[Group, ...]
@@ -15,8 +13,7 @@ class GroupsScored:
     end_s: float
 
 
-@dataclasses.dataclass(frozen=True)
-class StepTrained:
+class StepTrained(NamedTuple):
     """The trainer's weights are version `step` now."""
 
     step: int
@@ -25,23 +22,20 @@ class StepTrained:
     end_s: float
 
 
-@dataclasses.dataclass(frozen=True)
-class VersionPublished:
+class VersionPublished(NamedTuple):
     version: int
     start_s: float
     end_s: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Saved:
+class Saved(NamedTuple):
     step: int
     directory: str
     start_s: float
     end_s: float
 
 
-@dataclasses.dataclass(frozen=True)
-class WorkerFailed:
+class WorkerFailed(NamedTuple):
     """A command was not carried out; the trainer refuses all later ones."""
 
     where: str

@@ -25,7 +25,7 @@ from loong_jax.rl.objectives import Objective, TripletClip
 from loong_jax.rl.optimizers import Optimizer
 from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rl.trainer import TrainState
-from loong_jax.rollout import codec, records
+from loong_jax.rollout import records
 from loong_jax.rollout.records import Emit, Group, Rollout
 from loong_jax.rollout.versions import VersionStore
 
@@ -250,7 +250,7 @@ class LocalTrainer:
             assert step == int(self._state.step), f"checkpoint {step} is not of this step"
             arrays = trainer.to_arrays(self._state) | {
                 "versions": {version: self._versions.get(version) for version, _ in held},
-                "control": {"record": np.frombuffer(codec.encode(control), np.uint8)},
+                "control": {"record": np.frombuffer(records.encode(control), np.uint8)},
             }
             checkpoint.save(self._checkpoints, step, arrays, keep=self.settings.keep_checkpoints)
         finally:
@@ -356,5 +356,5 @@ def restore(
             for version, weights in found.arrays.get("versions", {}).items()
         }
     versions[found.step] = publish(state.weights, frozen)
-    control = codec.decode(found.arrays["control"]["record"].data)
+    control = records.decode(found.arrays["control"]["record"].data)
     return state, versions, control, found.skipped

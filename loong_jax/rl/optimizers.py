@@ -210,7 +210,8 @@ def transformation(
     if isinstance(config, Muon):
 
         def dimensions(tree: optax.Params) -> optax.Params:
-            return _map_paths(lambda path, _: _dimensions(matrix_axes(path)), tree)
+            numbers = optax.contrib.MuonDimensionNumbers
+            return _map_paths(lambda path, _: numbers(*(matrix_axes(path) or ((0,), (1,)))), tree)
 
         def scale(updates: optax.Updates) -> optax.Updates:
             return _map_paths(
@@ -252,12 +253,6 @@ def _kept_in(
 
 def _map_paths(function: Callable[[tuple[Any, ...], Any], Any], tree: Any) -> Any:
     return jax.tree_util.tree_map_with_path(lambda p, leaf: function(path_of(p), leaf), tree)
-
-
-def _dimensions(
-    axes: tuple[tuple[int, ...], tuple[int, ...]] | None,
-) -> optax.contrib.MuonDimensionNumbers:
-    return optax.contrib.MuonDimensionNumbers(*(axes or ((0,), (1,))))
 
 
 def _longer_side(weight: Array, axes: tuple[tuple[int, ...], tuple[int, ...]] | None) -> float:

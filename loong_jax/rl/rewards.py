@@ -1,6 +1,6 @@
 """Rewards and advantages: from the verdicts of a group to what the loss multiplies.
 
-Here alone a verdict and scores become a number, as data in the recipe. Incomplete signals are
+Here alone a verdict becomes a number, as data in the recipe. Incomplete signals are
 masked (arXiv:2509.18883, 3.2.2): a rollout whose verifier failed, and one cut off at the length
 limit unless it repeats itself or the rule has a value for it, has the reward None. It is in no mean
 and no standard deviation, and its advantage is 0. With fewer than two rewards there is nothing to
@@ -10,7 +10,7 @@ compare, so the group is ungradable; where all rewards are equal it teaches noth
 import dataclasses
 import hashlib
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -57,11 +57,7 @@ _WORTH_LESS = ("wrong", "malformed", "repetitive", "truncated")  # than a right 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RewardRule:
-    """The reward of a verdict and scores.
-
-    `score_weights` names the scores that count; each adds weight * score to a graded rollout, and
-    one that is ungradable (None) or missing masks the rollout.
-    """
+    """The reward of a verdict."""
 
     correct: float = 1.0
     wrong: float = 0.0
@@ -69,7 +65,6 @@ class RewardRule:
     repetitive: float = 0.0  # cut off at the length limit while repeating itself
     truncated: float | None = None  # cut off at the length limit otherwise; None masks it
     judges_truncated: bool = False  # a cut-off rollout gets its verdict's reward instead of these
-    score_weights: tuple[tuple[str, float], ...] = ()
     repetition: RepetitionDetector = RepetitionDetector()
 
     def __post_init__(self):
@@ -79,7 +74,7 @@ class RewardRule:
             "malformed": self.malformed,
             "repetitive": self.repetitive,
             "truncated": self.wrong if self.truncated is None else self.truncated,
-        } | dict(self.score_weights)
+        }
         for name, value in values.items():
             if not np.isfinite(value):
                 raise ConfigError(f"{name}={value} is not finite. Give each outcome a number.")
@@ -103,12 +98,9 @@ class NoiseReward:
 
 
 RewardSource = RewardRule | NoiseReward
-Scores = Mapping[str, float | None]
 
 
-def rollout_reward(
-    rollout: Rollout, rule: RewardRule, scores: Scores | None = None
-) -> float | None:
+def rollout_reward(rollout: Rollout, rule: RewardRule) -> float | None:
     """Reward of one rollout, or None where it must be masked."""
     if rollout.failure or rollout.finish_reason in ("cancelled", "failed"):
         return None
@@ -119,28 +111,14 @@ def rollout_reward(
     if verdict is None or not verdict.is_graded:
         return None
     if verdict.is_correct:
-        reward = rule.correct
-    else:
-        reward = rule.malformed if verdict.reason == "format" else rule.wrong
-    for name, weight in rule.score_weights:
-        score = (scores or {}).get(name)
-        if score is None:
-            return None
-        if not 0 <= score <= 1:
-            raise ValueError(f"score {name}={score} is not in [0, 1]. Correct what produced it.")
-        reward += weight * score
-    return float(reward)
+        return float(rule.correct)
+    return float(rule.malformed if verdict.reason == "format" else rule.wrong)
 
 
-def reward_group(
-    group: Group, source: RewardSource, scores: tuple[Scores, ...] | None = None
-) -> Group:
-    """The group with its rewards; verdicts must be in. `scores` follows the rollouts."""
+def reward_group(group: Group, source: RewardSource) -> Group:
+    """The group with its rewards; verdicts must be in."""
     rule = source.rule if isinstance(source, NoiseReward) else source
-    rewards = [
-        rollout_reward(rollout, rule, scores[index] if scores else None)
-        for index, rollout in enumerate(group.rollouts)
-    ]
+    rewards = [rollout_reward(rollout, rule) for rollout in group.rollouts]
     if isinstance(source, NoiseReward):
         rewards = _deal_again(rewards, f"{source.seed}/{group.ticket.key}")
     return group.replace_rollouts(

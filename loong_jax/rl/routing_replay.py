@@ -58,15 +58,8 @@ def metrics(counts: ReplayCounts) -> dict[str, float]:
 
 
 def choices(rollout: Rollout) -> np.ndarray:
-    """int16 [prompt and response, L, K]: what is replayed of it, FREE for the prompt.
-
-    Raises ValueError for rollouts of an engine that recorded nothing.
-    """
-    if rollout.routing is None:
-        raise ValueError(
-            f"rollout {rollout.attempt} of ticket {rollout.ticket} has no routing to replay. Have "
-            "its engine record it with EngineSettings(routing=True), or set replays_routing=False."
-        )
+    """int16 [prompt and response, L, K]: what is replayed of it, FREE for the prompt."""
+    assert rollout.routing is not None, "its engine recorded no routing"
     found: Any = np.array(rollout.routing, np.int16)
     found[: len(rollout.prompt)] = FREE
     return found

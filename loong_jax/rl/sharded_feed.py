@@ -1,8 +1,8 @@
 """Global batches of which every process makes only the rows that its own devices hold.
 
-The rows of a batch are cut into equal parts, one for each device along the axes that cut rows.
-Part f of F packs the pairs f, f + F, f + 2F, ... in order, so a batch depends on the mesh and on
-how many pairs were used, and not on how many processes there are.
+The rows of a batch are cut into F equal parts, one for each device along the axes that cut rows.
+Part f packs the pairs f, f + F, f + 2F, ... in order, so a batch depends on the mesh and on how
+many pairs were used, and not on how many processes there are.
 """
 
 import dataclasses
@@ -24,22 +24,15 @@ from loong_jax.sharding import ShardingRules
 PairAt = Callable[[int], tuple[str, str]]  # (prompt, response) by number, endless
 
 
-def num_parts(rules: ShardingRules) -> int:
-    """F, the number of devices along the axes that cut rows."""
-    (axes,) = rules.partition("act_batch")
-    names = (axes,) if isinstance(axes, str) else axes or ()
-    return int(np.prod([rules.size(name) for name in names], dtype=int))
-
-
 def first_cursors(rules: ShardingRules) -> Int[Array, "F"]:
     """The number of pairs that each part has used before the first step: none."""
-    return jnp.zeros((num_parts(rules),), jnp.int32, out_sharding=rules.spec("act_batch"))
+    return jnp.zeros((rules.parts("act_batch"),), jnp.int32, out_sharding=rules.spec("act_batch"))
 
 
 def batch_template(settings: sft.SftSettings, rules: ShardingRules) -> dict[str, Any]:
     """Shapes, dtypes and shardings of a micro-batch, as `jax.ShapeDtypeStruct`."""
-    parts = num_parts(rules) * settings.num_micro_batches
-    shape = num_parts(rules) * -(-settings.rows // parts), settings.row_length
+    parts = rules.parts("act_batch")
+    shape = parts * -(-settings.rows // (parts * settings.num_micro_batches)), settings.row_length
     sharding = _cut(rules, "act_batch", "act_keys")
     dtypes = dict(tokens=jnp.int32, loss_mask=bool, segment_ids=jnp.int32, positions=jnp.int32)
     return {
@@ -68,7 +61,7 @@ class ShardedFeed:
         rules: ShardingRules,
         cursors: Int[Array, "F"],
     ):
-        parts = num_parts(rules)
+        parts = rules.parts("act_batch")
         if settings.rows % parts:
             raise ConfigError(
                 f"rows={settings.rows} cannot be shared among {parts} devices (slice, data, fsdp "

@@ -1,7 +1,8 @@
 """From prompts and weights to rollouts.
 
-    records, codec           tickets, groups, rollouts, what replicas report; their form as bytes
-    engine, slot_engine      the contract of engines; the engine on dense slots
+    records                  tickets, groups, rollouts, what replicas report; their form as bytes
+    engine_config            settings of engines and of samples
+    slot_engine              the engine on dense slots
     programs, slots          its compiled programs; contents of slots, and sampling of tokens
     attempts, slot_table     samples on their way; which have slots, and which queues
     replica, local_replicas  continuous batching under one policy version; replicas in threads
@@ -11,7 +12,6 @@
 What some configurations need besides:
 
     reading, pages, paged_engine, speculation, devices    chunks, pages, drafts, meshes
-    engines                                               the engine that settings ask for
     hosts, hosted_replicas, publishing                    replicas in other processes
     agentic, serving, jetstream                           tools; servers; JetStream's contract
     reuse                                                 groups that are trained on again

@@ -7,17 +7,15 @@ are used as they are, and unfinished ones are read again, prompt and partial, an
 
 import dataclasses
 import threading
-from collections import deque
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from loong_jax.rollout.engine import PrefillWork, SampleRequest
+from loong_jax.rollout.engine_config import SampleRequest
 from loong_jax.rollout.records import (
     FinishReason,
-    Group,
     Rollout,
     SamplingSettings,
     Ticket,
@@ -39,11 +37,6 @@ class Job:
     listen: "Listen | None" = None  # to what each block wrote
     rollouts: dict[int, Rollout] = dataclasses.field(default_factory=dict)
 
-    def to_group(self) -> Group:
-        """Once every attempt has ended."""
-        rollouts = tuple(self.rollouts[number] for number in range(self.size))
-        return Group(ticket=self.ticket, version=self.version, rollouts=rollouts)
-
 
 @dataclasses.dataclass(eq=False)
 class Attempt:
@@ -59,6 +52,8 @@ class Attempt:
     targets: list[np.ndarray] = dataclasses.field(default_factory=list)  # of what was read, if kept
     tool_turns: list[Turn] = dataclasses.field(default_factory=list)
     cache: Any = None  # prefix of all but the last token it wrote, while tools run and until read
+    prefix: Any = None  # that it waits with for a slot, as member `member` of it
+    member: int = 0
     versions: list[tuple[int, int]] = dataclasses.field(default_factory=list)  # as of a `Rollout`
     text: TextStream | None = None  # of the last turn as far as stop texts were looked for
 
@@ -269,7 +264,7 @@ class PartialGroups:
     """Partial groups by ticket number. May be used from any thread."""
 
     def __init__(self):
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._partials: dict[int, PartialGroup] = {}
 
     def keep(self, partials: Mapping[int, PartialGroup]) -> None:
@@ -298,32 +293,30 @@ class PartialGroups:
             else:
                 unfinished[report.attempt] = report.new
 
-    def take(self, numbers: Iterable[int], version: int) -> dict[int, PartialGroup]:
-        """Takes these tickets' partial groups under `version`, by number; all are forgotten."""
-        with self._lock:
-            taken = {number: self._partials.pop(number, None) for number in numbers}
-        return {
-            n: partial for n, partial in taken.items() if partial and partial.version == version
-        }
-
     def known(self, numbers: Iterable[int], version: int) -> dict[int, PartialGroup]:
-        """The partial groups that `take` would give; nothing is forgotten."""
+        """These tickets' partial groups under `version`, by number."""
         with self._lock:
             found = {number: self._partials.get(number) for number in numbers}
         return {
             n: partial for n, partial in found.items() if partial and partial.version == version
         }
 
+    def take(self, numbers: Collection[int], version: int) -> dict[int, PartialGroup]:
+        """As `known`; all of them are forgotten."""
+        with self._lock:
+            found = self.known(numbers, version)
+            self.forget(numbers)
+        return found
+
     def forget(self, numbers: Iterable[int]) -> None:
-        self.take(numbers, -1)
+        with self._lock:
+            for number in numbers:
+                self._partials.pop(number, None)
 
     def forget_version(self, version: int) -> None:
         """Nobody goes on with what was written under a version that is gone."""
         with self._lock:
-            for number in [
-                n for n, partial in self._partials.items() if partial.version == version
-            ]:
-                del self._partials[number]
+            self._partials = {n: p for n, p in self._partials.items() if p.version != version}
 
     def __len__(self) -> int:
         return len(self._partials)
@@ -336,68 +329,48 @@ class PartialGroups:
 
 
 Listen = Callable[[Attempt, FinishReason | None], None]  # after a block; the reason at the end
-Waiting = deque[tuple[int, Attempt]]  # member of a prefix, attempt
 
 
-class Held(NamedTuple):
-    """A prefix whose members wait for slots, or prompts that are read a chunk at a time."""
-
-    prefix: Any  # `Prefix`, or `Reading` as `Engine.begin_prefill` gave it
-    waiting: Waiting
-
-    def split(self, jobs: set[Job]) -> tuple["Held", "Held"]:
-        """The part of these jobs, and that of others."""
-        mine = deque(one for one in self.waiting if one[1].job in jobs)
-        others = deque(one for one in self.waiting if one[1].job not in jobs)
-        return self._replace(waiting=mine), self._replace(waiting=others)
-
-
-def prefill_of(attempts: Sequence[Attempt], seed: int) -> PrefillWork:
-    """The prefill of attempts; those with one `prompt_key` share a row."""
-    rows: dict[tuple[int, int], int] = {}
-    prompts, requests = [], []
+def prefill_of(
+    attempts: Sequence[Attempt], seed: int
+) -> tuple[list[np.ndarray], list[int], list[SampleRequest]]:
+    """The prompts of a prefill, and the row and the request of each attempt; those with one
+    `prompt_key` share a row.
+    """
+    prompts: dict[tuple[int, int], np.ndarray] = {}
+    requests = []
     for attempt in attempts:
-        if attempt.prompt_key not in rows:
-            rows[attempt.prompt_key] = len(prompts)
-            prompts.append(attempt.sequence)
+        if attempt.prompt_key not in prompts:
+            prompts[attempt.prompt_key] = attempt.sequence
         ticket, sampling = attempt.job.ticket, attempt.sampling_left
         requests.append(SampleRequest.of(ticket, attempt.number, sampling, seed=seed))
-    return PrefillWork(prompts, [rows[attempt.prompt_key] for attempt in attempts], requests)
+    rows = {key: row for row, key in enumerate(prompts)}
+    return list(prompts.values()), [rows[a.prompt_key] for a in attempts], requests
+
+
+def to_host(attempts: Iterable[Attempt]) -> None:
+    """Brings the prefixes that attempts wait with into host memory, as NumPy arrays."""
+    found = jax.device_get({id(attempt.prefix): attempt.prefix for attempt in attempts})
+    for attempt in attempts:
+        attempt.prefix = found[id(attempt.prefix)]
 
 
 class MigrationPayload(NamedTuple):
-    """Tickets that leave a replica for another: finished rollouts, running samples, the rest."""
+    """Tickets that leave a replica for another."""
 
     version: int
-    jobs: tuple[Job, ...]
-    held: tuple[Held, ...]
-    queued: tuple[Attempt, ...]
+    jobs: tuple[Job, ...]  # with the responses that have ended
+    attempts: tuple[Attempt, ...]  # the others; those that ran, or were to, have a prefix
     paused: tuple[Any, ...] = ()  # samples whose tools run
 
     def only(self, ticket_numbers: Container[int]) -> "MigrationPayload":
         """Without the tickets that are not among these."""
         jobs = tuple(job for job in self.jobs if job.ticket.number in ticket_numbers)
-        held = [part.split(set(jobs))[0] for part in self.held]
         return self._replace(
             jobs=jobs,
-            held=tuple(part for part in held if part.waiting),
-            queued=tuple(attempt for attempt in self.queued if attempt.job in jobs),
+            attempts=tuple(attempt for attempt in self.attempts if attempt.job in jobs),
             paused=tuple(one for one in self.paused if one.attempt.job in jobs),
         )
-
-    def on_host(self) -> "MigrationPayload":
-        """The same with its caches as NumPy arrays, so that it can go to another process."""
-        held = tuple(jax.device_get(part.prefix) for part in self.held)
-        return self._replace(
-            held=tuple(
-                part._replace(prefix=prefix) for part, prefix in zip(self.held, held, strict=True)
-            )
-        )
-
-    def partials(self) -> dict[int, PartialGroup]:
-        """The responses so far, without the caches."""
-        waiting = [attempt for held in self.held for _, attempt in held.waiting]
-        return partials_of(self.version, self.jobs, (*waiting, *self.queued))
 
 
 def partials_of(

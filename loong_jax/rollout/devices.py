@@ -121,39 +121,32 @@ def _always(value: Any, _: Any) -> Any:
     return value
 
 
+def _called(method: str, *names: str) -> Callable[..., Any]:
+    """A method of `_MeshModel`, which takes arguments of these names, and others by name."""
+
+    def call(model: "_MeshModel", *given: Any, **known: Any) -> Any:
+        named = dict(zip(names, given, strict=False))
+        return model.devices.call(model.params, method, named | known)
+
+    return call
+
+
 class _MeshModel:
     """A model on a mesh, with the methods that programs of an engine call."""
 
     def __init__(self, devices: OnMesh, params: Weights):
-        self._devices, self._params = devices, params
+        self.devices, self.params = devices, params
 
     def layers_cut(self) -> "_MeshModel":
         return self
 
-    def logits_of(self, hidden):
-        return self._call("logits_of", hidden=hidden)
-
-    def prefill(self, tokens, mask=None, cache=None, start=None, **known):
-        return self._call("prefill", tokens=tokens, mask=mask, cache=cache, start=start, **known)
-
-    def decode(self, tokens, positions, cache, **known):
-        return self._call("decode", tokens=tokens, positions=positions, cache=cache, **known)
-
-    def decode_routed(self, tokens, positions, cache, **known):
-        return self._call("decode_routed", tokens=tokens, positions=positions, cache=cache, **known)
-
-    def extend(self, tokens, positions, cache, **known):
-        return self._call("extend", tokens=tokens, positions=positions, cache=cache, **known)
-
-    def draft(self, hidden, next_tokens, **known):
-        return self._call("draft", hidden=hidden, next_tokens=next_tokens, **known)
-
-    def draft_extend(self, hidden, next_tokens, positions, cache):
-        given = dict(hidden=hidden, next_tokens=next_tokens, positions=positions, cache=cache)
-        return self._call("draft_extend", **given)
-
-    def _call(self, method: str, **given):
-        return self._devices.call(self._params, method, given)
+    logits_of = _called("logits_of", "hidden")
+    prefill = _called("prefill", "tokens", "mask", "cache", "start")
+    decode = _called("decode", "tokens", "positions", "cache")
+    decode_routed = _called("decode_routed", "tokens", "positions", "cache")
+    extend = _called("extend", "tokens", "positions", "cache")
+    draft = _called("draft", "hidden", "next_tokens")
+    draft_extend = _called("draft_extend", "hidden", "next_tokens", "positions", "cache")
 
 
 @functools.partial(jax.jit, static_argnames="mantissa_bits")

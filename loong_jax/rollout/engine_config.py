@@ -1,13 +1,18 @@
-"""Settings of the replicas: where they live, the shapes they compile, what samples may ask for."""
+"""Settings of the replicas: where they live, the shapes they compile, what samples may ask for.
+
+A `SampleRequest` names the settings and the random stream of a sample, which therefore does not
+depend on its slot, batch or replica.
+"""
 
 import dataclasses
+import hashlib
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import tyro
 
 from loong_jax.errors import ConfigError
-from loong_jax.rollout.records import SamplingSettings
+from loong_jax.rollout.records import SamplingSettings, Ticket
 
 MOST_MANTISSA_BITS = 23  # of float32, the leading one not counted
 
@@ -97,7 +102,6 @@ class EngineSettings:
     mantissa_bits: int | None = None  # that weights are rounded to when loaded; 7 is bfloat16
     truncation: bool = False  # samples may ask for top-k, top-p and min-p
     max_stop_ids: int = 0  # tokens beside those of the tokenizer that may end a sample
-    raw_log_probs: bool = False  # log-probabilities under softmax(logits) are recorded as well
     routing: bool = False  # the targets chosen for every token are recorded, for replay
 
     def __post_init__(self):
@@ -249,3 +253,19 @@ class EngineSettings:
                 f"than cache_length={self.cache_length}. Lower max_new_tokens or lengthen the "
                 "cache."
             )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SampleRequest:
+    """The sampling of one sequence. Equal requests draw equal tokens from equal weights."""
+
+    stream: tuple[int, int, int, int, int]  # uint32: run seed, hash of problem (2), issue, attempt
+    sampling: SamplingSettings = dataclasses.field(default_factory=SamplingSettings)
+
+    @classmethod
+    def of(
+        cls, ticket: Ticket, attempt: int, sampling: SamplingSettings, *, seed: int
+    ) -> "SampleRequest":
+        digest = hashlib.blake2b(ticket.problem.uid.encode(), digest_size=8).digest()
+        problem = int.from_bytes(digest[:4], "big"), int.from_bytes(digest[4:], "big")
+        return cls(stream=(seed, *problem, ticket.issue, attempt), sampling=sampling)

@@ -15,10 +15,9 @@ from concurrent.futures import Future
 from typing import Any
 
 from loong_jax.rollout import hosts as messages
-from loong_jax.rollout import publishing
 from loong_jax.rollout.attempts import MigrationPayload, PartialGroup, PartialGroups
 from loong_jax.rollout.hosts import HostLauncher, HostLink, HostSetup
-from loong_jax.rollout.publishing import OutgoingVersion, Publisher
+from loong_jax.rollout.publishing import Begin, Publisher
 from loong_jax.rollout.records import (
     Emit,
     Group,
@@ -123,12 +122,6 @@ class HostedReplicaGroup:
             numbers = tuple(ticket_numbers)
             self._post(replica, _call("cancel", replica=replica, ticket_numbers=numbers))
 
-    def pause(self, replica: int) -> None:
-        self._post(replica, _call("pause", replica=replica))
-
-    def resume(self, replica: int) -> None:
-        self._post(replica, _call("resume", replica=replica))
-
     def migrate(self, source: int, target: int, ticket_numbers: Sequence[int]) -> None:
         """`LocalReplicaGroup.migrate`; between hosts the caches go through this process."""
         assert source != target, f"replica {source} cannot migrate to itself"
@@ -227,9 +220,8 @@ class HostedReplicaGroup:
         """To all of them in two phases; returns once each has it or is lost."""
         manifest, weights = self._versions.manifest, self._versions.get(version)
         assert manifest is not None
-        sums = publishing.checksums_of(weights), self._versions.leaf_checksums(version)
-        outgoing = OutgoingVersion(version, weights, manifest, *sums)
-        for link in self._publisher.publish(outgoing, links):
+        begin = Begin.of(version, weights, manifest, self._versions.leaf_checksums(version))
+        for link in self._publisher.publish(begin, weights, links):
             assert isinstance(link, HostLink)
             link.versions.add(version)
 
@@ -247,21 +239,19 @@ class HostedReplicaGroup:
 
     def _on_report(self, link: HostLink, report: Any) -> None:
         match report:
-            case messages.Happened(event):
-                if isinstance(event, GroupGenerated):
-                    self._forget([event.group.ticket.number])
-                elif isinstance(event, ReplicaFailed):
-                    with self._lock:
-                        self._failed.add(event.replica)
-                        self._release(event.replica)
-                self._say(event)
             case messages.Wrote(reports):
                 with self._lock:
                     for part in reports:
                         if part.ticket in self._sent:
                             self._partials.add(part)
-            case _:
-                raise AssertionError(f"unknown report {report!r}")
+                return
+            case GroupGenerated(group):
+                self._forget([group.ticket.number])
+            case ReplicaFailed(replica):
+                with self._lock:
+                    self._failed.add(replica)
+                    self._release(replica)
+        self._say(report)
 
     def _arrive(
         self, source: int, target: int, to: HostLink, numbers: tuple[int, ...], given: Future[Any]

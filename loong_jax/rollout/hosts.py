@@ -24,17 +24,17 @@ import numpy as np
 from loong_jax.rollout import publishing
 from loong_jax.rollout.agentic.agent import Agent
 from loong_jax.rollout.attempts import PartialReport
-from loong_jax.rollout.engine import Engine
 from loong_jax.rollout.local_replicas import ScoreGroup
 from loong_jax.rollout.publishing import HostLost
 from loong_jax.rollout.records import BlockDecoded, GroupGenerated, Rollout, SamplingSettings
 from loong_jax.rollout.replica import EncodePrompt
+from loong_jax.rollout.slot_engine import SlotEngine
 
 
 class HostSetup(NamedTuple):
     """The settings of a host; they go to its process, so functions are importable by name."""
 
-    make_engine: Callable[[], Engine]  # called in the host
+    make_engine: Callable[[], SlotEngine]  # called in the host
     group_size: int
     sampling: SamplingSettings
     seed: int
@@ -80,7 +80,7 @@ class Close(NamedTuple):
     timeout_s: float
 
 
-# ---- reports ------------------------------------------------------------------------------------
+# ---- reports, beside the events of `loong_jax.rollout.records` -----------------------------------
 
 
 class Ready(NamedTuple):
@@ -102,12 +102,6 @@ class Heartbeat(NamedTuple):
     cache_pressure: float = 0.0  # of the host's fullest replica
 
 
-class Happened(NamedTuple):
-    """An event of `loong_jax.rollout.records`."""
-
-    event: Any
-
-
 class Wrote(NamedTuple):
     """New parts of responses, and responses that have ended in groups that have not."""
 
@@ -119,19 +113,18 @@ class Answer(NamedTuple):
     value: Any  # None: the replica has failed and could not do it
 
 
-def shifted(event: Any, by_s: float) -> Any:
-    """An event with the times of another clock, which is `by_s` ahead."""
-    if not by_s:
-        return event
-    if isinstance(event, BlockDecoded):
-        return event._replace(start_s=event.start_s + by_s, end_s=event.end_s + by_s)
-    if isinstance(event, GroupGenerated):
-        rollouts = tuple(
-            dataclasses.replace(r, started_s=r.started_s + by_s, ended_s=r.ended_s + by_s)
-            for r in event.group.rollouts
-        )
-        return GroupGenerated(event.group.replace_rollouts(rollouts))
-    return event
+def shifted(report: Any, by_s: float) -> Any:
+    """A report with the times of another clock, which is `by_s` ahead."""
+    match report:
+        case BlockDecoded(start_s=start_s, end_s=end_s) if by_s:
+            return report._replace(start_s=start_s + by_s, end_s=end_s + by_s)
+        case GroupGenerated(group) if by_s:
+            rollouts = tuple(
+                dataclasses.replace(r, started_s=r.started_s + by_s, ended_s=r.ended_s + by_s)
+                for r in group.rollouts
+            )
+            return GroupGenerated(group.replace_rollouts(rollouts))
+    return report
 
 
 @functools.cache
@@ -330,12 +323,7 @@ class HostLink:
                     answer = self._open.pop(number, None)
                 if answer is not None:
                     answer.set_result(value)
-            case Happened(event):
-                self._on_report(self, Happened(shifted(event, self._shift_s)))
             case _:
-                self._on_report(self, report)
-
-    @property
-    def _shift_s(self) -> float:
-        """To be added to the host's times; too large by the way of the fastest message so far."""
-        return 0.0 if self._is_our_clock else self._offset_s
+                # too large by the way of the fastest message so far
+                shift_s = 0.0 if self._is_our_clock else self._offset_s
+                self._on_report(self, shifted(report, shift_s))

@@ -16,9 +16,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from loong_jax.errors import LoongError
-from loong_jax.rollout.agentic.agent import Agent
-from loong_jax.rollout.attempts import MigrationPayload, Moved, PartialGroup, PartialGroups
-from loong_jax.rollout.engine import Engine
+from loong_jax.rollout.attempts import (
+    MigrationPayload,
+    Moved,
+    PartialGroup,
+    PartialGroups,
+    partials_of,
+)
 from loong_jax.rollout.records import (
     Emit,
     Group,
@@ -26,11 +30,11 @@ from loong_jax.rollout.records import (
     GroupsMigrated,
     ReplicaFailed,
     ReplicaIdle,
-    SamplingSettings,
     Ticket,
     WhenScored,
 )
-from loong_jax.rollout.replica import EncodePrompt, Replica
+from loong_jax.rollout.replica import Replica
+from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.rollout.versions import VersionError, VersionStore
 
 logger = logging.getLogger(__name__)
@@ -90,28 +94,25 @@ class LocalReplicaGroup:
 
     def __init__(
         self,
-        engine: Engine | Sequence[Engine],
+        engine: SlotEngine | Sequence[SlotEngine],
         versions: VersionStore,
         *,
         num_replicas: int,
         group_size: int,
-        sampling: SamplingSettings,
-        seed: int,
         groups_per_replica: int | None = None,
-        encode_prompt: EncodePrompt | None = None,
-        agent: Agent | None = None,
         clock: Callable[[], float] = time.monotonic,
         first_number: int = 0,
         num_elastic: int = 0,
         after_block: Callable[[Replica], None] = lambda replica: None,
         score_group: ScoreGroup | None = None,
+        **settings: Any,
     ):
         """Replicas share an `engine`, or have one each, of equal shapes on devices of their own.
 
         `groups_per_replica` are decoded at once; None for as many as its slots hold.
         `score_group(weights, group)` is the trainer's program, for `score`. The last `num_elastic`
         replicas live on the trainer's devices, see `lend`. `after_block` is called in a replica's
-        thread, after the events of each block.
+        thread, after the events of each block. `settings` are further ones of `Replica`.
         """
         engines = engine if isinstance(engine, Sequence) else [engine] * num_replicas
         assert len(engines) == num_replicas, f"{len(engines)} engines for {num_replicas} replicas"
@@ -122,14 +123,7 @@ class LocalReplicaGroup:
         self._versions = versions
         self._clock = clock
         self._make_replica = lambda number: Replica(
-            self._engines[number],
-            group_size=group_size,
-            sampling=sampling,
-            seed=seed,
-            encode_prompt=encode_prompt,
-            agent=agent,
-            clock=clock,
-            number=number,
+            self._engines[number], group_size=group_size, clock=clock, number=number, **settings
         )
         self._numbers = range(first_number, first_number + num_replicas)
         self.elastic_replicas = tuple(self._numbers[num_replicas - num_elastic :])
@@ -146,7 +140,7 @@ class LocalReplicaGroup:
         self._partials = PartialGroups()
         self._closing = threading.Event()
         self._warm_up = threading.Lock()
-        self._warm: list[Engine] = []
+        self._warm: list[SlotEngine] = []
 
     # ---- commands, from the orchestrator's thread -----------------------------------------------
 
@@ -298,7 +292,10 @@ class LocalReplicaGroup:
             moved = host.take(left) if left.jobs else Moved((), 0, 0)
             self._say(GroupsMigrated(source, replica, *moved))
 
-        self._mailboxes[replica].put(carry_out, lambda: self._partials.keep(payload.partials()))
+        def keep() -> None:
+            self._partials.keep(partials_of(payload.version, payload.jobs, payload.attempts))
+
+        self._mailboxes[replica].put(carry_out, keep)
 
     def begin_again(self, source: int, target: int, ticket_numbers: Iterable[int]) -> None:
         """Tickets that were lost with `source` on their way to `target` go on there."""
@@ -431,7 +428,7 @@ class LocalReplicaGroup:
         if failure:
             self._say(ReplicaFailed(number, failure))
 
-    def _compile(self, engine: Engine, params: Any) -> None:
+    def _compile(self, engine: SlotEngine, params: Any) -> None:
         """The first replica of an engine compiles for all."""
         with self._warm_up:
             if not any(engine is other for other in self._warm):

@@ -18,46 +18,26 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from flax import nnx
 
+from loong_jax.data.tokenizer import Tokenizer
+from loong_jax.models.families import ModelConfig
 from loong_jax.models.parameters import Weights
 from loong_jax.rollout import pages as page_pool
-from loong_jax.rollout.engine import PrefillWork, ResultTokens
+from loong_jax.rollout.engine_config import EngineSettings, SampleRequest
 from loong_jax.rollout.pages import OutOfPages, PageAllocator
-from loong_jax.rollout.programs import WHOLE, Reading
+from loong_jax.rollout.programs import WHOLE, Reading, ResultTokens
 from loong_jax.rollout.reading import CachedPrefixes
 from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.rollout.slots import DecodeState, Prefix
-
-
-class Label(NamedTuple):
-    """Tokens, lengths and members of a prefix, for the page allocator."""
-
-    tokens: tuple[np.ndarray, ...]  # of each row, as far as they are known
-    lengths: tuple[int, ...]  # positions of each row that are filled
-    rows: tuple[int, ...]  # of each member
-    last_positions: tuple[int, ...]  # of each member
-    version: int  # negative: of this prefix alone
-
-    def sample(self, member: int) -> "_Sample":
-        """A member that takes a slot."""
-        row = self.rows[member]
-        return _Sample(
-            self.version, self.tokens[row], self.lengths[row], self.last_positions[member]
-        )
-
-
-class PagedPrefix(NamedTuple):
-    """A prefix with its label."""
-
-    device: Prefix
-    label: Label
+from loong_jax.sharding import ShardingRules
 
 
 @dataclasses.dataclass
-class _Sample:
+class PagedSample:
     """The sample of a slot; `position` is that of its last token while it is active."""
 
-    version: int
+    version: int  # negative: of its prefix alone
     tokens: np.ndarray  # of its prompt
     position: int
     last_position: int
@@ -71,16 +51,24 @@ class _Sample:
             self.result = None
 
 
+class PagedPrefix(NamedTuple):
+    """A prefix, with the row of each member and the sample as it takes a slot."""
+
+    device: Prefix
+    rows: tuple[int, ...]
+    samples: tuple[PagedSample, ...]
+
+
 class PagedState(NamedTuple):
     """Everything that `generate` changes; arrays, and who holds which page of them."""
 
     arrays: DecodeState
     allocator: PageAllocator
-    samples: dict[int, _Sample]
+    samples: dict[int, PagedSample]
 
 
 class PagedEngine(SlotEngine):
-    """An `Engine` (see `loong_jax.rollout.engine`) with the cache in pages (`config.pages`)."""
+    """A `SlotEngine` with the cache in pages (`config.pages`)."""
 
     is_paged = True
 
@@ -107,23 +95,37 @@ class PagedEngine(SlotEngine):
         table = self._empty_table(num_slots, self.config.cache_length)
         return self._decode_pages.lower(params, pool, np.zeros(num_slots, np.int32), table)
 
-    def begin_prefill(self, params: Weights, work: PrefillWork) -> Reading:
+    def begin_prefill(
+        self,
+        params: Weights,
+        prompts: Sequence[np.ndarray],
+        rows: Sequence[int],
+        requests: Sequence[SampleRequest],
+        *,
+        existing_prefix: CachedPrefixes | None = None,
+        version: int | None = None,
+    ) -> Reading:
         """Without a version the pages are shared among the members of this prefix alone."""
-        reading = super().begin_prefill(params, work)
-        version = work.version
+        reading = super().begin_prefill(
+            params, prompts, rows, requests, existing_prefix=existing_prefix
+        )
         if version is None or not self.pages.reuse_prefixes:
             version = -next(self._private)
-        ends = tuple(
-            len(work.prompts[row]) + request.sampling.max_new_tokens - 1
-            for row, request in zip(work.rows, work.requests, strict=True)
+        tokens = [np.asarray(prompt, np.int32) for prompt in prompts]
+        samples = tuple(
+            PagedSample(
+                version,
+                tokens[row],
+                position=len(tokens[row]),
+                last_position=len(tokens[row]) + request.sampling.max_new_tokens - 1,
+            )
+            for row, request in zip(rows, requests, strict=True)
         )
-        tokens = tuple(np.asarray(prompt, np.int32) for prompt in work.prompts)
-        label = Label(tokens, tuple(map(len, tokens)), tuple(work.rows), ends, version)
-        return dataclasses.replace(reading, label=label)
+        return dataclasses.replace(reading, label=(tuple(rows), samples))
 
     def end_prefill(self, params: Weights, reading: Reading) -> tuple[PagedPrefix, ResultTokens]:
         prefix, result = super().end_prefill(params, reading)
-        return PagedPrefix(prefix, reading.label), result
+        return PagedPrefix(prefix, *reading.label), result
 
     def find(
         self, decode_state: PagedState, prompts: Sequence[np.ndarray], version: int
@@ -169,16 +171,17 @@ class PagedEngine(SlotEngine):
         tail = np.full(num_members, self.pages.num_pages, np.int32)
         tail_of = np.zeros(num_members, np.int32)
         for slot, member in zip(slots, members or range(len(slots)), strict=True):
-            sample = prefix.label.sample(member)
+            sample = dataclasses.replace(prefix.samples[member])
             end = self._end_of_block(sample)
-            held = allocator.fill(slot, sample.version, sample.tokens, end)
+            num_shared = allocator.fill(slot, sample.version, sample.tokens, end)
+            pages = allocator.table(slot)
             decode_state.samples[slot] = sample
             slot_of[member] = slot
             num_full, rest = divmod(sample.position, size)
-            for i in range(held.num_shared, num_full):
-                full[prefix.label.rows[member], i] = held.pages[i]
+            for i in range(num_shared, num_full):
+                full[prefix.rows[member], i] = pages[i]
             if rest:
-                tail_of[member], tail[member] = num_full, held.pages[num_full]
+                tail_of[member], tail[member] = num_full, pages[num_full]
         arrays = self._store(device, decode_state.arrays, slot_of, full, tail_of, tail)
         return decode_state._replace(arrays=arrays)
 
@@ -220,10 +223,9 @@ class PagedEngine(SlotEngine):
         pages = decode_state.allocator.table(slot)
         table[0, : len(pages)] = pages
         prefix = self._take_out(decode_state.arrays, np.array([slot], np.int32), table)
-        length, last = int(prefix.slot.position[0]), sample.last_position
-        return PagedPrefix(
-            prefix, Label((sample.tokens,), (length,), (0,), (last,), sample.version)
-        )
+        length = int(prefix.slot.position[0])
+        moved = dataclasses.replace(sample, position=length, result=None)
+        return PagedPrefix(prefix, (0,), (moved,))
 
     def cancel(self, decode_state: PagedState, slots: Sequence[int]) -> PagedState:
         """Consumes `decode_state`. The slots keep their pages until they are released."""
@@ -257,10 +259,10 @@ class PagedEngine(SlotEngine):
         self, prefix: PagedPrefix, decode_state: PagedState, members: Sequence[int]
     ) -> int:
         """The number of `members`, in order, that find pages for their prompt and a block."""
-        allocator, label = decode_state.allocator, prefix.label
+        allocator = decode_state.allocator
         available, seen = allocator.num_available, set()
         for count, member in enumerate(members):
-            row, sample = label.rows[member], label.sample(member)
+            row, sample = prefix.rows[member], prefix.samples[member]
             available -= allocator.num_needed(self._end_of_block(sample))
             if row in seen:
                 available += len(sample.tokens) // self.pages.page_size
@@ -286,7 +288,7 @@ class PagedEngine(SlotEngine):
         return (
             isinstance(prefix, PagedPrefix)
             and self._is_alike(prefix.device)
-            and max(prefix.label.last_positions) <= self.config.cache_length
+            and max(s.last_position for s in prefix.samples) <= self.config.cache_length
         )
 
     def cache_pressure(self, decode_state: PagedState) -> float:
@@ -302,7 +304,7 @@ class PagedEngine(SlotEngine):
             **drafts,
         }
 
-    def _end_of_block(self, sample: _Sample) -> int:
+    def _end_of_block(self, sample: PagedSample) -> int:
         """The number of positions that a sample may have filled after one more block."""
         end = min(sample.position + self.programs.block_tokens, sample.last_position)
         return max(sample.position, end)
@@ -323,3 +325,16 @@ class PagedEngine(SlotEngine):
                 arrays, _ = self._block(params, state, list(range(width)), width, length)
                 state = state._replace(arrays=arrays)
         return state
+
+
+def engine_for(
+    graphdef: nnx.GraphDef,
+    model: ModelConfig,
+    tokenizer: Tokenizer,
+    config: EngineSettings,
+    rules: ShardingRules | None = None,
+) -> SlotEngine:
+    """The engine of a model as `config` says: with slots that own their cache, or over pages."""
+    if config.pages is None:
+        return SlotEngine.for_model(graphdef, model, tokenizer, config, rules)
+    return PagedEngine.for_model(graphdef, model, tokenizer, config, rules)

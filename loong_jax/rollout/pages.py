@@ -18,7 +18,6 @@ of the slots that decode is memory that a kernel which reads pages itself would 
 import dataclasses
 import hashlib
 from collections import OrderedDict
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,21 +27,13 @@ from jaxtyping import Array, Int
 from loong_jax.errors import LoongError
 from loong_jax.models.parameters import Weights
 from loong_jax.rollout import slots as slot_rows
-from loong_jax.rollout.engine import ResultTokens
-from loong_jax.rollout.programs import Programs
+from loong_jax.rollout.programs import Programs, ResultTokens
 from loong_jax.rollout.slots import Cache, DecodeState, Prefix
 from loong_jax.rollout.speculation import DraftedCache
 
 
 class OutOfPages(LoongError):
     """No page is free and none can be evicted."""
-
-
-class SlotPages(NamedTuple):
-    """The pages of a slot that was just filled; the first `num_shared` hold their tokens."""
-
-    pages: tuple[int, ...]
-    num_shared: int
 
 
 @dataclasses.dataclass
@@ -99,15 +90,15 @@ class PageAllocator:
         """The number of these that no slot holds, so that holding them takes from the free ones."""
         return sum(not self._holders[page] for page in pages)
 
-    def fill(self, slot: int, version: int | None, tokens: np.ndarray, length: int) -> SlotPages:
-        """Gives `slot` pages for `length` positions, of which `tokens` are the first.
+    def fill(self, slot: int, version: int, tokens: np.ndarray, length: int) -> int:
+        """Gives `slot` pages for `length` positions, of which `tokens` are the first, and returns
+        how many of them hold their tokens already.
 
         Full pages with the same tokens of the same version are shared; the caller fills the others
-        up to the end of `tokens`, and full ones are findable from now on. `version` None neither
-        finds nor is found. Raises OutOfPages, and RuntimeError for a slot that holds pages.
+        up to the end of `tokens`, and full ones are findable from now on. Raises OutOfPages.
         """
         assert slot not in self._tables, f"slot {slot} holds pages already: release it first"
-        shared = () if version is None else self.match(version, tokens)
+        shared = self.match(version, tokens)
         wanted = self.num_needed(length) - len(shared)
         missing = wanted - (self.num_available - self.num_kept_among(shared))
         if missing > 0:
@@ -120,9 +111,8 @@ class PageAllocator:
         self._tables[slot] = list(shared)
         self.counts.num_pages_shared += len(shared)
         self.grow(slot, length)
-        if version is not None:
-            self.publish(slot, version, tokens)
-        return SlotPages(tuple(self._tables[slot]), len(shared))
+        self.publish(slot, version, tokens)
+        return len(shared)
 
     def grow(self, slot: int, length: int) -> bool:
         """Pages for `length` positions; False, and none taken, where there are too few."""

@@ -18,8 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped, UInt32
 from loong_jax.models.parameters import Weights
 from loong_jax.rollout import slots as slot_rows
 from loong_jax.rollout import speculation
-from loong_jax.rollout.engine import ResultTokens, SampleRequest
-from loong_jax.rollout.engine_config import EngineSettings
+from loong_jax.rollout.engine_config import EngineSettings, SampleRequest
 from loong_jax.rollout.slots import Cache, DecodeState, Drawn, Prefix, SlotState, Truncation
 
 WHOLE: Any = PartitionSpec()  # `Any`, as what is cut stands in place of arrays
@@ -141,6 +140,57 @@ class Members(NamedTuple):
         return cls(*jax.tree.map(jnp.asarray, arrays))
 
 
+class ResultTokens(NamedTuple):
+    """The tokens of a call; with validity and lengths in one array, so it costs one host copy.
+
+    Log-probabilities are in nats, under what was drawn from. `target` holds the router's choices,
+    where these are recorded: of decoding, for the token that was read to draw each one; of prefill,
+    for the positions of the prompt, -1 for those not read.
+    """
+
+    data: Any  # int32 [batch, tokens | valid | length]
+    log_prob: Any  # float32 [batch, tokens]
+    target: Any = None  # int32 [batch, tokens, L, K]
+
+    @classmethod
+    def pack(
+        cls,
+        tokens: jax.Array,
+        valid: jax.Array,
+        length: jax.Array,
+        log_prob: jax.Array,
+        target: jax.Array | None = None,
+    ):
+        """Packs [batch, steps] tokens, valid and log-probabilities, and [batch] length."""
+        data = jnp.concatenate(
+            [tokens, valid.astype(tokens.dtype), length[:, None].astype(tokens.dtype)], axis=1
+        )
+        return cls(data, log_prob, target)
+
+    @property
+    def tokens(self) -> Any:
+        """int32 [batch, steps]."""
+        return self.data[:, : self.log_prob.shape[1]]
+
+    @property
+    def num_valid(self) -> Any:
+        """int [batch]: how many tokens a row wrote, which come first in it."""
+        return self.data[:, self.log_prob.shape[1] : -1].sum(axis=1)
+
+    @property
+    def length(self) -> Any:
+        """int32 [batch]: tokens of each sample so far."""
+        return self.data[:, -1]
+
+    def convert_to_numpy(self) -> "ResultTokens":
+        return jax.tree.map(np.asarray, self)
+
+    def written(self, row: int) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens and log-probabilities of a row, without what was not written."""
+        count = int(self.num_valid[row])
+        return self.tokens[row, :count], self.log_prob[row, :count]
+
+
 @dataclasses.dataclass(frozen=True)
 class Reading:
     """Prompts and the samples that are to start from them, on the way."""
@@ -164,7 +214,6 @@ class StepOutput(NamedTuple):
     token: Int[Array, "*most B"]
     wrote: Bool[Array, "*most B"]
     log_prob: Float[Array, "*most B"]
-    raw_log_prob: Float[Array, "*most B"] | None = None
     target: Int[Array, "*most B L K"] | None = None
 
 
@@ -175,7 +224,6 @@ class Programs:
     model_of: Callable[[Weights], Any]
     num_before: int  # tokens before the one to decode that the model is given as `history`
     decode_steps: int  # decode steps per call
-    raw_log_probs: bool = False  # log-probabilities under softmax(logits) as well
     routing: bool = False  # the router's choices as well
     speculation: bool = False  # with drafts
 
@@ -215,7 +263,6 @@ class Programs:
             members.temperature,
             members.greedy,
             members.truncation,
-            raw=self.raw_log_probs,
         )
         last_position = position + members.max_new_tokens - 1
         goes_on = members.exists & (drawn.token != members.stop) & (position < last_position)
@@ -239,7 +286,6 @@ class Programs:
             members.exists[:, None],
             jnp.ones_like(drawn.token),
             drawn.log_prob[:, None],
-            None if drawn.raw_log_prob is None else drawn.raw_log_prob[:, None],
             None if target is None else target[members.row],
         )
         return Prefix(cache, members.row, slot), result
@@ -264,12 +310,12 @@ class Programs:
             return one_step(model, state)
 
         state, written_KNB = jax.lax.scan(step, state, length=self.decode_steps)
-        token, wrote, log_prob, raw, target = jax.tree.map(_by_slot, written_KNB)
+        token, wrote, log_prob, target = jax.tree.map(_by_slot, written_KNB)
         if self.speculation:
-            token, log_prob, raw = speculation.compact(wrote, (token, log_prob, raw))
+            token, log_prob = speculation.compact(wrote, (token, log_prob))
             wrote = speculation.compact(wrote, wrote)
         length = state.slot.position - state.slot.prompt_length + 1
-        return state, ResultTokens.pack(token, wrote, length, log_prob, raw, target)
+        return state, ResultTokens.pack(token, wrote, length, log_prob, target)
 
     def _step(self, model: Any, state: DecodeState) -> tuple[DecodeState, StepOutput]:
         """One token of every slot."""
@@ -284,7 +330,7 @@ class Programs:
             logits, cache = model.decode(slot.token, slot.position, state.cache, **known)
         drawn, wrote = self._draw(slot, logits, slot.position + 1), slot.active
         slot = _advance(slot, drawn, wrote)
-        written = self._output(slot, drawn, wrote)._replace(target=target)
+        written = StepOutput(slot.token, wrote, jnp.where(wrote, drawn.log_prob, 0.0), target)
         return state._replace(cache=cache, slot=slot), jax.tree.map(lambda a: a[None], written)
 
     def _drafted_step(self, model: Any, state: DecodeState) -> tuple[DecodeState, StepOutput]:
@@ -308,7 +354,10 @@ class Programs:
         num_read = slot.position - position
         slot = slot._replace(drafting=speculation.advance(before.drafting, hidden, pair, num_read))
         counts = state.num_drafts + jnp.stack([jnp.sum(wrote), jnp.sum(kept)])
-        both = self._output(middle, first, wrote), self._output(slot, second, kept)
+        both = (
+            StepOutput(middle.token, wrote, jnp.where(wrote, first.log_prob, 0.0)),
+            StepOutput(slot.token, kept, jnp.where(kept, second.log_prob, 0.0)),
+        )
         written = jax.tree.map(lambda *a: jnp.stack(a), *both)
         return DecodeState(state.cache._replace(main=main, draft=rows), slot, counts), written
 
@@ -320,16 +369,6 @@ class Programs:
             slot.temperature,
             slot.greedy,
             slot.truncation,
-            raw=self.raw_log_probs,
-        )
-
-    def _output(self, slot: SlotState, drawn: Drawn, wrote: Bool[Array, "B"]) -> StepOutput:
-        raw = drawn.raw_log_prob
-        return StepOutput(
-            slot.token,
-            wrote,
-            jnp.where(wrote, drawn.log_prob, 0.0),
-            None if raw is None else jnp.where(wrote, raw, 0.0),
         )
 
     def decode_block_of(

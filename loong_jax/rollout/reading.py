@@ -16,7 +16,6 @@ from jaxtyping import Array, Float, Int
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.models.parameters import Weights
 from loong_jax.rollout import speculation
-from loong_jax.rollout.engine import ResultTokens
 from loong_jax.rollout.engine_config import EngineSettings
 from loong_jax.rollout.programs import (
     NOT_RECORDED,
@@ -25,6 +24,7 @@ from loong_jax.rollout.programs import (
     OneDevice,
     Programs,
     Reading,
+    ResultTokens,
     logits_at,
 )
 from loong_jax.rollout.slots import Cache, Prefix

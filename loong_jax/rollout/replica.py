@@ -8,10 +8,9 @@ Which tokens an attempt gets depends on weights, problem, issue, attempt and see
 
 import functools
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-import jax
 import numpy as np
 
 from loong_jax.data.tokenizer import Tokenizer
@@ -21,7 +20,6 @@ from loong_jax.rollout.agentic.agent import Agent, Toolbox
 from loong_jax.rollout.agentic.paused import PausedOnTools
 from loong_jax.rollout.attempts import (
     Attempt,
-    Held,
     Job,
     Listen,
     MigrationPayload,
@@ -29,8 +27,9 @@ from loong_jax.rollout.attempts import (
     PartialGroup,
     partials_of,
     prefill_of,
+    to_host,
 )
-from loong_jax.rollout.engine import Engine, ResultTokens
+from loong_jax.rollout.programs import Reading, ResultTokens
 from loong_jax.rollout.records import (
     BlockDecoded,
     FinishReason,
@@ -39,11 +38,12 @@ from loong_jax.rollout.records import (
     SamplingSettings,
     Ticket,
 )
+from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.rollout.slot_table import PrefillQueue, SlotTable
 
 EncodePrompt = Callable[[Problem], np.ndarray]
 AttemptLengths = Callable[[Ticket], tuple[int, ...]]
-Prefilled = tuple[ResultTokens, tuple[tuple[int, Attempt], ...]]  # of members, and these
+Prefilled = tuple[ResultTokens, list[Attempt]]  # of these, by the member that each is
 
 COUNTS = ("preemptions", "restarts", "tokens_reprefilled", "tickets_given", "tickets_taken")
 COUNTS += ("chunks_between_blocks", "rests", "slots_rested")  # restarts: without a cache
@@ -60,7 +60,7 @@ class Replica:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: SlotEngine,
         *,
         group_size: int,
         sampling: SamplingSettings,
@@ -131,11 +131,10 @@ class Replica:
         self.pause()
         aside = self._slots.give_up(self.version)
         self._counts.update(rests=1, slots_rested=len(aside))
-        self._waiting.held = aside + [
-            Held(jax.device_get(one.prefix), one.waiting) for one in self._waiting.held
-        ]
+        to_host(self._waiting.held)
+        self._waiting.held[:0] = aside
         long_read, self._waiting.long_read = self._waiting.long_read, None
-        for _, attempt in () if long_read is None else long_read.waiting:
+        for attempt in () if long_read is None else long_read[1]:
             self._queue(attempt)
 
     def resume(self) -> None:
@@ -159,13 +158,12 @@ class Replica:
         assert self.version is not None, "there is nothing to swap before a version is assigned"
         if not keep_cache:
             running = list(self._slots)
-            jobs, held, queued = self._remove(list(self._jobs), extract=False)
+            jobs, waiting = self._remove(list(self._jobs), extract=False)
             self._jobs = {job.ticket.number: job for job in jobs}
-            running += [attempt for one in held for _, attempt in one.waiting]
             for attempt in running:
                 self._read_again(attempt)
-            for attempt in queued:
-                self._queue(attempt, keep_cache=False)
+            for attempt in waiting:
+                self._queue(attempt, keeps_caches=False)
             self._slots.forget(self.version)
         paused = [] if self._tools is None else [one.attempt for one in self._tools.paused]
         for attempt in paused:
@@ -235,17 +233,17 @@ class Replica:
 
     def cancel(self, ticket_numbers: Iterable[int]) -> None:
         """Forgets these tickets at once and frees their slots; unknown numbers are ignored."""
-        jobs, _, _ = self._remove(ticket_numbers, extract=False)
+        jobs, _ = self._remove(ticket_numbers, extract=False)
         if self._tools is not None:
             self._tools.cancel(set(jobs))
 
     def give(self, ticket_numbers: Iterable[int]) -> MigrationPayload:
         """Cancels tickets as `cancel`, and hands over their tokens and the caches of what runs."""
         assert self.version is not None
-        jobs, held, queued = self._remove(ticket_numbers, extract=True)
+        jobs, attempts = self._remove(ticket_numbers, extract=True)
         self._counts["tickets_given"] += len(jobs)
         paused = () if self._tools is None else tuple(self._tools.take(set(jobs)))
-        return MigrationPayload(self.version, tuple(jobs), tuple(held), tuple(queued), paused)
+        return MigrationPayload(self.version, tuple(jobs), tuple(attempts), paused)
 
     def take(self, payload: MigrationPayload) -> Moved:
         """Goes on with what another replica of the same version gave.
@@ -258,19 +256,13 @@ class Replica:
         numbers = tuple(job.ticket.number for job in payload.jobs)
         assert self._jobs.keys().isdisjoint(numbers), f"one of tickets {numbers} is here already"
         self._jobs |= dict(zip(numbers, payload.jobs, strict=True))
-        for held in payload.held:
-            num_tokens = sum(len(attempt.sequence) for _, attempt in held.waiting)
-            if self.engine.accepts(held.prefix):
-                for _, attempt in held.waiting:
-                    attempt.order = self._waiting.next_order()
-                self._waiting.held.append(held)
-                num_moved += num_tokens
-            else:
-                for _, attempt in held.waiting:
-                    self._read_again(attempt)
-                num_reprefilled += num_tokens
-        for attempt in payload.queued:
+        for attempt in payload.attempts:
+            num_tokens = 0 if attempt.prefix is None else len(attempt.sequence)
             self._queue(attempt)
+            if attempt.prefix is None:
+                num_reprefilled += num_tokens
+            else:
+                num_moved += num_tokens
         for sample in payload.paused:
             assert self._tools is not None, "samples of an agent for a replica without one"
             self._tools.put(sample)
@@ -297,11 +289,11 @@ class Replica:
         num_tokens = 0
         for result, attempts in prefills:
             result = result.convert_to_numpy()
-            for member, attempt in attempts:
+            for attempt in attempts:
                 if result.target is not None:
-                    attempt.read(result.target[member, : len(attempt.sequence)])
+                    attempt.read(result.target[attempt.member, : len(attempt.sequence)])
                 attempt.cache = None
-                attempt.extend(*result.written(member))
+                attempt.extend(*result.written(attempt.member))
             num_tokens += len(attempts)
         if block is not None:
             result, rows = block
@@ -319,14 +311,17 @@ class Replica:
                     reason = "stop"
                 else:
                     reason = attempt.finish_reason(self._tokenizer.end_ids)
-                if reason is not None and self._calls_tools(attempt, slot):
-                    continue
+                if reason is not None and self._tools is not None:
+                    extract = functools.partial(self._slots.extract, slot)
+                    if self._tools.begin(attempt, extract):
+                        self._slots.leave(slot, self.version)
+                        continue
                 if attempt.job.listen is not None:
                     attempt.job.listen(attempt, reason)
                 if reason is not None:
                     self._slots.leave(slot, self.version)
                     groups += self._end_attempt(attempt, reason, end_s)
-        num_prompts = sum(len({a.prompt_key[0] for _, a in waiting}) for _, waiting in prefills)
+        num_prompts = sum(len({a.prompt_key[0] for a in attempts}) for _, attempts in prefills)
         return groups, self._report(start_s, num_tokens, len(occupied), num_prompts)
 
     def _report(self, start_s: float, *counts: int) -> BlockDecoded:
@@ -339,7 +334,7 @@ class Replica:
         """Puts waiting attempts into free slots, reading prompts as needed."""
         room = self._waiting
         long_read, room.long_read = room.long_read, None
-        prefills = [] if long_read is None else self._read_on(long_read)
+        prefills = [] if long_read is None else self._read_on(*long_read)
         while self._slots.has_free:
             if not room.held:
                 is_full = self._tools is not None and self._tools.is_full
@@ -349,51 +344,42 @@ class Replica:
                 prefills += self._read(attempts, now_s)
                 if not room.held:
                     continue
-            held = room.held[0]
-            if not self._slots.place(held):
+            if not self._slots.place(room.held):
                 break
-            if not held.waiting:
-                room.held.pop(0)
         return prefills
 
     def _read(self, attempts: list[Attempt], now_s: float) -> list[Prefilled]:
-        """Prefill of what these attempts begin with; members are held from then on.
+        """Prefill of what these attempts begin with; they are held from then on.
 
         What takes several chunks is begun, and goes on between blocks.
         """
-        for attempt in attempts:
-            attempt.started_s = attempt.started_s or now_s
-        work = prefill_of(attempts, self.seed)
+        for member, attempt in enumerate(attempts):
+            attempt.started_s, attempt.member = attempt.started_s or now_s, member
+        prompts, rows, requests = prefill_of(attempts, self.seed)
         assert self.version is not None
         if attempts[0].cache is None:
-            known = self._slots.find(work.prompts, self.version)
+            known = self._slots.find(prompts, self.version)
         else:
             assert self._tools is not None
             known = self._tools.known(attempts, self.engine.config.prefill_prompts)
-        work = work._replace(existing_prefix=known, version=self.version)
-        reading = self.engine.begin_prefill(self._params, work)
-        return self._read_on(Held(reading, deque(enumerate(attempts))))
+        reading = self.engine.begin_prefill(
+            self._params, prompts, rows, requests, existing_prefix=known, version=self.version
+        )
+        return self._read_on(reading, attempts)
 
-    def _read_on(self, long_read: Held) -> list[Prefilled]:
+    def _read_on(self, reading: Reading, attempts: list[Attempt]) -> list[Prefilled]:
         """The next chunk, or all that is left where nothing decodes meanwhile."""
-        reading, waiting = long_read
         while reading.num_left > 0:
             reading = self.engine.prefill_chunk(self._params, reading)
             if reading.num_left > 0 and self.active_slots:
                 self._counts["chunks_between_blocks"] += 1
-                self._waiting.long_read = Held(reading, waiting)
+                self._waiting.long_read = reading, attempts
                 return []
         prefix, result = self.engine.end_prefill(self._params, reading)
-        self._waiting.held.append(Held(prefix, waiting))
-        return [(result, tuple(waiting))]
-
-    def _calls_tools(self, attempt: Attempt, slot: int) -> bool:
-        """True where it does; it has left its slot then."""
-        extract = functools.partial(self._slots.extract, slot)
-        found = self._tools is not None and self._tools.begin(attempt, extract)
-        if found:
-            self._slots.leave(slot, self.version)
-        return found
+        for attempt in attempts:
+            attempt.prefix = prefix
+        self._waiting.held += attempts
+        return [(result, attempts)]
 
     def _take_back(self, tools: PausedOnTools, now_s: float) -> list[Group]:
         """Queues the attempts whose tools have answered; groups that a lack of room completes."""
@@ -405,34 +391,40 @@ class Replica:
                 groups += self._end_attempt(attempt, "length", now_s)
         return groups
 
-    def _queue(self, attempt: Attempt, *, keep_cache: bool = True) -> None:
-        """Queues an attempt, with its cache from before its tools where that can be used here."""
-        if attempt.cache is None:
+    def _queue(self, attempt: Attempt, *, keeps_caches: bool = True) -> None:
+        """Queues an attempt, with its prefix, or its cache from before its tools, where that can be
+        used here.
+        """
+        known = attempt.cache if attempt.prefix is None else attempt.prefix
+        if known is None:
             self._waiting.queue(attempt)
-        elif keep_cache and self.engine.accepts(attempt.cache):
+        elif not (keeps_caches and self.engine.accepts(known)):
+            self._read_again(attempt)
+        elif attempt.prefix is None:
             self._waiting.queue_returned(attempt)
         else:
-            attempt.cache = None
-            self._read_again(attempt)
+            attempt.order = self._waiting.next_order()
+            self._waiting.held.append(attempt)
 
     def _remove(
         self, ticket_numbers: Iterable[int], *, extract: bool
-    ) -> tuple[list[Job], list[Held], list[Attempt]]:
-        """Takes tickets out of queues, held prefixes and slots; the running ones with `extract`."""
+    ) -> tuple[list[Job], list[Attempt]]:
+        """Takes tickets out of queues and slots: also those that ran, with `extract`."""
         numbers = [number for number in ticket_numbers if number in self._jobs]
         jobs = [self._jobs.pop(number) for number in dict.fromkeys(numbers)]
         gone = set(jobs)
-        held, queued = self._waiting.remove(gone)
+        attempts = self._waiting.remove(gone)
         ended = self._slots.of(gone)
-        if extract:
-            held += [
-                Held(self._slots.extract(slot), deque([(0, self._slots[slot])])) for slot in ended
-            ]
+        for slot in ended if extract else ():
+            attempt = self._slots[slot]
+            attempt.prefix, attempt.member = self._slots.extract(slot), 0
+            attempts.append(attempt)
         self._slots.stop(ended, self.version)
-        return jobs, held, queued
+        return jobs, sorted(attempts, key=lambda attempt: attempt.prefix is None)
 
     def _read_again(self, attempt: Attempt) -> None:
-        """Queues an attempt that has lost its cache."""
+        """Queues an attempt that has lost its cache, or cannot use it."""
+        attempt.prefix = attempt.cache = None
         if attempt.length and attempt.finish_reason(self._tokenizer.end_ids):
             attempt.cut(1)  # its end is drawn, and found, again
         try:
@@ -450,4 +442,5 @@ class Replica:
         if len(job.rollouts) < job.size:
             return []
         del self._jobs[job.ticket.number]
-        return [job.to_group()]
+        rollouts = tuple(job.rollouts[number] for number in range(job.size))
+        return [Group(ticket=job.ticket, version=job.version, rollouts=rollouts)]

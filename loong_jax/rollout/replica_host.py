@@ -16,7 +16,13 @@ import numpy as np
 
 from loong_jax.errors import LoongError
 from loong_jax.rollout import hosts as messages
-from loong_jax.rollout.attempts import Attempt, MigrationPayload, PartialReport, PartialRollout
+from loong_jax.rollout.attempts import (
+    Attempt,
+    MigrationPayload,
+    PartialReport,
+    PartialRollout,
+    to_host,
+)
 from loong_jax.rollout.hosts import HostSetup, monotonic_clock_name
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
 from loong_jax.rollout.publishing import Staging
@@ -61,7 +67,7 @@ class ReplicaHost:
         self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def start(self) -> None:
-        self._group.start(lambda event: self._send(messages.Happened(event)))
+        self._group.start(self._send)
         self._send(messages.Ready(os.getpid(), monotonic_clock_name()))
         self._beat_once()
         self._heart.start()
@@ -87,7 +93,8 @@ class ReplicaHost:
         return True
 
     def _answer(self, number: int, value: Any) -> None:
-        value = value.on_host() if isinstance(value, MigrationPayload) else value
+        if isinstance(value, MigrationPayload):
+            to_host(value.attempts)
         self._send(messages.Answer(number, value))
 
     def _close(self, timeout_s: float) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from loong_jax.errors import ConfigError
-from loong_jax.rollout import codec
+from loong_jax.rollout import records
 from loong_jax.rollout.records import Group
 
 
@@ -110,10 +110,10 @@ class TrainedGroups:
         return len(self._kept)
 
     def snapshot(self) -> dict[str, Any]:
-        kept = [[codec.group_to_plain(group), reads] for group, reads in self._kept.values()]
+        kept = [[records.group_to_plain(group), reads] for group, reads in self._kept.values()]
         return {"num_reads": self.num_reads, "kept": kept}
 
     def restore(self, record: Mapping[str, Any]) -> None:
         self.num_reads = record["num_reads"]
-        read_back = ((codec.group_from_plain(group), reads) for group, reads in record["kept"])
+        read_back = ((records.group_from_plain(group), reads) for group, reads in record["kept"])
         self._kept = {group.ticket.number: (group, reads) for group, reads in read_back}

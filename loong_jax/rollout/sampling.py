@@ -3,7 +3,6 @@
 import functools
 import queue
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,34 +10,30 @@ from typing import Any
 
 from loong_jax.models.parameters import Weights
 from loong_jax.problems.problem import Problem
-from loong_jax.rollout.agentic.agent import Agent
-from loong_jax.rollout.engine import Engine
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
-from loong_jax.rollout.replica import EncodePrompt, Replica
+from loong_jax.rollout.replica import Replica
+from loong_jax.rollout.slot_engine import SlotEngine
 
 Progress = Callable[[int, int], None]  # finished groups, all groups
 
 
 def generate_all(
-    engine: Engine,
+    engine: SlotEngine,
     params: Weights,
     problems: Sequence[Problem],
     *,
     num_samples: int,
-    sampling: SamplingSettings,
-    seed: int,
     version: int = 0,
     issues: Sequence[int] | None = None,
     num_threads: int = 1,
-    encode_prompt: EncodePrompt | None = None,
-    agent: Agent | None = None,
     progress: Progress | None = None,
-    clock: Callable[[], float] = time.monotonic,
+    **settings: Any,
 ) -> Iterator[Group]:
     """Yields the group of every problem as it completes; `ticket.number` is the problem's index.
 
     Equal problems draw equal samples unless `issues` (one per problem, default 0) tells them apart.
     Each thread has a replica of its own: on CPU a block of a small model keeps one core busy.
+    `settings` are those of `Replica`, `sampling` and `seed` among them.
     """
     assert num_threads >= 1, f"num_threads={num_threads}"
     tickets = [
@@ -47,15 +42,7 @@ def generate_all(
     ]
 
     def make_replica() -> Replica:
-        replica = Replica(
-            engine,
-            group_size=num_samples,
-            sampling=sampling,
-            seed=seed,
-            encode_prompt=encode_prompt,
-            agent=agent,
-            clock=clock,
-        )
+        replica = Replica(engine, group_size=num_samples, **settings)
         replica.assign(version, params)
         return replica
 
@@ -113,7 +100,7 @@ class ProblemSampler:
     sequence, so two policies meet the same random numbers.
     """
 
-    def __init__(self, engine: Engine, params: Weights, *, seed: int, **settings: Any):
+    def __init__(self, engine: SlotEngine, params: Weights, *, seed: int, **settings: Any):
         """`settings` are further ones of `generate_all`."""
         self._generate = functools.partial(generate_all, engine, params, seed=seed, **settings)
         self._issued: Counter[str] = Counter()
@@ -126,8 +113,7 @@ class ProblemSampler:
             issues.append(self._issued[problem.uid])
             self._issued[problem.uid] += 1
         rollouts: list[list[Rollout]] = [[] for _ in problems]
-        for group in self._generate(
-            problems, num_samples=num_samples, sampling=sampling, issues=issues
-        ):
+        given = dict(num_samples=num_samples, sampling=sampling, issues=issues)
+        for group in self._generate(problems, **given):
             rollouts[group.ticket.number] = list(group.rollouts)
         return rollouts

@@ -1,5 +1,10 @@
 """The engine on dense slots: continuous batching, each slot with its own part of the cache.
 
+Weights are an argument of every call, so one engine serves any number of policy versions with the
+same compiled code. Methods have JetStream's names where the two contracts coincide (`load_params`,
+`init_decode_state`, `bulk_insert`, `generate`); what only JetStream asks for is in
+`rollout.jetstream`.
+
 Every call has one of a few shapes that are compiled once: prefill of up to `prefill_prompts`
 prompts padded to a bucket, insert, and a block of `decode_steps` decode steps as one scan whose
 state is donated. A prompt is read once however many samples follow it. Slots that hold nothing or
@@ -22,9 +27,8 @@ from loong_jax.models.families import ModelConfig
 from loong_jax.models.parameters import Weights
 from loong_jax.rollout import slots as slot_rows
 from loong_jax.rollout.devices import OnMesh, rounded
-from loong_jax.rollout.engine import PrefillWork, ResultTokens, SampleRequest
-from loong_jax.rollout.engine_config import EngineSettings
-from loong_jax.rollout.programs import WHOLE, Members, OneDevice, Programs, Reading
+from loong_jax.rollout.engine_config import EngineSettings, SampleRequest
+from loong_jax.rollout.programs import WHOLE, Members, OneDevice, Programs, Reading, ResultTokens
 from loong_jax.rollout.reading import CachedPrefixes, ChunkReader
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slots import DecodeState, Prefix
@@ -33,7 +37,11 @@ from loong_jax.sharding import ShardingRules
 
 
 class SlotEngine:
-    """An `Engine` (see `loong_jax.rollout.engine`): compiled code, without weights or slots."""
+    """Compiled code, without weights or slots. Only `warm_up` may take long on its own.
+
+    What a slot's sample and its cache are to the engine is for it to know: a prefix, from
+    `end_prefill` to `bulk_insert`, and the decode state are handed from call to call.
+    """
 
     is_paged = False
 
@@ -72,7 +80,6 @@ class SlotEngine:
             devices.model_of,
             num_before,
             config.decode_steps,
-            config.raw_log_probs,
             config.routing,
             config.speculation,
         )
@@ -130,6 +137,7 @@ class SlotEngine:
         return self.tokenizer
 
     def load_params(self, weights: Weights) -> Weights:
+        """Weights as the other methods take them."""
         weights = self.devices.load(weights)
         bits = self.config.mantissa_bits
         return weights if bits is None else rounded(weights, bits)
@@ -162,38 +170,64 @@ class SlotEngine:
         )
         return slots, jnp.zeros(2, jnp.int32) if self.config.speculation else None
 
-    def prefill_batch(self, *, params: Weights, **given: Any) -> tuple[Any, ResultTokens]:
-        """Runs a whole prefill; `given` are the fields of `PrefillWork`. Raises ValueError for
-        prompts or requests that the engine is not built for.
+    def prefill_batch(
+        self,
+        *,
+        params: Weights,
+        prompts: Sequence[np.ndarray],
+        rows: Sequence[int],
+        requests: Sequence[SampleRequest],
+        **given: Any,
+    ) -> tuple[Any, ResultTokens]:
+        """Runs a whole prefill, of what `begin_prefill` takes. Raises ValueError for prompts or
+        requests that the engine is not built for.
         """
-        work = PrefillWork(**given)
-        for prompt in work.prompts:
+        for prompt in prompts:
             self.config.prefill_length(len(prompt))
-        for row, request in zip(work.rows, work.requests, strict=True):
+        for row, request in zip(rows, requests, strict=True):
             self.config.check_sampling(request.sampling)
-            self.config.check_length(len(work.prompts[row]), request.sampling.max_new_tokens)
-        reading = self.begin_prefill(params, work)
+            self.config.check_length(len(prompts[row]), request.sampling.max_new_tokens)
+        reading = self.begin_prefill(params, prompts, rows, requests, **given)
         while reading.num_left > 0:
             reading = self.prefill_chunk(params, reading)
         return self.end_prefill(params, reading)
 
-    def begin_prefill(self, params: Weights, work: PrefillWork) -> Reading:
+    def begin_prefill(
+        self,
+        params: Weights,
+        prompts: Sequence[np.ndarray],
+        rows: Sequence[int],
+        requests: Sequence[SampleRequest],
+        *,
+        existing_prefix: CachedPrefixes | None = None,
+        version: int | None = None,
+    ) -> Reading:
+        """Prompts of one bucket; member i is to sample `requests[i]` after `prompts[rows[i]]`.
+
+        At most `prefill_prompts` prompts and `prefill_members` members. `existing_prefix` is what
+        `find` gave for the same prompts; prompts of one policy version alone find what is written
+        under that `version`.
+        """
+        del version
         config = self.config
-        assert len(work.prompts) <= config.prefill_prompts, "split them"
-        assert len(work.requests) <= config.prefill_members, "split them"
+        assert len(prompts) <= config.prefill_prompts, "split them"
+        assert len(requests) <= config.prefill_members, "split them"
         lengths = np.zeros(config.prefill_prompts, np.int32)
-        lengths[: len(work.prompts)] = [len(prompt) for prompt in work.prompts]
-        members = Members.of(work.rows, work.requests, self.tokenizer.end_ids, config)
-        reading = Reading(tuple(work.prompts), lengths, lengths, members)
-        if work.existing_prefix is None and lengths.max() <= config.prefill_lengths[-1]:
+        lengths[: len(prompts)] = [len(prompt) for prompt in prompts]
+        members = Members.of(rows, requests, self.tokenizer.end_ids, config)
+        reading = Reading(tuple(prompts), lengths, lengths, members)
+        if existing_prefix is None and lengths.max() <= config.prefill_lengths[-1]:
             return reading
-        return self.chunks.begin(params, reading, work.existing_prefix)
+        return self.chunks.begin(params, reading, existing_prefix)
 
     def prefill_chunk(self, params: Weights, reading: Reading) -> Reading:
-        """Consumes `reading`."""
+        """Reads on, where `reading.num_left` is above 0, and consumes `reading`; blocks may go
+        between chunks.
+        """
         return self.chunks.read(params, reading)
 
     def end_prefill(self, params: Weights, reading: Reading) -> tuple[Any, ResultTokens]:
+        """The prefix of all members and the first token of each."""
         if reading.read is not None:
             return self.chunks.end(reading)
         length = self.config.prefill_length(int(reading.lengths.max()))
@@ -205,7 +239,9 @@ class SlotEngine:
     def find(
         self, decode_state: DecodeState, prompts: Sequence[np.ndarray], version: int
     ) -> CachedPrefixes | None:
-        """None: nothing is kept of samples that have ended."""
+        """The kept beginnings of these prompts, as `existing_prefix`; None here, where nothing is
+        kept of samples that have ended.
+        """
         del decode_state, prompts, version
 
     def bulk_insert(
@@ -216,7 +252,10 @@ class SlotEngine:
         *,
         members: Sequence[int] | None = None,
     ) -> DecodeState:
-        """Consumes `decode_state`; the prefix stays good for its other members."""
+        """Puts member `members[i]` (default: i) of the prefix into `slots[i]`.
+
+        Consumes `decode_state`; the prefix stays good for its other members.
+        """
         slot_of_member = np.full(prefix.row.shape[0], self.config.slots_per_replica, np.int32)
         slot_of_member[list(members) if members is not None else range(len(slots))] = slots
         return self._insert(self.devices.bring(prefix), decode_state, slot_of_member)
@@ -224,7 +263,9 @@ class SlotEngine:
     def generate(
         self, params: Weights, decode_state: DecodeState, *, slots: np.ndarray | None = None
     ) -> tuple[DecodeState, ResultTokens]:
-        """Consumes `decode_state`."""
+        """`decode_steps` steps of all slots, or of `slots` alone, whose rows the result has then:
+        as many as one of `narrow_slots` holds. Consumes `decode_state`.
+        """
         if slots is None:
             return self._decode(params, decode_state)
         padded = np.full(self._width(len(slots)), self.config.slots_per_replica, np.int32)
@@ -236,17 +277,24 @@ class SlotEngine:
         return min(width for width in self.config.narrow_slots if width >= count)
 
     def extract(self, decode_state: DecodeState, slot: int) -> Prefix:
+        """The running sample of a slot: the inverse of an insert."""
         return self._extract(decode_state, np.int32(slot))
 
     def accepts(self, prefix: Any) -> bool:
+        """True for a prefix, of another engine perhaps, that can be inserted here as it is."""
         if not isinstance(prefix, Prefix) or not self._is_alike(prefix):
             return False
         return all(a.shape[3] <= self.config.cache_length for a in jax.tree.leaves(prefix.cache))
 
+    @functools.cached_property
+    def _own_shapes(self) -> tuple[Any, Any]:
+        """Of a cache, and of slots."""
+        cache = self.devices.abstract_cache(1, self.config.cache_length)
+        return cache, jax.eval_shape(self._empty_slots)[0]
+
     def _is_alike(self, prefix: Prefix) -> bool:
         """Caches and slots are made as they are here, but for the number of positions."""
-        mine = self.devices.abstract_cache(1, self.config.cache_length)
-        slots = jax.eval_shape(self._empty_slots)[0]
+        mine, slots = self._own_shapes
         structures = [jax.tree.structure(a) for a in (prefix.cache, prefix.slot, mine, slots)]
         return structures[:2] == structures[2:] and all(
             (a.dtype, a.shape[:2], a.shape[4:]) == (b.dtype, b.shape[:2], b.shape[4:])
@@ -254,7 +302,9 @@ class SlotEngine:
         )
 
     def cancel(self, decode_state: DecodeState, slots: Sequence[int]) -> DecodeState:
-        """Consumes `decode_state`."""
+        """Ends what runs in `slots`; they write nothing more until the next insert. Consumes
+        `decode_state`.
+        """
         ended = np.zeros(self.config.slots_per_replica, bool)
         ended[list(slots)] = True
         return self._cancel(decode_state, ended)
@@ -267,29 +317,33 @@ class SlotEngine:
         tokens: np.ndarray | None = None,
         version: int | None = None,
     ) -> DecodeState:
-        """Nothing to free: every slot owns its part of the cache for good."""
+        """Frees what an ended slot holds, here nothing: each owns its part of the cache."""
         del slot, tokens, version
         return decode_state
 
     def forget(self, decode_state: DecodeState, version: int) -> DecodeState:
-        """Nothing to forget."""
+        """Drops what was kept under `version`, here nothing."""
         del version
         return decode_state
 
     def num_that_fit(
         self, prefix: Prefix, decode_state: DecodeState, members: Sequence[int]
     ) -> int:
-        """All: a free slot has its part of the cache."""
+        """The number of `members`, in order, that there is room for now: here all."""
         del prefix, decode_state
         return len(members)
 
     def reserve(self, decode_state: DecodeState, slots: Sequence[int]) -> bool:
-        """True: every slot has room to its end."""
+        """Takes room for the next block of `slots`, the first ones first; false where it ends, and
+        here it does not.
+        """
         del decode_state, slots
         return True
 
     def cache_pressure(self, decode_state: DecodeState) -> float:
-        """0: every slot has a cache of its own."""
+        """Share of the cache that slots share, in [0, 1], that is taken by running samples; 0 here,
+        where each has its own.
+        """
         del decode_state
         return 0.0
 

@@ -4,6 +4,7 @@ A replica decides who comes and goes; `SlotTable` is what that asks of the engin
 state, which can be given up for a while, so that somebody else has the devices.
 """
 
+import itertools
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,15 +13,17 @@ import jax
 import numpy as np
 
 from loong_jax.models.parameters import Weights
-from loong_jax.rollout.attempts import Attempt, Held, Job
-from loong_jax.rollout.engine import Engine, Prefix, ResultTokens
+from loong_jax.rollout.attempts import Attempt, Job
 from loong_jax.rollout.engine_config import EngineSettings
+from loong_jax.rollout.programs import Reading, ResultTokens
+from loong_jax.rollout.slot_engine import SlotEngine
+from loong_jax.rollout.slots import Prefix
 
 
 class SlotTable:
     """One thread at a time may use it. Versions are those that the slots are decoded under."""
 
-    def __init__(self, engine: Engine):
+    def __init__(self, engine: SlotEngine):
         self._engine = engine
         self._state: Any = engine.init_decode_state()  # None while given up
         self._attempts: list[Attempt | None] = [None] * engine.config.slots_per_replica
@@ -65,21 +68,22 @@ class SlotTable:
         """The kept beginnings of these prompts, or None."""
         return self._engine.find(self._state, prompts, version)
 
-    def place(self, held: Held) -> int:
-        """Inserts as many of those who wait for the prefix as find a slot and room for their cache;
+    def place(self, held: list[Attempt]) -> int:
+        """Inserts of the first, which wait with one prefix, as many as there is room for in slots;
         they leave the queue. Returns how many.
         """
-        most = min(len(held.waiting), len(self._free))
-        members = [held.waiting[i][0] for i in range(most)]
-        fitting = self._engine.num_that_fit(held.prefix, self._state, members)
+        prefix = held[0].prefix
+        alike = itertools.takewhile(lambda attempt: attempt.prefix is prefix, held)
+        members = [attempt.member for attempt in itertools.islice(alike, len(self._free))]
+        fitting = self._engine.num_that_fit(prefix, self._state, members)
         if not fitting:
             return 0
-        placed = [held.waiting.popleft() for _ in range(fitting)]
+        placed, held[:fitting] = held[:fitting], []
         slots = [self._free.popleft() for _ in placed]
-        for slot, (_, attempt) in zip(slots, placed, strict=True):
-            self._attempts[slot] = attempt
+        for slot, attempt in zip(slots, placed, strict=True):
+            self._attempts[slot], attempt.prefix = attempt, None
         self._state = self._engine.bulk_insert(
-            held.prefix, self._state, slots, members=[member for member, _ in placed]
+            prefix, self._state, slots, members=members[:fitting]
         )
         return fitting
 
@@ -116,19 +120,20 @@ class SlotTable:
         for slot in slots:
             self.leave(slot, version)
 
-    def preempt(self, slot: int, version: int | None) -> Held:
+    def preempt(self, slot: int, version: int | None) -> Attempt:
         """Takes a running attempt off its slot, with its cache in host memory."""
-        attempt, prefix = self[slot], jax.device_get(self.extract(slot))
+        attempt = self[slot]
+        attempt.prefix, attempt.member = jax.device_get(self.extract(slot)), 0
         self.stop([slot], version)
-        return Held(prefix, deque([(0, attempt)]))
+        return attempt
 
-    def make_room(self, version: int | None) -> list[Held]:
+    def make_room(self, version: int | None) -> list[Attempt]:
         """Sees that every slot has pages for its next block; the youngest step aside if need be.
 
         The oldest of those comes first in what is returned.
         """
         occupied = sorted(self.occupied(), key=lambda slot: self[slot].order)
-        aside: list[Held] = []
+        aside: list[Attempt] = []
         while not self._engine.reserve(self._state, occupied):
             aside.insert(0, self.preempt(occupied.pop(), version))
         return aside
@@ -140,7 +145,7 @@ class SlotTable:
         if self._state is not None:
             self._state = self._engine.forget(self._state, version)
 
-    def give_up(self, version: int | None) -> list[Held]:
+    def give_up(self, version: int | None) -> list[Attempt]:
         """Without the state from now on; what ran is returned, the oldest first."""
         running = sorted(self.occupied(), key=lambda slot: self[slot].order)
         aside = [self.preempt(slot, version) for slot in running]
@@ -168,7 +173,7 @@ class SlotTable:
 
 
 class PrefillQueue:
-    """Queues by prefill bucket, one long read under way, and prefixes whose members wait."""
+    """Queues by prefill bucket, one long read under way, and attempts that wait with a prefix."""
 
     def __init__(self, config: EngineSettings):
         self._config = config
@@ -176,8 +181,8 @@ class PrefillQueue:
         self._queues: dict[tuple[int, bool], deque[Attempt]] = {}  # by bucket, and if it is long
         self._returned: dict[bool, deque[Attempt]] = {False: deque(), True: deque()}  # by length
         self._order = 0
-        self.held: list[Held] = []
-        self.long_read: Held | None = None
+        self.held: list[Attempt] = []
+        self.long_read: tuple[Reading, list[Attempt]] | None = None
 
     def queue(self, attempt: Attempt) -> None:
         """Raises ValueError for an attempt that the engine cannot read."""
@@ -223,21 +228,19 @@ class PrefillQueue:
     def attempts(self) -> Iterator[Attempt]:
         for queue in (*self._queues.values(), *self._returned.values()):
             yield from queue
-        for held in (*self.held, *([] if self.long_read is None else [self.long_read])):
-            yield from (attempt for _, attempt in held.waiting)
+        yield from self.held
+        if self.long_read is not None:
+            yield from self.long_read[1]
 
-    def remove(self, jobs: set[Job]) -> tuple[list[Held], list[Attempt]]:
-        """Takes out the attempts of these jobs: those behind prefixes, and those not read yet."""
-        queued = []
-        for queue in (*self._queues.values(), *self._returned.values()):
-            queued += [a for a in queue if a.job in jobs]
-            others = [a for a in queue if a.job not in jobs]
+    def remove(self, jobs: set[Job]) -> list[Attempt]:
+        """Takes out the attempts of these jobs."""
+        taken = [attempt for attempt in self.attempts() if attempt.job in jobs]
+        for queue in (*self._queues.values(), *self._returned.values(), self.held):
+            others = [attempt for attempt in queue if attempt.job not in jobs]
             queue.clear()
             queue.extend(others)
         if self.long_read is not None:
-            mine, others = self.long_read.split(jobs)
-            queued += [attempt for _, attempt in mine.waiting]
-            self.long_read = others if others.waiting else None
-        parts = [held.split(jobs) for held in self.held]
-        self.held = [others for _, others in parts if others.waiting]
-        return [mine for mine, _ in parts if mine.waiting], queued
+            reading, attempts = self.long_read
+            others = [attempt for attempt in attempts if attempt.job not in jobs]
+            self.long_read = (reading, others) if others else None
+        return taken

@@ -139,7 +139,6 @@ def cancel(state: DecodeState, ended: Bool[Array, "B"]) -> DecodeState:
 class Drawn(NamedTuple):
     token: Int[Array, "B"]
     log_prob: Float[Array, "B"]  # nats, under what was drawn from
-    raw_log_prob: Float[Array, "B"] | None = None  # under softmax(logits), where asked for
 
 
 def stream_keys(stream: UInt32[Array, "B 5"]) -> UInt32[Array, "B 2"]:
@@ -161,13 +160,11 @@ def draw(
     temperature: Float[Array, "B"],
     greedy: Bool[Array, "B"],
     truncation: Truncation | None = None,
-    *,
-    raw: bool = False,
 ) -> Drawn:
     """One token per row from softmax(logits / temperature), or the likeliest where `greedy`.
 
     With a `truncation`, from what it leaves of that distribution, and the log-probability is that
-    among what it leaves. With `raw` also the log-probability under softmax(logits).
+    among what it leaves.
 
     `position` is that of the drawn token, counted from the start of the prompt. Gumbel-max in
     float32: the largest of logits / temperature + Gumbel noise, where there are more than `BLOCK`
@@ -178,10 +175,7 @@ def draw(
     scaled_BV = logits.astype(jnp.float32) / temperature[:, None]
     if truncation is not None:
         scaled_BV = truncate(scaled_BV, truncation)
-    token_B, log_prob_B = _drawn(scaled_BV, key, position, greedy)
-    if not raw:
-        return Drawn(token_B, log_prob_B)
-    return Drawn(token_B, log_prob_B, _log_prob(logits.astype(jnp.float32), token_B))
+    return Drawn(*_drawn(scaled_BV, key, position, greedy))
 
 
 def _drawn(scaled_BV, key, position, greedy):

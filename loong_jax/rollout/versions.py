@@ -141,11 +141,10 @@ class VersionStore:
             while self._is_full() and self._retired and time.monotonic() < deadline_s:
                 self._lock.wait(max(0.0, deadline_s - time.monotonic()))
             if self._is_full():
-                held = {v: dict(self._entries[v].holders) for v in sorted(self._entries)}
                 raise VersionError(
                     f"version {version} would be number {len(self._entries) + 1}, but at most "
                     f"{self.capacity} may live: max_staleness + 1 serving and one staged. Holders: "
-                    f"{held}. Release or retire one, or raise max_staleness."
+                    f"{self.holders()}. Release or retire one, or raise max_staleness."
                 )
             self._manifest = manifest
             shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(weights)]
@@ -177,11 +176,7 @@ class VersionStore:
     def release(self, version: int, holder: str) -> None:
         with self._lock:
             entry = self._entry(version)
-            if not entry.holders[holder]:
-                raise VersionError(
-                    f"{holder} does not hold version {version}; holders are {dict(entry.holders)}. "
-                    "Acquire before release, under the same name."
-                )
+            assert entry.holders[holder], f"{holder} does not hold version {version}"
             entry.holders[holder] -= 1
             if not entry.holders[holder]:
                 del entry.holders[holder]
@@ -214,30 +209,12 @@ class VersionStore:
         with self._lock:
             return self._entry(version).checksums
 
-    def verify(self, version: int) -> None:
-        """Raises VersionError where the weights are not what was put."""
+    def holders(self) -> dict[int, dict[str, int]]:
+        """How often each holder has what lives, by version."""
         with self._lock:
-            entry = self._entry(version)
-        found = sums.of_all(jax.tree.leaves(entry.weights))
-        for leaf, then, now in zip(self._manifest or (), entry.checksums, found, strict=True):
-            if then != now:
-                raise VersionError(
-                    f"{leaf.name} of version {version} has changed since it was put. Publish a "
-                    "copy, never the trainer's own buffers."
-                )
-
-    def snapshot(self) -> list[dict[str, Any]]:
-        """Numbers, checksums and holders of what lives; the weights are not part of it."""
-        with self._lock:
-            return [
-                {
-                    "version": version,
-                    "checksum": _combine(entry.checksums),
-                    "holders": dict(entry.holders),
-                    "is_retired": version in self._retired,
-                }
-                for version, entry in sorted(self._entries.items())
-            ]
+            return {
+                version: dict(self._entries[version].holders) for version in sorted(self._entries)
+            }
 
     def _rest(self, version: int) -> None:
         """A version that nobody holds leaves the device, unless it is the newest."""

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 
@@ -13,13 +12,13 @@ from loong_jax.recipes import ProcessReplicas, RayReplicas, Recipe, RlStage, Thr
 from loong_jax.rl import local_trainer, trainer
 from loong_jax.rl.local_trainer import TrainerSettings
 from loong_jax.rl.policy_model import policy_of
-from loong_jax.rollout import engines
+from loong_jax.rollout import paged_engine
 from loong_jax.rollout.agentic.agent import Agent
-from loong_jax.rollout.engine import Engine
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
 from loong_jax.rollout.hosts import HostLauncher, HostSetup
 from loong_jax.rollout.local_replicas import LocalReplicaGroup, ScoreGroup
 from loong_jax.rollout.process_hosts import SINGLE_THREADED, ProcessLauncher
+from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.run import devices
 from loong_jax.run.texts import RecipePrompts, agent_of, texts_of
@@ -35,7 +34,7 @@ def group_kind(placement: recipes.Placement) -> type:
 def start_replicas(
     recipe: Recipe,
     settings: RlStage,
-    engines: Sequence[Engine],
+    engines: Sequence[SlotEngine],
     versions: VersionStore,
     trainer_settings: TrainerSettings,
     agent: Agent | None = None,
@@ -94,18 +93,20 @@ def place_of(placement: ProcessReplicas | RayReplicas, first_device: int = 0) ->
             )
 
 
-def engine_on(recipe: Recipe, rules: ShardingRules, tokenizer: Tokenizer | None = None) -> Any:
+def engine_on(
+    recipe: Recipe, rules: ShardingRules, tokenizer: Tokenizer | None = None
+) -> SlotEngine:
     """The engine of a replica under `rules`."""
     model, tokenizer = recipe.model, tokenizer or texts_of(recipe).tokenizer
     graphdef, _ = family_of(model).abstract_weights(model, rules)
-    return engines.engine_for(graphdef, model, tokenizer, recipe.engine_on(rules), rules)
+    return paged_engine.engine_for(graphdef, model, tokenizer, recipe.engine_on(rules), rules)
 
 
 def _rules(recipe: Recipe) -> ShardingRules:
     return devices.rules_on(devices.replica_mesh(recipe), 0, devices.exchange_of(recipe.model))
 
 
-def make_engine(recipe: Recipe) -> Engine:
+def make_engine(recipe: Recipe) -> SlotEngine:
     """In a host: the engine that a session makes in the trainer's process."""
     return engine_on(recipe, _rules(recipe))
 

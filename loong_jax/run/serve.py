@@ -17,7 +17,7 @@ from loong_jax.models import families
 from loong_jax.models.parameters import Weights
 from loong_jax.recipes import MeshSettings
 from loong_jax.remote import AnyPath
-from loong_jax.rollout import engines
+from loong_jax.rollout import paged_engine
 from loong_jax.rollout.engine_config import EngineSettings, PageConfig
 from loong_jax.rollout.serving import prompts
 from loong_jax.rollout.serving.request import ServingLimits
@@ -96,8 +96,7 @@ def serve(chosen: ServeOptions) -> int:
     """Loads, warms up and serves; the exit status is 0, or 1 where requests were cut off."""
     from loong_jax.rollout.serving import server
     from loong_jax.rollout.serving.frontend import Frontend
-    from loong_jax.rollout.serving.metrics import Metrics
-    from loong_jax.rollout.serving.scheduler import Scheduler
+    from loong_jax.rollout.serving.scheduler import Metrics, Scheduler
 
     address = server.Address(host=chosen.host, port=chosen.port, grpc_port=chosen.grpc_port)
     key = read_key(chosen)
@@ -182,5 +181,5 @@ def load(
     model, shapes = source.config, shapes.shared_by(rules.parts("act_batch"))
     graphdef, _ = families.family_of(model).abstract_weights(model, rules)
     weights = starting.load_on(source.weights, model, rules)
-    engine = engines.engine_for(graphdef, model, tokenizer, shapes, rules)
+    engine = paged_engine.engine_for(graphdef, model, tokenizer, shapes, rules)
     return engine, engine.load_params(weights)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from loong_jax.data.packing import FirstFit
+from loong_jax.data import packing
 from loong_jax.errors import ConfigError
 from loong_jax.problems.problem import Problem
 from loong_jax.recipes import FileProblems, Recipe, RlStage, SampleStage, SftStage, Stage
@@ -74,11 +74,11 @@ def _fit(recipe: Recipe, stage: Stage, texts: Texts, longest_prompt: int, respon
 
 def _for_epochs(stage: SftStage, epochs: float, lengths: Iterable[int]) -> SftStage:
     """The stage with as many steps, and a schedule of that length unless it has one of its own."""
-    num_batches, placing = 0, None
+    num_batches, room = 0, None
     for length in lengths:  # as `sft.batches` fills them
-        if placing is None or not placing.place(length):
-            placing = FirstFit(stage.row_length, stage.rows)
-            placing.place(length)
+        if room is None or packing.place(room, length, stage.row_length, stage.rows) is None:
+            room = []
+            packing.place(room, length, stage.row_length)
             num_batches += 1
     steps = max(1, math.ceil(epochs * num_batches))
     schedule = stage.optimizer.schedule

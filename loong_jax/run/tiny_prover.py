@@ -24,7 +24,7 @@ from loong_jax.rl import checkpoint, sft, trainer
 from loong_jax.rl.optimizers import Muon, WarmupCosine
 from loong_jax.rl.policy_model import policy_of
 from loong_jax.rl.sft import SftSettings
-from loong_jax.rollout import engines, sampling
+from loong_jax.rollout import paged_engine, sampling
 from loong_jax.rollout.engine_config import EngineSettings
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.synth.formal import proofs
@@ -105,7 +105,7 @@ class TinyProver:
         self._tokenizer = AsciiTokenizer()
         graphdef, _ = moe.init_weights(settings.model(), jax.random.key(0))
         self._policy = policy_of(graphdef, settings.model(), BIAS_RATE)
-        self._engine = engines.engine_for(
+        self._engine = paged_engine.engine_for(
             graphdef, settings.model(), self._tokenizer, settings.shapes()
         )
         self._weights: Any = None

@@ -35,13 +35,9 @@ class EnvironmentVerifier:
     """
 
     def __init__(
-        self,
-        *,
-        limits: dict[str, Any] | None = None,
-        min_tier: IsolationTier = "process",
-        sandbox: Sandbox | None = None,
+        self, *, limits: dict[str, Any] | None = None, min_tier: IsolationTier = "process"
     ):
-        self._sandbox = sandbox or Sandbox(Limits(**(limits or {})), min_tier=min_tier)
+        self._sandbox = Sandbox(Limits(**(limits or {})), min_tier=min_tier)
         self._modules: ModuleRunner | None = None
         self._environments: dict[str, Any] = {}
 

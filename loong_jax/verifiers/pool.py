@@ -86,7 +86,6 @@ class RequestTable:
         self._lock = threading.Lock()
         self._known = collections.OrderedDict[str, tuple[int, VerdictFuture]]()  # with a digest
         self._max_answered = max_answered
-        self._num_submitted = self._num_answered = self._num_ungradable = 0
 
     def open(
         self, requests: Sequence[VerifierRequest]
@@ -98,7 +97,8 @@ class RequestTable:
                 digest = hash(request.body)
                 if request.key not in self._known:
                     request.future = VerdictFuture()
-                    request.future.add_done_callback(functools.partial(self._done, request.key))
+                    forget = functools.partial(self._forget_cancelled, request.key)
+                    request.future.add_done_callback(forget)
                     self._known[request.key] = (digest, request.future)
                     new.append(request)
                 known, future = self._known[request.key]
@@ -108,7 +108,6 @@ class RequestTable:
                         "rollout a key of its own."
                     )
                 futures.append(future)
-            self._num_submitted += len(new)
             excess = len(self._known) - self._max_answered
             if excess > 0:
                 answered = (key for key, (_, future) in self._known.items() if future.done())
@@ -116,28 +115,11 @@ class RequestTable:
                     del self._known[key]
         return futures, new
 
-    def cancel(self, keys: Iterable[str]) -> int:
-        """Cancels what no worker has taken yet; returns how many. Their keys are free again."""
-        with self._lock:
-            futures = [self._known[key][1] for key in keys if key in self._known]
-        return sum(future.cancel() for future in futures if not future.done())
-
-    def counts(self) -> dict[str, int]:
-        with self._lock:
-            return {
-                "submitted": self._num_submitted,
-                "answered": self._num_answered,
-                "ungradable": self._num_ungradable,
-            }
-
-    def _done(self, key: str, future: VerdictFuture) -> None:
+    def _forget_cancelled(self, key: str, future: VerdictFuture) -> None:
         """Runs in the thread that resolved or cancelled the future."""
-        with self._lock:
-            if future.cancelled():
+        if future.cancelled():
+            with self._lock:
                 self._known.pop(key, None)
-            else:
-                self._num_answered += 1
-                self._num_ungradable += not future.result().is_graded
 
 
 class LocalVerifierPool:
@@ -168,11 +150,10 @@ class LocalVerifierPool:
             self._changed.notify_all()
         return futures
 
-    def cancel(self, keys: Iterable[str]) -> int:
-        return self._table.cancel(keys)
-
-    def counts(self) -> dict[str, int]:
-        return self._table.counts() | {"workers_lost": sum(w.num_lost for w in self._workers)}
+    @property
+    def num_lost(self) -> int:
+        """Workers that were lost."""
+        return sum(one.num_lost for one in self._workers)
 
     def pids(self) -> list[int]:
         return [pid for w in self._workers if (pid := w.pid) is not None]
@@ -249,3 +230,56 @@ def _resolved(judged: Verdict) -> VerdictFuture:
     future: VerdictFuture = VerdictFuture()
     future.set_result(judged)
     return future
+
+
+MAX_BATCH, MAX_BATCH_BYTES = 64, 4 * 2**20
+
+
+class Waiting:
+    """Requests in queues by verifier that take turns, so that a slow one keeps no other waiting."""
+
+    def __init__(self):
+        self._queues: dict[str, collections.deque[VerifierRequest]] = {}
+
+    def extend(self, requests: Iterable[VerifierRequest]) -> None:
+        for request in requests:
+            self._queues.setdefault(request.verifier, collections.deque()).append(request)
+
+    def put_back(self, request: VerifierRequest) -> None:
+        """Before all others of its verifier."""
+        self._queues.setdefault(request.verifier, collections.deque()).appendleft(request)
+
+    def clear(self) -> list[VerifierRequest]:
+        requests = [request for waiting in self._queues.values() for request in waiting]
+        self._queues = {}
+        return requests
+
+    def take(self, num_idle: int) -> list[VerifierRequest]:
+        """The next batch, of one verifier: its share among so many idle workers. May be empty.
+
+        A request that was lost before travels alone, so that it takes no other with it again.
+        """
+        for name in list(self._queues):
+            waiting = self._queues.pop(name)
+            batch = _batch(waiting, min(-(-len(waiting) // num_idle), MAX_BATCH))
+            if waiting:
+                self._queues[name] = waiting  # last in turn now
+            if batch:
+                return batch
+        return []
+
+
+def _batch(waiting: collections.deque[VerifierRequest], max_requests: int) -> list[VerifierRequest]:
+    batch: list[VerifierRequest] = []
+    num_bytes = 0
+    while waiting and len(batch) < max_requests:
+        request = waiting[0]
+        if batch and (request.attempts or num_bytes + len(request.body) > MAX_BATCH_BYTES):
+            break
+        waiting.popleft()
+        if request.attempts or request.future.set_running_or_notify_cancel():
+            batch.append(request)
+            num_bytes += len(request.body)
+            if request.attempts:
+                break
+    return batch

@@ -10,27 +10,26 @@ import dataclasses
 import queue
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import ray
 
 from loong_jax.errors import VerifierError
 from loong_jax.problems import verdict
-from loong_jax.verifiers import ray_actor, worker
+from loong_jax.verifiers import worker
 from loong_jax.verifiers.pool import (
     RequestTable,
     VerdictFuture,
     VerifierRequest,
+    Waiting,
 )
-from loong_jax.verifiers.ray_actor import VerifierActor
 from loong_jax.verifiers.ray_start import start_ray
-from loong_jax.verifiers.waiting import Waiting
-from loong_jax.verifiers.worker import WorkerConfig
+from loong_jax.verifiers.worker import VerifierActor, WorkerConfig
 
 MAX_ATTEMPTS = 3
 _START_S = 90.0
-_IDLE_S = 30.0  # after which an actor beyond the first ones goes
+_NUM_CPUS = 0.1  # that an actor asks of Ray's scheduler: few, so that it fits beside a trainer
 _GRACE_S = 30.0  # an actor's time for a batch beyond the requests' deadlines
 
 
@@ -41,18 +40,15 @@ class _Slot:
     actor: Any = None
     pid: int | None = None  # known once it is ready
     batch: list[VerifierRequest] = dataclasses.field(default_factory=list)
-    deadline: float = 0.0  # of the start, of the batch, or of an idle life; 0 for none
-    sent: float = 0.0  # when the batch left
+    deadline: float = 0.0  # of the start or of the batch; 0 for none
     num_failed_starts: int = 0
 
 
 class RayVerifierPool:
-    """Ray actors that share the waiting requests: `num_workers`, up to `max_workers` under load.
+    """`num_workers` Ray actors that share the waiting requests.
 
-    A further actor starts while requests wait and none is idle; it goes after half a minute without
-    work. `concurrency` bounds the batches of a verifier that are at work at once. `num_cpus` is
-    what each actor asks of Ray's scheduler; small, so that verifiers fit beside a trainer. The pool
-    shuts Ray down on `close` only if it started it. Raises VerifierError where none can be started.
+    The pool shuts Ray down on `close` only if it started it. Raises VerifierError where no actor
+    can be started.
     """
 
     def __init__(
@@ -60,37 +56,24 @@ class RayVerifierPool:
         num_workers: int = 2,
         config: WorkerConfig | None = None,
         *,
-        max_workers: int | None = None,
-        concurrency: Mapping[str, int] | None = None,
         address: str | None = None,
-        num_cpus: float = 0.1,
-        batch_size: int = 64,
     ):
-        max_workers = num_workers if max_workers is None else max_workers
-        if num_workers < 1 or batch_size < 1 or max_workers < num_workers:
-            raise VerifierError(
-                f"num_workers={num_workers}, max_workers={max_workers}, batch_size={batch_size}: "
-                "all must be at least 1, and max_workers no less than num_workers."
-            )
-        if any(limit < 1 for limit in (concurrency or {}).values()):
-            raise VerifierError(f"concurrency={dict(concurrency or {})}: limits are at least 1.")
+        if num_workers < 1:
+            raise VerifierError(f"num_workers={num_workers} is below 1. A pool needs a worker.")
         self._owns_ray = start_ray(address)
-        self._config, self._batch_size = config or WorkerConfig(), batch_size
+        self._config = config or WorkerConfig()
         self._actor_class = ray.remote(VerifierActor).options(
-            num_cpus=num_cpus, max_restarts=0, max_task_retries=0
+            num_cpus=_NUM_CPUS, max_restarts=0, max_task_retries=0
         )
         self._table = RequestTable()
         self._events: queue.SimpleQueue[tuple] = queue.SimpleQueue()
-        self._waiting = Waiting(concurrency or {})
-        self._num_workers, self._max_workers = num_workers, max_workers
-        self._sent_bytes = self._packed_bytes = self._num_batches = self._num_retried = 0
-        self._seconds: dict[str, list[float]] = {}  # by verifier: requests, seconds with an actor
+        self._waiting = Waiting()
         self._slots = [_Slot() for _ in range(num_workers)]
         self._lock = threading.Lock()  # of `_is_closed` and the order of events
         self._is_closed = False
         self._closing_deadline: float | None = None
         self._broken = ""
-        self._num_lost = 0
+        self.num_lost = 0
         self._is_ready = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="verifier-pool", daemon=True)
         self._thread.start()
@@ -98,7 +81,7 @@ class RayVerifierPool:
             self.close(0.0)
             raise VerifierError(
                 f"no verifier actor started: {self._broken or f'waited {_START_S:.0f} s'}. Does "
-                f"Ray have {num_cpus} free CPUs, and is loong_jax installed on its workers?"
+                f"Ray have {_NUM_CPUS} free CPUs, and is loong_jax installed on its workers?"
             )
 
     def submit(self, requests: Sequence[VerifierRequest]) -> list[VerdictFuture]:
@@ -108,29 +91,6 @@ class RayVerifierPool:
             futures, new = self._table.open(requests)
             self._events.put(("submitted", new))
         return futures
-
-    def cancel(self, keys: Iterable[str]) -> int:
-        return self._table.cancel(keys)
-
-    def counts(self) -> dict[str, int]:
-        return self._table.counts() | {"workers_lost": self._num_lost}
-
-    def metrics(self) -> dict[str, float]:
-        """Figures for a run's log: counts, queue, actors, bytes, and seconds by verifier."""
-        slots = list(self._slots)
-        figures: dict[str, float] = {
-            **self.counts(),
-            "waiting": len(self._waiting),
-            "actors": sum(slot.pid is not None for slot in slots),
-            "actors_busy": sum(bool(slot.batch) for slot in slots),
-            "batches": self._num_batches,
-            "retried": self._num_retried,
-            "sent_bytes": self._sent_bytes,
-            "packed_bytes": self._packed_bytes,
-        }
-        for name, (num_requests, seconds) in list(self._seconds.items()):
-            figures |= {f"{name}/requests": num_requests, f"{name}/actor_s": seconds}
-        return figures
 
     def pids(self) -> list[int]:
         return [slot.pid for slot in self._slots if slot.pid is not None]
@@ -200,8 +160,7 @@ class RayVerifierPool:
             return  # of an actor given up before
         if (error := future.exception()) is not None:
             return self._replace(slot, f"{type(error).__name__}: {error}")
-        slot.pid, slot.num_failed_starts = future.result(), 0
-        slot.deadline = self._idle_deadline()
+        slot.pid, slot.num_failed_starts, slot.deadline = future.result(), 0, 0.0
         self._is_ready.set()
 
     def _on_judged(self, slot: _Slot, actor: Any, future: Any) -> None:
@@ -209,42 +168,21 @@ class RayVerifierPool:
             return
         if (error := future.exception()) is not None:
             return self._replace(slot, f"{type(error).__name__}: {error}")
-        batch, slot.batch, slot.deadline = slot.batch, [], self._idle_deadline()
-        name = batch[0].verifier
-        self._waiting.returned(name)
-        figures = self._seconds.setdefault(name, [0, 0.0])
-        figures[0] += len(batch)
-        figures[1] += time.monotonic() - slot.sent
-        block = future.result()
-        self._packed_bytes += len(block)
-        for request, body in zip(batch, ray_actor.unpack(block), strict=True):
-            self._sent_bytes += len(body)
+        batch, slot.batch, slot.deadline = slot.batch, [], 0.0
+        for request, body in zip(batch, worker.unpack(future.result()), strict=True):
             request.answer(worker.decode(body))
-
-    def _idle_deadline(self) -> float:
-        return time.monotonic() + _IDLE_S if len(self._slots) > self._num_workers else 0.0
 
     def _on_deadline(self) -> None:
         now = time.monotonic()
-        for slot in list(self._slots):
-            if not slot.deadline or now < slot.deadline:
-                continue
-            if slot.batch or slot.pid is None:
+        for slot in self._slots:
+            if slot.deadline and now >= slot.deadline:
                 self._replace(slot, "it did not answer in time")
-            elif len(self._slots) > self._num_workers:
-                ray.kill(slot.actor)
-                self._slots.remove(slot)
-            else:
-                slot.deadline = 0.0
 
     def _replace(self, slot: _Slot, why: str) -> None:
         """Gives the slot another actor and what the lost one held back to the queue."""
         ray.kill(slot.actor)
-        self._num_lost += 1
+        self.num_lost += 1
         slot.num_failed_starts += slot.pid is None
-        if slot.batch:
-            self._waiting.returned(slot.batch[0].verifier)
-            self._num_retried += len(slot.batch)
         for request in reversed(slot.batch):
             request.attempts += 1
             if request.attempts >= MAX_ATTEMPTS:
@@ -260,26 +198,16 @@ class RayVerifierPool:
             self._is_ready.set()
 
     def _dispatch(self) -> None:
-        """Gives every idle actor a batch, and starts one more where all are busy."""
+        """Gives every idle actor a batch."""
         idle = [slot for slot in self._slots if slot.pid is not None and not slot.batch]
         for count, slot in enumerate(idle):
-            slot.batch = self._waiting.take(len(idle) - count, self._batch_size)
+            slot.batch = self._waiting.take(len(idle) - count)
             if not slot.batch:
                 return
             deadlines_s = [request.deadline_s for request in slot.batch]
-            slot.sent = time.monotonic()
-            slot.deadline = slot.sent + sum(deadlines_s) + _GRACE_S
-            bodies = [request.body for request in slot.batch]
-            block = ray_actor.pack(bodies)
-            self._num_batches += 1
-            self._sent_bytes += sum(map(len, bodies))
-            self._packed_bytes += len(block)
+            slot.deadline = time.monotonic() + sum(deadlines_s) + _GRACE_S
+            block = worker.pack([request.body for request in slot.batch])
             self._call_back("judged", slot, slot.actor.judge.remote(block, deadlines_s))
-        is_starting = any(slot.actor is not None and slot.pid is None for slot in self._slots)
-        is_full = len(self._slots) >= self._max_workers or is_starting
-        if not is_full and self._waiting.can_take():
-            self._slots.append(_Slot())
-            self._start(self._slots[-1])
 
     def _end(self) -> None:
         for slot in self._slots:

@@ -92,6 +92,11 @@ class FakeWorld(VirtualTime):
     def cancel(self, replica: int, ticket_numbers: Sequence[int]) -> None:
         self.decoding[replica] -= set(ticket_numbers)
 
+    def mend(self, replica: int) -> None: ...
+
+    def cache_pressure(self) -> float:
+        return 0.0
+
     # ---- TrainerGroup --------------------------------------------------------------------------
 
     def score(self, groups: Sequence[Group]) -> None:

@@ -28,7 +28,7 @@ from loong_jax.problems.problem import Problem
 from loong_jax.rl import checkpoint, rewards
 from loong_jax.rl import events as rl_events
 from loong_jax.rl.rewards import RewardRule
-from loong_jax.rollout import codec, records
+from loong_jax.rollout import records
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
 from loong_jax.rollout.reuse import GroupReuse
 from loong_jax.rollout.versions import VersionStore
@@ -73,6 +73,11 @@ class Workers:
 
     def cancel(self, replica: int, ticket_numbers: Sequence[int]) -> None: ...
 
+    def mend(self, replica: int) -> None: ...
+
+    def cache_pressure(self) -> float:
+        return 0.0
+
     def dispatch(self, replica: int, tickets: Sequence[Ticket], version: int) -> None:
         weights = self.store.get(version)["w"]
         for ticket in tickets:
@@ -99,7 +104,7 @@ class Workers:
         arrays = {
             "w": self.weights,
             "versions": {v: self.store.get(v) for v in control["versions"]},
-            "control": {"record": np.frombuffer(codec.encode(control), np.uint8)},
+            "control": {"record": np.frombuffer(records.encode(control), np.uint8)},
         }
         _kill_when_half_written(self.directory / "checkpoints")
         checkpoint.save(self.directory / "checkpoints", step, arrays, keep=2)
@@ -179,7 +184,7 @@ def run(directory: Path) -> dict[str, Any]:
     if checkpoint.steps(directory / "checkpoints"):
         found = checkpoint.restore(directory / "checkpoints", fall_back=True)
         workers.weights = found.arrays["w"]
-        control = codec.decode(found.arrays["control"]["record"].data)
+        control = records.decode(found.arrays["control"]["record"].data)
         for version, weights in found.arrays["versions"].items():
             store.put(version, weights)
     else:
@@ -211,7 +216,7 @@ def run(directory: Path) -> dict[str, Any]:
     return {
         "weights": workers.weights.tobytes().hex(),
         "counts": final.counts(),
-        "workers_lost": pool.counts()["workers_lost"],
+        "workers_lost": pool.num_lost,
     }
 
 

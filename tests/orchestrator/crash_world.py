@@ -14,7 +14,7 @@ from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import events as rl_events
 from loong_jax.rl import rewards
 from loong_jax.rl.rewards import RewardRule
-from loong_jax.rollout import codec
+from loong_jax.rollout import records
 from loong_jax.rollout.reuse import GroupReuse
 from tests.doubles.fake_world import FakeWorld, KeptLog, problem_at
 
@@ -87,7 +87,7 @@ class CrashWorld(FakeWorld):
         super().publish(version)
 
     def save(self, step, control):
-        record = codec.encode(control)
+        record = records.encode(control)
         versions = {v: self.store[v] for v in control["versions"]}
         saved = (self.weights, versions, record)
         self.saved.append((step, control))
@@ -137,7 +137,7 @@ def open_run(
         step = max(disk.checkpoints)
         world.weights, versions, record = disk.checkpoints[step]
         world.store = dict(versions) | {step: world.weights}
-        control = codec.decode(record)
+        control = records.decode(record)
     run = Orchestrator(
         name="test",
         settings=LoopSettings(

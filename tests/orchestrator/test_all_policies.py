@@ -15,7 +15,7 @@ from loong_jax.orchestrator.dora import DoraPolicy, ElasticGate, Triggers, algor
 from loong_jax.orchestrator.simulation.model import CostModel, LengthTrace
 from loong_jax.orchestrator.simulation.run import QuietLog, orchestrator_for
 from loong_jax.orchestrator.simulation.world import Layout, SimulatedWorld
-from loong_jax.rollout import codec
+from loong_jax.rollout import records
 
 STEPS = 5
 
@@ -273,10 +273,10 @@ def test_decide_is_a_pure_function_of_the_state():
     act = run._act
 
     def ask_twice():
-        before = codec.encode(run.ledger.snapshot())
+        before = records.encode(run.ledger.snapshot())
         first = policy.decide(run.ledger, world.now)
-        assert codec.encode(run.ledger.snapshot()) == before
-        other.ledger.restore(codec.decode(before))
+        assert records.encode(run.ledger.snapshot()) == before
+        other.ledger.restore(records.decode(before))
         for ledger in (other.ledger, run.ledger):
             assert policy.decide(ledger, world.now) == first
         act()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from loong_jax.orchestrator import journal
 from loong_jax.orchestrator.curriculum import Curriculum, GrowingContext, PassRates
 from loong_jax.orchestrator.dora import DoraPolicy
-from loong_jax.rollout import codec
+from loong_jax.rollout import records
 from loong_jax.rollout.reuse import GroupReuse
 from tests.orchestrator.crash_world import Disk, live, open_run
 
@@ -164,9 +164,9 @@ def test_the_ledger_rebuilt_equals_the_ledger_lived(policy, dies_at, seed, curri
         if live(run):
             return
         again, _ = open_run(directory, disk, **same)
-        lived, rebuilt = (codec.encode(r.snapshot()) for r in (run, again))
+        lived, rebuilt = (records.encode(r.snapshot()) for r in (run, again))
         assert lived == rebuilt
-        assert (run.ledger.lease is None) == (again.ledger.lease is None)
+        assert bool(run.ledger.lease) == bool(again.ledger.lease)
         again.journal._close_files()
 
 
@@ -174,20 +174,20 @@ def test_the_same_records_make_the_same_ledger(tmp_path):
     """Entered in a fresh one, one after the other, in another world."""
     policy = POLICIES["free"]
     run, _ = open_run(tmp_path, Disk(), seed=3, policy=policy)
-    lived, records = [], []
+    lived, entered = [], []
     enter = run.ledger.enter
 
     def watch(change, groups=()):
         enter(change, groups)
-        records.append((journal.from_json(journal.to_json(change)), groups))
-        lived.append(codec.encode(run.ledger.snapshot()))
+        entered.append((journal.from_json(journal.to_json(change)), groups))
+        lived.append(records.encode(run.ledger.snapshot()))
 
     run.ledger.enter = watch
     run.run()
     again, _ = open_run(tmp_path / "again", Disk(), seed=4, policy=policy)
-    for (change, groups), expected in zip(records, lived, strict=True):
+    for (change, groups), expected in zip(entered, lived, strict=True):
         again.ledger.enter(change, groups)
-        assert codec.encode(again.ledger.snapshot()) == expected
+        assert records.encode(again.ledger.snapshot()) == expected
 
 
 def test_on_other_hardware_groups_without_weights_are_issued_again(tmp_path):

@@ -97,7 +97,7 @@ def test_a_context_grows_once_long_answers_come_near_its_limit():
     assert near.lengths == ()
     late = curriculum.after_lengths(settings, near, [100] * 10, limit=100)
     assert late == near  # issued under the old limit
-    last = dataclasses.replace(near, stage=2)
+    last = near._replace(stage=2)
     assert curriculum.after_lengths(settings, last, [200] * 10, limit=200).stage == 2
 
 

@@ -218,15 +218,14 @@ def numbers_of(metrics):
     return {name: metrics[name] for name in ("loss", "grad_norm", "entropy", "engine_ratio/mean")}
 
 
-@pytest.mark.slow
-def test_staleness_zero_equals_the_straight_line(parts, tmp_path):
+def on_a_straight_line(parts, engine):
     def verify(group):
         return group.replace_rollouts(
             tuple(dataclasses.replace(r, verdict=judge(r.text)) for r in group.rollouts)
         )
 
-    expected, history = straight_line.train(
-        engine=parts.engine,
+    return straight_line.train(
+        engine=engine,
         model=parts.policy,
         settings=parts.settings,
         weights=parts.weights,
@@ -238,6 +237,11 @@ def test_staleness_zero_equals_the_straight_line(parts, tmp_path):
         sampling=SAMPLING,
         seed=SEED,
     )
+
+
+@pytest.mark.slow
+def test_staleness_zero_equals_the_straight_line(parts, tmp_path):
+    expected, history = on_a_straight_line(parts, parts.engine)
     weights, log = orchestrated(parts, tmp_path, staleness=0, num_replicas=2)
     assert trained(log) == [numbers for _, numbers in history]
     assert [numbers_of(m) for m in log.metrics] == [numbers_of(m) for m, _ in history]

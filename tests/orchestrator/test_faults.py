@@ -124,13 +124,6 @@ def test_one_bad_replica_does_not_stop_the_others():
     assert run.run().counts()["trained"] == 8
 
 
-def test_replicas_that_cannot_be_mended_end_the_run():
-    world = FakeWorld(seed=1)
-    world._after(0.1, lambda: world.put(records.ReplicaFailed(1, "out of memory")))
-    with pytest.raises(WorkerLost, match=r"replica 1.*out of memory"):
-        make_run(world, policy=DoraPolicy(groups_per_step=2)).run()
-
-
 def test_a_trainer_that_fails_is_told_of_once_and_what_then_goes_on():
     world = FakeWorld(seed=1)
     failed = rl_events.WorkerFailed("trainer/train", "own.py:Mine gave 7. Return 8.")

@@ -168,13 +168,6 @@ def test_a_signal_saves_the_last_step_and_the_resumed_run_is_the_same(moment, mo
     assert world.trained[:3] + other.trained == whole.trained
 
 
-def test_staleness_zero_trains_on_the_newest_version_alone():
-    world = FakeWorld(seed=1, outcome_of=outcomes)
-    make_run(world, policy=DoraPolicy(groups_per_step=4, max_staleness=0)).run()
-    for step, batch in world.trained:
-        assert {version for _, version in batch} == {step - 1}
-
-
 def test_several_versions_decode_at_once_and_generation_overlaps_training():
     """With slow training, tickets of different versions are in flight together."""
     world = FakeWorld(seed=3, times=FakeTimes(train_s=3.0), outcome_of=outcomes)
@@ -209,13 +202,6 @@ def test_a_run_whose_problems_are_solved_ends_early():
     final = run.run()
     assert 0 < final.step < 50
     assert final.counts()["trained"] == 2 * final.step
-
-
-def test_silence_stops_the_run_and_names_what_blocks():
-    world = FakeWorld(seed=1, times=FakeTimes(generate_s=1e9))
-    run = make_run(world, policy=DoraPolicy(groups_per_step=2))
-    with pytest.raises(RunStalled, match="decoding"):
-        run.run()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Whole runs in deterministic mode on meshes of eight devices, against the same run on one."""
 
-import dataclasses
 import functools
 import pathlib
 from typing import Any
@@ -18,23 +17,17 @@ from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rl.policy_model import policy_of
 from loong_jax.rollout.engine_config import PageConfig
-from loong_jax.rollout.engines import engine_for
+from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.process_hosts import ProcessLauncher
 from loong_jax.run import devices
 from tests.doubles import tiny
-from tests.orchestrator import straight_line, test_deterministic
+from tests.orchestrator import test_deterministic
 from tests.orchestrator.test_deterministic import (
     GROUP_SIZE,
-    GROUPS,
-    NUM_STEPS,
-    SAMPLING,
-    SEED,
     Parts,
     assert_equal_trees,
-    judge,
     numbers_of,
     orchestrated,
-    problem_at,
     trained,
 )
 from tests.sweeps import thinned
@@ -119,24 +112,7 @@ def test_a_run_on_a_mesh_is_that_of_one_device(place, tmp_path_factory):
 def test_staleness_zero_is_the_straight_line(tmp_path):
     parts = parts_of("qwen2", "qwen2")
 
-    def verify(group):
-        return group.replace_rollouts(
-            tuple(dataclasses.replace(r, verdict=judge(r.text)) for r in group.rollouts)
-        )
-
-    expected, history = straight_line.train(
-        engine=parts.engine[0],
-        model=parts.policy,
-        settings=parts.settings,
-        weights=parts.weights,
-        problem_at=problem_at,
-        verify=verify,
-        num_steps=NUM_STEPS,
-        groups_per_step=GROUPS,
-        group_size=GROUP_SIZE,
-        sampling=SAMPLING,
-        seed=SEED,
-    )
+    expected, history = test_deterministic.on_a_straight_line(parts, parts.engine[0])
     weights, log = orchestrated(parts, tmp_path, staleness=0, num_replicas=2)
     assert trained(log) == [numbers for _, numbers in history]
     assert_equal_trees(weights, expected)

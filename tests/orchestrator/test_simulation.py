@@ -11,7 +11,7 @@ from loong_jax.bench import schedulers
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator import dora, rebalance
 from loong_jax.orchestrator.changes import Assign, Migrate
-from loong_jax.orchestrator.simulation.model import TRACES, CostModel, LengthTrace, ks_distance
+from loong_jax.orchestrator.simulation.model import TRACES, CostModel, LengthTrace
 from loong_jax.orchestrator.simulation.replica import Running, SimulatedReplica
 from loong_jax.orchestrator.simulation.run import simulate
 from loong_jax.orchestrator.simulation.world import Layout
@@ -122,12 +122,6 @@ def test_the_trace_has_the_published_mean_and_is_the_same_for_everybody():
     hard = [trace.lengths(p).mean() for p in range(500) if trace.difficulty(p) > 1]
     easy = [trace.lengths(p).mean() for p in range(500) if trace.difficulty(p) < -1]
     assert np.mean(hard) > 3 * np.mean(easy)
-
-
-def test_ks_distance_by_hand():
-    assert ks_distance(np.array([1, 2, 3]), np.array([1, 2, 3])) == 0
-    assert ks_distance(np.array([1, 2]), np.array([3, 4])) == 1
-    assert ks_distance(np.array([1, 2, 3, 4]), np.array([3, 4])) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(

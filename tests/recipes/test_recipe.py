@@ -29,7 +29,6 @@ from loong_jax.recipes import (
 from loong_jax.rl import sft
 from loong_jax.rl.objectives import TokenSumOverConstant
 from loong_jax.rl.optimizers import WarmupCosine
-from loong_jax.rl.rewards import NoiseReward, RewardRule
 from loong_jax.rollout import replica
 from loong_jax.run import demonstrations, run, sizes
 from loong_jax.run.demonstrations import domains_of
@@ -241,7 +240,6 @@ def test_settings_that_cannot_be_are_refused():
     real = recipes.get_recipe("quickstart")()
     shown, stem, fused = (real.stages[name] for name in ("sft", "rl_stem", "fused"))
     drawn = dataclasses.replace(stem.sampling, top_k=3)
-    scored = RewardRule(score_weights=(("form", 0.5),))
     for stage, changes, message in (
         (shown, {"checkpoint_every": 0}, "checkpoint_every=0 must be at least 1"),
         (shown.thinking, {"careful_share": 1.5}, r"careful_share=1\.5 is not in"),
@@ -260,8 +258,6 @@ def test_settings_that_cannot_be_are_refused():
         ),
         (shown.optimizer, {"weight_decay": math.nan}, "weight_decay=nan finite"),
         (shown.optimizer.schedule, {"peak": math.inf}, "peak=inf must be positive and finite"),
-        (stem, {"reward": scored}, "score_weights=.* asks for scores"),
-        (stem, {"reward": NoiseReward(rule=scored)}, "score_weights=.* asks for scores"),
         (stem, {"verdict_deadline_s": 0.0}, "must be positive"),
         (stem, {"row_length": 40}, "row_length=40 has no room"),
         (stem, {"sampling": drawn}, "cannot train"),

@@ -1,7 +1,6 @@
 import dataclasses
 
 import numpy as np
-import pytest
 
 from loong_jax.rl import batching, rewards
 from tests.doubles.toy_policy import toy_group
@@ -55,22 +54,3 @@ def test_versions_of_tokens_follow_the_record():
     versions = batching.versions_of_tokens(rollout)
     assert versions[:2].tolist() == [1, 1]
     assert (versions[2:] == 4).all()
-
-
-def change(**changes):
-    group = toy_group(0, (1.0, 0.0))
-    first = dataclasses.replace(group.rollouts[0], **changes)
-    return [group.replace_rollouts((first, *group.rollouts[1:]))]
-
-
-def test_what_may_not_train_is_refused():
-    sampling = toy_group(0, (1.0,)).rollouts[0].sampling
-    with pytest.raises(ValueError, match="behavior_logprob"):
-        make(change(behavior_logprob=None))
-    with pytest.raises(ValueError, match="later than the trainer"):
-        make(change(versions=((0, 6),)))
-    for bad in ({"greedy": True}, {"top_p": 0.9}, {"top_k": 5}):
-        with pytest.raises(ValueError, match="support"):
-            make(change(sampling=dataclasses.replace(sampling, **bad)))
-    with pytest.raises(ValueError, match="one temperature"):
-        make(change(sampling=dataclasses.replace(sampling, temperature=0.7)))

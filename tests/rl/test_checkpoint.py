@@ -72,7 +72,8 @@ def test_a_damaged_checkpoint_is_named_and_passed_over_only_when_asked(tmp_path)
     assert found.step == 2
     assert "checkpoint 3" in found.skipped[0]
     damage(tmp_path, 2)
-    with pytest.raises(CheckpointError, match="checkpoint 2"):
+    remedy = r"checkpoint 2.*No other is left: delete .* to begin anew"
+    with pytest.raises(CheckpointError, match=remedy):
         checkpoint.restore(tmp_path, fall_back=True)
 
 
@@ -138,20 +139,6 @@ def test_a_full_disk_costs_no_earlier_checkpoint(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("*tmp*"))
     save_some(tmp_path, (3,))
     assert checkpoint.restore(tmp_path).step == 3
-
-
-def test_where_all_are_damaged_the_remedy_is_to_begin_anew(tmp_path):
-    save_some(tmp_path)
-    for step in (2, 3):
-        damage(tmp_path, step)
-    with pytest.raises(CheckpointError, match=r"No other is left: delete .* to begin anew"):
-        checkpoint.restore(tmp_path, fall_back=True)
-
-
-def test_keys_that_would_not_come_back_are_refused(tmp_path):
-    for key in ("a/b", "#1", "", 1.5):
-        with pytest.raises(ValueError, match="Rename"):
-            checkpoint.save(tmp_path, 1, {key: np.zeros(1)})
 
 
 def test_optimizer_states_become_plain_and_come_back():

@@ -32,7 +32,7 @@ from loong_jax.rl import (
 )
 from loong_jax.rl.policy_model import policy_of
 from loong_jax.rollout.engine_config import EngineSettings
-from loong_jax.rollout.engines import engine_for
+from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.doubles.toy_policy import toy_group

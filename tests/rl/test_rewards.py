@@ -21,8 +21,8 @@ ROLLOUT = dataclasses.replace(toy_group(0, (1.0,)).rollouts[0], verdict=None, re
 PLAIN = "the sum of 17 and 25 is 42, so carry one and write two; then 9 times 8"
 
 
-def reward_of(rule=RULE, scores=None, **changes):
-    return rewards.rollout_reward(dataclasses.replace(ROLLOUT, **changes), rule, scores)
+def reward_of(rule=RULE, **changes):
+    return rewards.rollout_reward(dataclasses.replace(ROLLOUT, **changes), rule)
 
 
 @pytest.mark.parametrize(
@@ -65,16 +65,6 @@ def test_truncated_has_the_worth_of_its_verdict_where_the_rule_judges_it():
 @pytest.mark.parametrize("changes", [{"finish_reason": "cancelled"}, {"failure": "lost"}])
 def test_what_did_not_finish_is_masked(changes):
     assert reward_of(verdict=verdicts.correct(), **changes) is None
-
-
-def test_scores_add_their_weight_and_mask_where_missing():
-    rule = dataclasses.replace(RULE, score_weights=(("form", 0.5),))
-    right = verdicts.correct()
-    assert reward_of(rule, {"form": 0.4}, verdict=right) == pytest.approx(1.2)
-    assert reward_of(rule, {"form": None}, verdict=right) is None
-    assert reward_of(rule, {}, verdict=right) is None
-    with pytest.raises(ValueError, match=r"\[0, 1\]"):
-        reward_of(rule, {"form": 2.0}, verdict=right)
 
 
 def test_compression_ratio_orders_texts():

@@ -80,10 +80,7 @@ def test_prompts_and_padding_are_free_and_packing_keeps_every_choice():
     assert plain.routing is None
 
 
-def test_an_engine_that_recorded_nothing_and_a_model_without_routers_are_refused():
-    rollout = toy_group(0, (1.0,)).rollouts[0]
-    with pytest.raises(ValueError, match=r"EngineSettings\(routing=True\)"):
-        routing_replay.choices(rollout)
+def test_a_model_without_routers_is_refused():
     without = dataclasses.replace(toy_policy(), load_shape=(0, 0))
     with pytest.raises(ConfigError, match="no routers"):
         trainer.make_programs(without, SETTINGS.objective, SETTINGS.optimizer, 0, True)

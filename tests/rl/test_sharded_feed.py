@@ -11,7 +11,7 @@ import pytest
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.rl import optimizers, policy_model, sft
-from loong_jax.rl.sharded_feed import ShardedFeed, first_cursors, num_parts
+from loong_jax.rl.sharded_feed import ShardedFeed, first_cursors
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.doubles.toy_policy import toy_policy
 from tests.doubles.unpacking import unpack
@@ -42,7 +42,7 @@ def texts_of(batch):
 
 
 def test_every_pair_is_fed_once_and_part_f_feeds_every_fth():
-    assert num_parts(RULES) == 4
+    assert RULES.parts("act_batch") == 4
     feed = make_feed()
     batches = [next(feed)[0] for _ in range(3)]
     found = [text for batch in batches for text in texts_of(batch)]

@@ -55,13 +55,16 @@ def logprobs_by_hand(weights, prompt, response, temperature):
     return np.array(found)
 
 
+def scored(weights, batch, temperature=1.0):
+    rows = batch.tokens, batch.segment_ids, batch.positions
+    return programs().logprobs(weights, *rows, jnp.float32(temperature))
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_logprobs_belong_to_their_token_and_temperature(temperature):
     (batch,) = make_batches(rows=8)
-    compiled, weights = programs(), toy_weights()
-    logprob = compiled.logprobs(
-        weights, batch.tokens, batch.segment_ids, batch.positions, jnp.float32(temperature)
-    )
+    weights = toy_weights()
+    logprob = scored(weights, batch, temperature)
     expected = np.concatenate(
         [
             logprobs_by_hand(weights, r.prompt, r.tokens, temperature)
@@ -98,12 +101,9 @@ def test_neither_microbatches_nor_packing_change_the_gradient():
 
 def test_staleness_0_is_reinforce():
     """Ratios of 1: the gradient is that of -sum(advantage * log pi) / (P G T_max)."""
-    compiled, weights = programs(), toy_weights()
-    batches = []
+    weights, batches = toy_weights(), []
     for batch in make_batches(rows=4):
-        logprob = compiled.logprobs(
-            weights, batch.tokens, batch.segment_ids, batch.positions, jnp.float32(1.0)
-        )
+        logprob = scored(weights, batch)
         batches.append(batch._replace(behavior_logprob=logprob, engine_logprob=logprob))
     found = gradient(batches)
     np.testing.assert_allclose(found.sums.ratio_H[0], found.sums.num_tokens_H[0], rtol=1e-6)
@@ -256,9 +256,7 @@ def test_learning_moves_probability_to_what_was_rewarded():
     before = logprobs_by_hand(state.weights, group.rollouts[0].prompt, group.rollouts[0].tokens, 1)
     for step in range(6):
         (batch,) = make_batches([group], rows=4, version=step)
-        logprob = compiled.logprobs(
-            state.weights, batch.tokens, batch.segment_ids, batch.positions, jnp.float32(1.0)
-        )
+        logprob = scored(state.weights, batch)
         batch = batch._replace(behavior_logprob=logprob, engine_logprob=logprob)
         state, metrics = trainer.train_step(compiled, toy_policy(), state, [batch], 1, 1.0)
     after = logprobs_by_hand(state.weights, group.rollouts[0].prompt, group.rollouts[0].tokens, 1)
@@ -325,10 +323,7 @@ def test_the_proximal_policy_is_the_one_a_step_begins_with():
     """Then the ratio is 1, and staleness and engine are in the weight: that of the old ratio."""
     objective = objectives.decoupled_ppo_objective(max_weight=float("inf"))
     (batch,) = make_batches(rows=12)
-    weights = toy_weights()
-    logprob = programs().logprobs(
-        weights, batch.tokens, batch.segment_ids, batch.positions, jnp.float32(1.0)
-    )
+    logprob = scored(toy_weights(), batch)
     _, metrics = after_one_step(objective, 12, 32)
     assert metrics["ratio/mean_by_lag"]["0"] == pytest.approx(1, abs=1e-6)
     weight = np.exp(np.asarray(logprob) - batch.engine_logprob)

@@ -9,7 +9,7 @@ from flax import nnx
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.models import moe
 from loong_jax.rollout.engine_config import PageConfig
-from loong_jax.rollout.engines import engine_for
+from loong_jax.rollout.paged_engine import engine_for
 from tests.doubles import tiny
 
 MODEL = tiny.smallest_config(num_mtp_layers=1, num_layers=1)
@@ -40,7 +40,6 @@ def engine(*, pages: bool = False, drafts: bool = False):
         chunked_prefill=True,
         truncation=True,
         max_stop_ids=1,
-        raw_log_probs=True,
         speculation=drafts,
         pages=PAGES if pages else None,
     )

@@ -2,10 +2,9 @@ import dataclasses
 import json
 
 import numpy as np
-import pytest
 
 from loong_jax.problems.verdict import Verdict
-from loong_jax.rollout import codec
+from loong_jax.rollout import records
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
 from tests.doubles.fake_model import fake_problem
 
@@ -63,26 +62,19 @@ def test_records_come_back_from_bytes():
         groups[1].rollouts[0], behavior_logprob=None, verdict=None, reward=None
     )
     groups.append(groups[1].replace_rollouts((bare,)))
-    nest = {"groups": [codec.group_to_plain(group) for group in groups], "n": np.int64(4)}
-    blob = codec.encode(nest | {"empty": np.zeros(0, np.float16), "pair": (1.5, None)})
+    nest = {"groups": [records.group_to_plain(group) for group in groups], "n": np.int64(4)}
+    blob = records.encode(nest | {"empty": np.zeros(0, np.float16), "pair": (1.5, None)})
     header = json.loads(blob.splitlines()[0])
     assert sorted(header) == ["bool", "float16", "float32", "int16", "int32", "json"]
-    back = codec.decode(blob)
+    back = records.decode(blob)
     assert (back["n"], back["pair"]) == (4, [1.5, None])
     assert_same(back["empty"], np.zeros(0, np.float16))
     for record, group in zip(back["groups"], groups, strict=True):
-        assert_same(codec.group_from_plain(record), group)
+        assert_same(records.group_from_plain(record), group)
 
 
 def test_arrays_travel_by_reference():
     group = make_group()
-    record = codec.group_to_plain(group)
+    record = records.group_to_plain(group)
     assert record["rollouts"][0]["tokens"] is group.rollouts[0].tokens
-    assert codec.group_from_plain(record).rollouts[1].tokens is group.rollouts[1].tokens
-
-
-def test_what_has_no_place_is_refused():
-    with pytest.raises(AssertionError, match=r"shape \(2, 2\)"):
-        codec.encode({"a": np.zeros((2, 2))})
-    with pytest.raises(TypeError, match="object is not JSON"):
-        codec.encode({"a": object()})
+    assert records.group_from_plain(record).rollouts[1].tokens is group.rollouts[1].tokens

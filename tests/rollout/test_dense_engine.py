@@ -5,7 +5,7 @@ import pytest
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.models.dense import DenseConfig, abstract_weights
-from loong_jax.rollout.engines import engine_for
+from loong_jax.rollout.paged_engine import engine_for
 from tests.rollout import test_paged_engine as pages
 from tests.rollout import test_slot_engine as slots
 

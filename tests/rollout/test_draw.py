@@ -97,7 +97,6 @@ def test_truncated_draws_follow_what_is_left_and_say_so():
         0.7 * ones,
         jnp.zeros(NUM_DRAWS, bool),
         truncation,
-        raw=True,
     )
     tokens, kept = np.asarray(drawn.token), [0, 1, 3]
     assert set(tokens) == set(kept)
@@ -111,8 +110,6 @@ def test_truncated_draws_follow_what_is_left_and_say_so():
     assert statistic(0.7 * 1.02) > 13.82
     share = probabilities(0.7) / probabilities(0.7)[kept].sum()
     np.testing.assert_allclose(drawn.log_prob[:50], np.log(share[tokens[:50]]), atol=1e-5)
-    raw = np.log(probabilities(1.0))[tokens[:50]]
-    np.testing.assert_allclose(drawn.raw_log_prob[:50], raw, atol=1e-5)
 
 
 def chi_square(tokens: np.ndarray, temperature: float) -> float:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import strategies as st
 
 from loong_jax.rollout import slots
-from loong_jax.rollout.engine import SampleRequest
+from loong_jax.rollout.engine_config import SampleRequest
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import Replica
 from tests.doubles.fake_model import fake_problem

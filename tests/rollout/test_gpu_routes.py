@@ -10,7 +10,7 @@ from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.models import moe
 from loong_jax.models.moe.kernels import latent_split
 from loong_jax.rollout.engine_config import PageConfig
-from loong_jax.rollout.engines import engine_for
+from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.sharding import ShardingRules
 from tests.doubles import tiny
 from tests.models.moe import hopper_kernels

@@ -14,9 +14,8 @@ from loong_jax.errors import ConfigError
 from loong_jax.models.dense import DenseConfig
 from loong_jax.models.families import family_of
 from loong_jax.models.moe import MoEConfig
-from loong_jax.rollout.engine import SampleRequest
-from loong_jax.rollout.engine_config import EngineSettings, PageConfig
-from loong_jax.rollout.engines import engine_for
+from loong_jax.rollout.engine_config import EngineSettings, PageConfig, SampleRequest
+from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import Replica
 from loong_jax.sharding import ShardingRules, decoding_rules, make_mesh

@@ -9,8 +9,7 @@ import pytest
 
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
-from loong_jax.rollout.engine import SampleRequest
-from loong_jax.rollout.engine_config import PageConfig
+from loong_jax.rollout.engine_config import PageConfig, SampleRequest
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
 from loong_jax.rollout.records import (
     GroupGenerated,
@@ -126,28 +125,16 @@ def test_running_groups_move_between_replicas(source, target, moves):
     numbers = [0, 1, 2, 6, 77]
     payload = one.give(numbers)
     engine_checks.check(one)
+    num_running = sum(attempt.prefix is not None for attempt in payload.attempts)
     moved = two.take(payload)
     assert set(moved.ticket_numbers) == {0, 1, 2, 6} - set(groups)
     assert (moved.num_tokens_moved > 0) == moves
     assert (moved.num_tokens_reprefilled > 0) == (not moves)
     assert two.statistics()["num_tickets_taken"] == len(moved.ticket_numbers)
-    assert two.statistics()["num_restarts"] == (0 if moves else len(payload.held))
+    assert two.statistics()["num_restarts"] == (0 if moves else num_running)
     groups |= finish(one, two)
     assert content(groups) == expected()
     assert one.give([0]).jobs == ()
-
-
-def test_only_a_replica_of_the_same_version_takes_work():
-    one, two = make_replica("roomy"), make_replica("roomy", version=1)
-    one.submit(tickets([0]))
-    one.step()
-    payload = one.give([0])
-    with pytest.raises(AssertionError, match="under 0, to 1"):
-        two.take(payload)
-    one.take(payload)
-    with pytest.raises(AssertionError, match="here already"):
-        one.take(payload)
-    assert content(finish(one)).items() <= expected().items()
 
 
 def test_a_pause_keeps_everything():
@@ -175,11 +162,10 @@ def test_cancelling_twice_is_cancelling_once():
 
 
 def test_each_request_has_its_own_settings():
-    """In one batch: top-k, top-p, min-p, temperature and stop ids; both log-probabilities."""
+    """In one batch: top-k, top-p, min-p, temperature and stop ids."""
     engine = fake_engine(
         truncation=True,
         max_stop_ids=2,
-        raw_log_probs=True,
         pages=PageConfig(num_pages=96, page_size=4),
     )
     table = np.asarray(WEIGHTS[0]["table"], np.float64)
@@ -206,17 +192,12 @@ def test_each_request_has_its_own_settings():
         results.append(result.convert_to_numpy())
     num_cut = 0
     for i, sampling in enumerate(settings):
-        tokens, log_probs, raws = (
-            np.concatenate([getattr(r, name)[i, : r.num_valid[i]] for r in results])
-            for name in ("tokens", "log_prob", "raw_log_prob")
-        )
+        tokens, log_probs = map(np.concatenate, zip(*(r.written(i) for r in results), strict=True))
         assert len(tokens) == 16 or tokens[-1] in (AsciiTokenizer.eos_id, *sampling.stop_ids)
         assert not set(tokens[:-1]) & set(sampling.stop_ids)
         total = int(prompt.sum())
-        for token, log_prob, raw in zip(tokens, log_probs, raws, strict=True):
+        for token, log_prob in zip(tokens, log_probs, strict=True):
             row = table[total % len(table)]
-            plain = row - np.log(np.exp(row).sum())
-            assert abs(raw - plain[token]) < 1e-5
             scaled = row / sampling.temperature
             share = np.exp(scaled - scaled.max())
             order = np.argsort(-share, kind="stable")

@@ -12,8 +12,7 @@ from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.models.families import family_of
-from loong_jax.rollout.engine import SampleRequest
-from loong_jax.rollout.engine_config import PageConfig
+from loong_jax.rollout.engine_config import PageConfig, SampleRequest
 from loong_jax.rollout.paged_engine import PagedEngine
 from loong_jax.rollout.pages import OutOfPages
 from loong_jax.rollout.programs import OneDevice

@@ -46,16 +46,16 @@ class Allocations(RuleBasedStateMachine):
             return
         before = self.allocator.num_available
         try:
-            filled = self.allocator.fill(slot, version, np.array(tokens), length + more)
+            num_shared = self.allocator.fill(slot, version, np.array(tokens), length + more)
         except OutOfPages:
             assert self.allocator.num_available == before
             assert self.allocator.num_needed(length + more) > 0
             return
         self.slots[slot] = version, tokens, length + more
-        for i in range(filled.num_shared):  # what is shared is there already
+        for i in range(num_shared):  # what is shared is there already
             expected = (version, tuple(tokens[: (i + 1) * SIZE]))
-            assert self.contents[filled.pages[i]] == expected
-        self.write(slot, filled.num_shared * SIZE)
+            assert self.contents[self.allocator.table(slot)[i]] == expected
+        self.write(slot, num_shared * SIZE)
 
     @rule(slot=st.integers(0, SLOTS - 1), num_new=st.integers(1, 6), token=st.integers(0, 1))
     def decode(self, slot, num_new, token):
@@ -114,9 +114,10 @@ def tokens(length, kind=7):
 def test_a_group_shares_full_pages_and_owns_its_last():
     allocator = PageAllocator(20, SIZE)
     filled = [allocator.fill(slot, 0, tokens(10), 12) for slot in range(3)]
-    assert [s.num_shared for s in filled] == [0, 2, 2]
-    assert len({s.pages[:2] for s in filled}) == 1
-    assert len({s.pages[2] for s in filled}) == 3
+    assert filled == [0, 2, 2]
+    tables = [allocator.table(slot) for slot in range(3)]
+    assert len({pages[:2] for pages in tables}) == 1
+    assert len({pages[2] for pages in tables}) == 3
     assert allocator.num_held == 5
     assert allocator.counts.num_pages_shared == 4
 
@@ -124,8 +125,7 @@ def test_a_group_shares_full_pages_and_owns_its_last():
 def test_versions_share_nothing():
     allocator = PageAllocator(20, SIZE)
     allocator.fill(0, 0, tokens(10), 12)
-    assert allocator.fill(1, 1, tokens(10), 12).num_shared == 0
-    assert allocator.fill(2, None, tokens(10), 12).num_shared == 0
+    assert allocator.fill(1, 1, tokens(10), 12) == 0
     assert allocator.match(0, tokens(9)) == allocator.table(0)[:2]
     assert allocator.match(2, tokens(9)) == ()
 

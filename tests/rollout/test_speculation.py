@@ -9,7 +9,7 @@ import scipy.stats
 
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
-from loong_jax.rollout.engine import SampleRequest
+from loong_jax.rollout.engine_config import SampleRequest
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slot_engine import SlotEngine
 from tests.doubles import tiny
@@ -31,14 +31,14 @@ def request(attempt, **settings):
 
 
 def run(engine, prompts, requests, slots=(6, 0, 3, 5), *, num_blocks=4):
-    """Tokens and both log-probabilities of every sample, and the counts of drafts."""
+    """Tokens and log-probabilities of every sample, and the counts of drafts."""
     weights, state = drafting_model.model()[1], engine.init_decode_state()
     prefix, first = engine.prefill_batch(
         params=weights, prompts=prompts, rows=range(len(prompts)), requests=requests
     )
     state = engine.bulk_insert(prefix, state, slots)
     first = first.convert_to_numpy()
-    columns = first.data, first.log_prob, first.raw_log_prob
+    columns = first.data, first.log_prob
     samples = [[tuple(c[i, 0] for c in columns)] for i in range(len(slots))]
     for _ in range(num_blocks):
         state, result = engine.generate(weights, state)
@@ -47,7 +47,7 @@ def run(engine, prompts, requests, slots=(6, 0, 3, 5), *, num_blocks=4):
             count = result.num_valid[slot]
             valid = result.data[slot, result.tokens.shape[1] : -1]
             assert valid[:count].all()  # what was written stands together
-            columns = result.tokens, result.log_prob, result.raw_log_prob
+            columns = result.tokens, result.log_prob
             sample += zip(*(column[slot, :count] for column in columns), strict=True)
             assert result.length[slot] == len(sample)
     return [np.array(sample, np.float64).T for sample in samples], engine.statistics(state)

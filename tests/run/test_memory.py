@@ -14,7 +14,7 @@ from loong_jax.models.families import family_of
 from loong_jax.recipes import MeshSettings, Recipe
 from loong_jax.rl import lora, trainer
 from loong_jax.rl.policy_model import policy_of
-from loong_jax.rollout.engines import engine_for
+from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.run import devices, memory
 from tests.sweeps import thinned
 

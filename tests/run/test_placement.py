@@ -14,14 +14,14 @@ from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.orchestrator.dora import algorithm_1
-from loong_jax.orchestrator.protocols import MendsReplicas, MovesGroups, ReplicaGroup, refuse_unable
+from loong_jax.orchestrator.protocols import MovesGroups, ReplicaGroup, refuse_unable
 from loong_jax.recipes import EngineSettings, ProcessReplicas, RayReplicas, ThreadReplicas
 from loong_jax.rl.local_trainer import TrainerSettings
 from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rollout import process_hosts
-from loong_jax.rollout.engines import engine_for
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
+from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.records import GroupGenerated, ReplicaFailed, SamplingSettings, Ticket
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.run import devices, placement
@@ -48,7 +48,7 @@ def test_every_placement_reads_back_and_does_what_schedulers_ask(where):
     assert configs.from_json(json.loads(json.dumps(configs.to_json(given)))) == given
     kind = placement.group_kind(where)
     assert kind is (LocalReplicaGroup if where == ThreadReplicas() else HostedReplicaGroup)
-    for ability in (ReplicaGroup, MovesGroups, MendsReplicas):
+    for ability in (ReplicaGroup, MovesGroups):
         assert all(hasattr(kind, name) for name in vars(ability) if callable(vars(ability)[name])
                    and not name.startswith("_"))  # fmt: skip
     refuse_unable(algorithm_1(groups_per_step=3), kind, where="scheduler")

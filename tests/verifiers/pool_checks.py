@@ -101,7 +101,7 @@ def check_it_survives_kill_9(pool, name: str):
     victim = before[0]
     os.kill(victim, signal.SIGKILL)
     assert all(future.result(60).is_correct for future in futures)
-    assert pool.counts()["workers_lost"] >= 1
+    assert pool.num_lost >= 1
     assert judge(pool, request(f"{name}/after", "right"))[0].is_correct
     deadline = time.monotonic() + 60
     while len(pool.pids()) < len(before) or victim in pool.pids():
@@ -116,8 +116,7 @@ def check_cancel_and_close(pool, name: str):
     futures = pool.submit(slow)
     while not any(future.running() for future in futures):
         time.sleep(0.01)
-    assert pool.cancel([slow[-1].key, "unknown"]) == 1
-    assert futures[-1].cancelled()
+    assert futures[-1].cancel()
     (again,) = pool.submit([slow[-1]])  # its key is free
     assert again is not futures[-1]
     start = time.monotonic()

@@ -50,13 +50,13 @@ def asked(kind: str, number: int, is_right: bool) -> tuple[Problem, str]:
 
 
 @contextlib.contextmanager
-def killer(pool):
+def killer(pool, answers):
     """Kills actors and their workers at random while requests are answered, spread evenly."""
     killed, is_done, rng = [], threading.Event(), random.Random(0)
 
     def kill() -> None:
         while len(killed) < NUM_KILLS and not is_done.wait(0.02):
-            share = pool.counts()["answered"] / NUM_REQUESTS
+            share = len(answers) / NUM_REQUESTS
             if share * (NUM_KILLS + 1) <= len(killed):
                 continue
             pids = pool.pids()
@@ -104,15 +104,13 @@ def test_a_small_soak():
         futures = pool.submit(requests)
         for i, future in enumerate(futures):
             future.add_done_callback(lambda _, i=i: answers.update((i,)))
-        with killer(pool) as killed:
+        with killer(pool, answers) as killed:
             judged = [future.result(3600) for future in futures]
-        metrics = pool.metrics()
     finally:
         pool.close()
     assert answers == collections.Counter(range(NUM_REQUESTS)), "each is answered exactly once"
     assert len(killed) == NUM_KILLS
-    assert metrics["workers_lost"] >= 1
-    assert metrics["packed_bytes"] < metrics["sent_bytes"] / 2
+    assert pool.num_lost >= 1
     ungradable = [one for one in judged if not one.is_graded]
     assert len(ungradable) <= NUM_KILLS
     for at, one in zip(order, judged, strict=True):

@@ -111,14 +111,3 @@ TRACES: dict[str, LengthTrace] = {
     # control: a short tail, where little can be won
     "short": LengthTrace(median_tokens=900, sigma=0.5, cap_tokens=16_384),
 }
-
-
-def ks_distance(sample: np.ndarray, reference: np.ndarray) -> float:
-    """Largest gap between two empirical distribution functions (Kolmogorov-Smirnov), in [0, 1]."""
-    if not len(sample) or not len(reference):
-        return 0.0
-    points = np.union1d(sample, reference)
-    below = [
-        np.searchsorted(np.sort(x), points, side="right") / len(x) for x in (sample, reference)
-    ]
-    return float(np.max(np.abs(below[0] - below[1])))

@@ -33,20 +33,12 @@ class SimulatedReplica:
         self._num_slots = num_slots
         self._waiting: collections.deque[tuple[int, Running]] = collections.deque()
         self._steps = 0.0  # decode steps so far
-        self._context = 0.0  # cached tokens of unfinished responses
-        self._active = 0
+        self.context = 0.0  # cached tokens of unfinished responses
+        self.active = 0
         self._ends: list[tuple[float, int, int]] = []  # (at step, ticket, attempt)
         self._groups: dict[int, dict[int, tuple[float, int]]] = {}  # attempt -> (end, length)
         self._prompt: dict[int, int] = {}
         self._num_waiting: dict[int, int] = {}
-
-    @property
-    def context(self) -> float:
-        return self._context
-
-    @property
-    def active(self) -> int:
-        return self._active
 
     def tickets(self) -> tuple[int, ...]:
         return tuple(self._groups)
@@ -78,31 +70,31 @@ class SimulatedReplica:
         for attempt, (end, length) in slots.items():
             left = max(0.0, end - self._steps)
             responses.append(Running(attempt, int(length - left), left))
-            self._context -= prompt + length - left
+            self.context -= prompt + length - left
         self._ends = [entry for entry in self._ends if entry[1] != ticket]
         heapq.heapify(self._ends)
-        self._active -= len(slots)
+        self.active -= len(slots)
         self._fill_slots()
         self.epoch += 1
         return prompt, responses
 
     def _fill_slots(self) -> None:
-        while self._waiting and self._active < self._num_slots:
+        while self._waiting and self.active < self._num_slots:
             ticket, response = self._waiting.popleft()
             self._num_waiting[ticket] -= 1
             end = self._steps + response.left
             length = response.written + round(response.left)
             self._groups[ticket][response.attempt] = (end, length)
             heapq.heappush(self._ends, (end, ticket, response.attempt))
-            self._context += self._prompt[ticket] + response.written
-            self._active += 1
+            self.context += self._prompt[ticket] + response.written
+            self.active += 1
 
     def next_end_s(self) -> float | None:
         """The time at which the next response ends, if nothing changes before."""
         if self.is_paused or not self._ends:
             return None
         steps = self._ends[0][0] - self._steps
-        return self.time_s + self._cost.decode_s(steps, self._active, self._context)
+        return self.time_s + self._cost.decode_s(steps, self.active, self.context)
 
     def advance(self, now: float) -> list[int]:
         """Decodes until `now`; returns the tickets whose last response ended, in that order."""
@@ -112,11 +104,11 @@ class SimulatedReplica:
                 self.time_s = now
                 break
             steps = self._ends[0][0] - self._steps
-            seconds = self._cost.decode_s(steps, self._active, self._context)
+            seconds = self._cost.decode_s(steps, self.active, self.context)
             if self.time_s + seconds > now + 1e-9:
                 spare = now - self.time_s
                 if spare > 0:
-                    steps = self._cost.decode_steps(spare, self._active, self._context)
+                    steps = self._cost.decode_steps(spare, self.active, self.context)
                     self._decode(steps, spare)
                     self.time_s = now
                 break
@@ -126,17 +118,17 @@ class SimulatedReplica:
 
     def _decode(self, steps: float, seconds: float) -> None:
         self._steps += steps
-        self._context += steps * self._active
-        self.num_tokens += steps * self._active
+        self.context += steps * self.active
+        self.num_tokens += steps * self.active
         self.time_s += seconds
         self.busy_s += seconds
-        self.slot_s += seconds * self._active
+        self.slot_s += seconds * self.active
 
     def _finish_first(self, done: list[int]) -> None:
         _, ticket, attempt = heapq.heappop(self._ends)
         _, length = self._groups[ticket].pop(attempt)
-        self._active -= 1
-        self._context -= self._prompt[ticket] + length
+        self.active -= 1
+        self.context -= self._prompt[ticket] + length
         if self._waiting:
             self._fill_slots()
         if not self._groups[ticket] and not self._num_waiting[ticket]:

@@ -208,6 +208,10 @@ class SimulatedWorld(VirtualTime):
             host.epoch += 1
         self._trainer_free_s = max(self._trainer_free_s, self.now) + self.cost.switch_s
 
+    def mend(self, replica: int) -> None:
+        """No replica fails here."""
+        del replica
+
     def cache_pressure(self) -> float:
         fullest = max([replica.context for replica in self.replicas])
         return fullest / self.cost.cache_capacity_tokens

@@ -1,7 +1,7 @@
 """Tools, and an agent: a toolbox, the template of its turns, and bounds of one sample."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -44,13 +44,13 @@ class Tool(Protocol):
         ...
 
 
-class Toolbox(Mapping[str, Tool]):
+class Toolbox(dict[str, Tool]):
     """Tools by name. Raises ConfigError for two of one name, or a schema nobody could check."""
 
     def __init__(self, tools: Iterable[Tool] = ()):
-        self._tools: dict[str, Tool] = {}
+        super().__init__()
         for tool in tools:
-            if tool.name in self._tools:
+            if tool.name in self:
                 raise ConfigError(f"two tools are named {tool.name!r}. Rename one.")
             if tool.parameters.get("type", "object") != "object":
                 raise ConfigError(
@@ -58,31 +58,22 @@ class Toolbox(Mapping[str, Tool]):
                     f"{tool.parameters['type']!r}. A tool takes an object of arguments."
                 )
             tool_calls.check_schema(tool.parameters)
-            self._tools[tool.name] = tool
-
-    def __getitem__(self, name: str) -> Tool:
-        return self._tools[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tools)
-
-    def __len__(self) -> int:
-        return len(self._tools)
+            self[tool.name] = tool
 
     def subset(self, names: Iterable[str]) -> "Toolbox":
         """The tools of these names. Raises ConfigError for a name that is not here."""
         names = list(names)
-        unknown = [name for name in names if name not in self._tools]
+        unknown = [name for name in names if name not in self]
         if unknown:
             raise ConfigError(
-                f"tools {unknown} are not in the toolbox, which has {sorted(self._tools)}. Add "
+                f"tools {unknown} are not in the toolbox, which has {sorted(self)}. Add "
                 "them to the recipe's tools."
             )
-        return Toolbox(self._tools[name] for name in names)
+        return Toolbox(self[name] for name in names)
 
     @property
     def schemas(self) -> dict[str, Mapping[str, Any]]:
-        return {name: tool.parameters for name, tool in self._tools.items()}
+        return {name: tool.parameters for name, tool in self.items()}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,9 @@ from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.rollout.agentic.agent import Agent
 from loong_jax.rollout.agentic.calls import Answer, CallPool, CallsOfTurn
 from loong_jax.rollout.attempts import Attempt, Job
-from loong_jax.rollout.engine import Prefix
 from loong_jax.rollout.reading import CachedPrefixes
 from loong_jax.rollout.records import Turn
+from loong_jax.rollout.slots import Prefix
 from loong_jax.verifiers import tool_calls
 from loong_jax.verifiers.tool_calls import ToolCall
 

@@ -1,6 +1,6 @@
 """Python as a tool: a program runs in the verifiers' sandbox, and what it prints is the answer."""
 
-import threading
+import queue
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,23 +35,22 @@ class PythonTool:
     ):
         """Raises VerifierError where the sandbox cannot be had."""
         self.limits = limits or Limits(output_bytes=16 * 2**10)
-        self._idle = [Sandbox(self.limits, min_tier=min_tier) for _ in range(num_sandboxes)]
-        self._all = tuple(self._idle)
-        self._is_idle = threading.Condition()
+        self._all = [Sandbox(self.limits, min_tier=min_tier) for _ in range(num_sandboxes)]
+        self._idle = queue.LifoQueue[Sandbox]()
+        for sandbox in self._all:
+            self._idle.put(sandbox)
 
     def call(self, arguments: Mapping[str, Any], *, problem: Problem, timeout_s: float) -> str:
         """Raises ToolError for a program that fails, TimeoutError if no sandbox becomes free."""
         del problem
-        with self._is_idle:
-            if not self._is_idle.wait_for(lambda: self._idle, timeout=timeout_s):
-                raise TimeoutError(f"no sandbox was free for {timeout_s:g} s")
-            sandbox = self._idle.pop()
+        try:
+            sandbox = self._idle.get(timeout=timeout_s)
+        except queue.Empty:
+            raise TimeoutError(f"no sandbox was free for {timeout_s:g} s") from None
         try:
             (result,) = sandbox.run([_program(arguments["code"])])
         finally:
-            with self._is_idle:
-                self._idle.append(sandbox)
-                self._is_idle.notify()
+            self._idle.put(sandbox)
         return _answer(result)
 
     def close(self) -> None:

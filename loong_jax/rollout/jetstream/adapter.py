@@ -27,7 +27,7 @@ from jetstream.engine import engine_api, token_utils, tokenizer_api, tokenizer_p
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.models.parameters import Weights
-from loong_jax.rollout.engine import SampleRequest
+from loong_jax.rollout.engine_config import SampleRequest
 from loong_jax.rollout.jetstream.contract import JetStreamEngine, greedy_requests
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slot_engine import SlotEngine

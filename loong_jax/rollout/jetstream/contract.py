@@ -15,7 +15,8 @@ import numpy as np
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.models.parameters import Weights
-from loong_jax.rollout.engine import ResultTokens, SampleRequest
+from loong_jax.rollout.engine_config import SampleRequest
+from loong_jax.rollout.programs import ResultTokens
 from loong_jax.rollout.reading import CachedPrefixes
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slot_engine import SlotEngine

@@ -2,12 +2,11 @@
 
     request                  limits, requests and events
     prompts                  texts and conversations to tokens; tokens to text as they come
-    scheduler                requests of all clients on one replica, a block at a time
+    scheduler                requests of all clients on one replica, a block at a time; metrics
     frontend                 parts that both interfaces share
     openai_schema, http      the HTTP interface: its bodies, its routes and answers
-    connection               its connections
-    messages, grpc_service   the gRPC interface: its messages, its services
-    metrics, server          figures for Prometheus; both interfaces in one event loop
+    grpc_service             the gRPC interface: its messages, its services
+    server                   both interfaces in one event loop
 
 Importing the package itself imports nothing.
 """

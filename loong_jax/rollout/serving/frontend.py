@@ -56,10 +56,7 @@ class Frontend:
         *,
         max_tokens: int | None,
         temperature: float = 1.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        min_p: float = 0.0,
-        stops: tuple[str, ...] = (),
+        **others: Any,
     ) -> SamplingSettings:
         """Settings of a request; temperature 0 is greedy. Raises Refused."""
         if max_tokens is None:
@@ -70,11 +67,8 @@ class Frontend:
             return SamplingSettings(
                 temperature=1.0 if is_greedy else temperature,
                 greedy=is_greedy,
-                top_p=top_p,
-                top_k=top_k,
-                min_p=min_p,
                 max_new_tokens=max_tokens,
-                stops=stops,
+                **others,
             )
         except ValueError as error:
             raise Refused(str(error)) from None

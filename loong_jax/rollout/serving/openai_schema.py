@@ -45,14 +45,9 @@ class Asked:
     prompts: tuple[str | tuple[int, ...], ...] = ()
     messages: tuple[Message, ...] = ()
     variables: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the chat template
-    max_tokens: int | None = None
+    sampling: Mapping[str, Any]  # as `Frontend.sampling` takes it
     num_samples: int = 1
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
     seed: int | None = None
-    stops: tuple[str, ...] = ()
     streams: bool = False
     wants_usage: bool = False  # a last chunk with the usage
     wants_log_probs: bool = False
@@ -133,14 +128,16 @@ def parse(body: Mapping[str, Any], *, is_chat: bool, limits: ServingLimits) -> A
     max_tokens = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
     return Asked(
         **content,
-        max_tokens=_int(body, max_tokens, None, low=1, high=2**31 - 1),
+        sampling=dict(
+            max_tokens=_int(body, max_tokens, None, low=1, high=2**31 - 1),
+            temperature=temperature,
+            top_p=_number(body, "top_p", 1.0, low=0.0, high=1.0),
+            top_k=max(0, _int(body, "top_k", 0, low=-1, high=2**31 - 1)),
+            min_p=_number(body, "min_p", 0.0, low=0.0, high=1.0),
+            stops=_stops(body.get("stop", []), limits),
+        ),
         num_samples=num_samples,
-        temperature=temperature,
-        top_p=_number(body, "top_p", 1.0, low=0.0, high=1.0),
-        top_k=max(0, _int(body, "top_k", 0, low=-1, high=2**31 - 1)),
-        min_p=_number(body, "min_p", 0.0, low=0.0, high=1.0),
         seed=_int(body, "seed", None, low=-MAX_SEED, high=MAX_SEED - 1),
-        stops=_stops(body.get("stop", []), limits),
         streams=_bool(body, "stream"),
         wants_usage=_bool(options, "include_usage"),
         wants_log_probs=_wants_log_probs(body, is_chat),

@@ -18,6 +18,7 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from loong_jax.errors import LoongError
 from loong_jax.models.parameters import Weights
@@ -32,7 +33,6 @@ from loong_jax.rollout.records import (
     Ticket,
 )
 from loong_jax.rollout.replica import Replica
-from loong_jax.rollout.serving.metrics import Metrics
 from loong_jax.rollout.serving.request import (
     Busy,
     Ended,
@@ -49,6 +49,46 @@ from loong_jax.rollout.serving.request import (
 from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.rollout.text_stream import TextStream
 from loong_jax.rollout.versions import VersionStore
+
+SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
+
+
+class Metrics:
+    """One registry per server, so that several may live in one process."""
+
+    def __init__(self):
+        self.registry = CollectorRegistry()
+        self.requests = self._counter("requests", "requests that ended, by outcome", "outcome")
+        self.refused = self._counter("refused", "requests refused for want of room")
+        self.samples = self._counter("samples", "samples that ended, by reason", "reason")
+        self.prompts = self._counter("prompts", "prompts read by prefill")
+        self.tokens = self._counter("tokens", "tokens written")
+        self.blocks = self._counter("blocks", "blocks decoded")
+        self.engine_errors = self._counter("engine_errors", "errors of the engine")
+        self.running = self._gauge("running", "samples in slots")
+        self.waiting = self._gauge("waiting", "samples that wait for a slot")
+        self.pages = self._gauge("pages", "pages of the cache that slots hold")
+        self.block_seconds = self._histogram("block_seconds", "a block with its prefills")
+        self.request_seconds = self._histogram("request_seconds", "arrival to end of a request")
+
+    def step(self, block: BlockDecoded) -> None:
+        self.prompts.inc(block.num_prompts)
+        self.tokens.inc(block.num_tokens)
+        self.blocks.inc()
+        self.block_seconds.observe(block.end_s - block.start_s)
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"loong_{name}", text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"loong_{name}", text, registry=self.registry)
+
+    def _histogram(self, name: str, text: str) -> Histogram:
+        return Histogram(f"loong_{name}", text, buckets=SECONDS, registry=self.registry)
+
 
 log = logging.getLogger(__name__)
 
@@ -167,13 +207,14 @@ class Scheduler:
                 raise Unavailable(f"The server {reason}. Try another one, or later.")
             if request.request_id in self._open:
                 raise Refused(f"request_id {request.request_id!r} is in use. Choose another.")
-            most = self.engine.config.slots_per_replica + self.limits.max_queued
+            slots = self.engine.config.slots_per_replica
+            most = slots + self.limits.max_queued
             if self._num_samples + request.total_samples > most:
                 self.metrics.refused.inc()
                 raise Busy(
                     f"{self._num_samples} samples are running or waiting, and at most {most} may. "
                     "Try again later.",
-                    self._retry_after_s(),
+                    min(60, max(1, math.ceil(self._num_samples / slots * self._sample_s))),
                 )
             samples = tuple(
                 Sample(index, TextStream(self._tokenizer.decode, request.sampling.stops))
@@ -234,11 +275,6 @@ class Scheduler:
                 num_running=num_running,
                 num_waiting=max(0, self._num_samples - num_running),
             )
-
-    def _retry_after_s(self) -> int:
-        """The seconds until the queue may have room again."""
-        rounds = self._num_samples / self.engine.config.slots_per_replica
-        return min(60, max(1, math.ceil(rounds * self._sample_s)))
 
     # ---- requests; the caller has the lock ------------------------------------------------------
 

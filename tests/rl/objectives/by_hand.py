@@ -65,13 +65,15 @@ def grpo(rs, fixed, *, groups, size, eps=0.2, beta=0.01):
     return -total / (groups * size)
 
 
-def longcat(rs, fixed, *, groups, size, limit, weigh=None):
+def longcat(
+    rs, fixed, *, groups, size, limit, weigh=None, cap=2.0, low=0.8, high=3.0, pos_high=1.28
+):
     """arXiv:2509.18883, eq. 4, by the sign of the advantage; `weigh(r)` gives the token weights."""
-    weigh = weigh or (lambda r: [min(rho, 2.0) for rho in engine_ratios(r)])
+    weigh = weigh or (lambda r: [min(rho, cap) for rho in engine_ratios(r)])
     total = 0.0
     for r in rs:
         for ratio, gain, weight in zip(ratios(r), r.advantage, weigh(r), strict=True):
-            kept = min(ratio, 1.28) if gain > 0 else min(max(ratio, 0.8), 3.0)
+            kept = min(ratio, pos_high) if gain > 0 else min(max(ratio, low), high)
             total += weight * kept * gain
     return -total / (groups * size * limit)
 

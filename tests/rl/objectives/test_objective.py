@@ -20,6 +20,12 @@ P, G, T = 2, 4, 11  # groups, rollouts of a group, T_max
 MEANS = {"groups": P, "size": G}
 OURS = {
     "longcat": objectives.longcat_objective(group_size=G, max_response_tokens=T),
+    "longcat_tight": objectives.longcat_objective(
+        group_size=G,
+        max_response_tokens=T,
+        clip=objectives.TripletClip(eps_neg_low=0.4, eps_neg_high=1.3, eps_pos_high=0.1),
+        ratio=objectives.TokenRatio(engine_cap=1.1),
+    ),
     "grpo": objectives.grpo_objective(group_size=G),
     "dr_grpo": objectives.dr_grpo_objective(group_size=G, max_response_tokens=T),
     "dapo": objectives.dapo_objective(),
@@ -33,6 +39,9 @@ OURS = {
 }
 BY_HAND = {
     "longcat": functools.partial(by_hand.longcat, **MEANS, limit=T),
+    "longcat_tight": functools.partial(
+        by_hand.longcat, **MEANS, limit=T, cap=1.1, low=0.6, high=1.3, pos_high=1.1
+    ),
     "grpo": functools.partial(by_hand.grpo, **MEANS),
     "dr_grpo": functools.partial(by_hand.dr_grpo, **MEANS, limit=T),
     "dapo": by_hand.dapo,

@@ -10,7 +10,7 @@ import pytest
 from loong_jax.data import tool_template
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
-from loong_jax.rollout import codec
+from loong_jax.rollout import records
 from loong_jax.rollout.agentic.agent import Agent, Toolbox, TurnLimits
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import Replica
@@ -217,7 +217,7 @@ def test_new_weights_find_samples_before_behind_and_without_their_tools(engine, 
 
 def test_a_rollout_with_turns_survives_a_snapshot(reference):
     group = reference[0][1]
-    again = codec.group_from_plain(codec.decode(codec.encode(codec.group_to_plain(group))))
+    again = records.group_from_plain(records.decode(records.encode(records.group_to_plain(group))))
     for mine, theirs in zip(again.rollouts, group.rollouts, strict=True):
         assert mine.turns == theirs.turns
         np.testing.assert_array_equal(mine.loss_mask, theirs.loss_mask)

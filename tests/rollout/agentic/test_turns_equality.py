@@ -20,9 +20,8 @@ from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.rollout.agentic import paused
 from loong_jax.rollout.agentic.agent import Agent, Toolbox, TurnLimits
 from loong_jax.rollout.agentic.paused import TurnEnd
-from loong_jax.rollout.engine import SampleRequest
-from loong_jax.rollout.engine_config import PageConfig
-from loong_jax.rollout.engines import engine_for
+from loong_jax.rollout.engine_config import PageConfig, SampleRequest
+from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import Replica
 from loong_jax.verifiers.tool_calls import ToolCall

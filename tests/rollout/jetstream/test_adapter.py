@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.rollout.engine import SampleRequest
-from loong_jax.rollout.engine_config import PageConfig
+from loong_jax.rollout.engine_config import PageConfig, SampleRequest
 from loong_jax.rollout.records import SamplingSettings
 from tests.doubles import fake_model
 

@@ -12,7 +12,7 @@ import struct
 
 import grpc
 
-from loong_jax.rollout.serving import messages
+from loong_jax.rollout.serving.grpc_service import messages
 from tests.rollout.serving import live
 
 TIMEOUT_S = 10.0

@@ -18,9 +18,8 @@ from loong_jax.models import moe
 from loong_jax.rollout.engine_config import PageConfig
 from loong_jax.rollout.paged_engine import PagedEngine
 from loong_jax.rollout.serving.frontend import Frontend
-from loong_jax.rollout.serving.metrics import Metrics
 from loong_jax.rollout.serving.request import ServingLimits
-from loong_jax.rollout.serving.scheduler import Scheduler
+from loong_jax.rollout.serving.scheduler import Metrics, Scheduler
 from loong_jax.rollout.serving.server import Address, serve
 from tests.doubles import tiny
 from tests.rollout import engine_checks

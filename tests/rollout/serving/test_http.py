@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from loong_jax.rollout.engine import SampleRequest
+from loong_jax.rollout.engine_config import SampleRequest
 from loong_jax.rollout.records import SamplingSettings
 from tests.rollout.serving import live
 

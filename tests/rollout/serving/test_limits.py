@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -29,21 +30,6 @@ def ask_for_long(server):
 
 def num_tokens(answer):
     return answer["usage"]["completion_tokens"]
-
-
-def in_threads(calls):
-    """Results of calls that run at the same time."""
-    results = [None] * len(calls)
-
-    def work(number, call):
-        results[number] = call()
-
-    threads = [threading.Thread(target=work, args=pair) for pair in enumerate(calls)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return results
 
 
 def test_a_full_queue_answers_429_and_empties():
@@ -131,9 +117,9 @@ class Broken(PagedEngine):
         self._may_fail("init_decode_state")
         return super().init_decode_state()
 
-    def begin_prefill(self, params, work):
+    def begin_prefill(self, *args, **kwargs):
         self._may_fail("begin_prefill")
-        return super().begin_prefill(params, work)
+        return super().begin_prefill(*args, **kwargs)
 
     def generate(self, *args, **kwargs):
         time.sleep(self.block_s)
@@ -226,7 +212,11 @@ def test_a_server_that_stops_takes_nothing_new():
 
 def test_more_clients_than_slots_all_get_their_answers():
     with live.running() as server:
-        wanted = [server.post(CHAT, ask(seed=i, n=2))[2]["choices"] for i in range(10)]
-        calls = [lambda i=i: server.post(CHAT, ask(seed=i, n=2))[2]["choices"] for i in range(10)]
-        assert in_threads(calls) == wanted
+
+        def choices(seed):
+            return server.post(CHAT, ask(seed=seed, n=2))[2]["choices"]
+
+        wanted = list(map(choices, range(10)))
+        with ThreadPoolExecutor(10) as pool:
+            assert list(pool.map(choices, range(10))) == wanted
         server.check_no_leak()

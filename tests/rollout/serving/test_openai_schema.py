@@ -34,14 +34,11 @@ def test_every_field_arrives():
     )
     assert openai_schema.parse(body, is_chat=False, limits=ServingLimits()) == Asked(
         prompts=("a", (1, 2)),
-        max_tokens=3,
+        sampling=dict(
+            max_tokens=3, temperature=0.5, top_p=0.25, top_k=0, min_p=0.125, stops=("x",)
+        ),
         num_samples=2,
-        temperature=0.5,
-        top_p=0.25,
-        top_k=0,
-        min_p=0.125,
         seed=-4,
-        stops=("x",),
         streams=True,
         wants_usage=True,
         wants_log_probs=True,
@@ -58,7 +55,7 @@ def test_every_field_arrives():
     )
     asked = openai_schema.parse(body, is_chat=True, limits=ServingLimits())
     assert asked.messages == (Message("system", "s"), Message("user", "ab"))
-    assert asked.max_tokens == 4
+    assert asked.sampling["max_tokens"] == 4
     assert not asked.wants_log_probs
 
 
