@@ -33,7 +33,8 @@ def own_function(name: str) -> Callable[..., Any]:
         )
     place = str(Path(file).resolve())
     try:
-        found = _within(file, runpy.run_path, place, run_name=place).get(function)
+        read = functools.partial(runpy.run_path, place, run_name=place)
+        found = _within(file, read).get(function)
     except LoongError as error:
         if own_line := line_in(place, error):
             raise ConfigError(f"{file}{own_line}: {error}") from error

@@ -6,9 +6,13 @@ group, and its ticket ends. Each has a budget; where it is spent the run ends wi
 """
 
 import dataclasses
+from typing import get_args
 
 from loong_jax.errors import ConfigError, LoongError
+from loong_jax.orchestrator import changes
+from loong_jax.orchestrator.changes import Action
 from loong_jax.orchestrator.ledger import Ledger
+from loong_jax.orchestrator.protocols import MovesGroups, Policy, SwapsWeights
 from loong_jax.orchestrator.tickets import UNLEASED
 
 SATURATED_SHARE = 0.9
@@ -101,3 +105,30 @@ def refuse_fruitless(ledger: Ledger, max_failed: int, max_tickets_per_step: int)
             "are all right or all wrong, or the verifier fails: choose other levels, or a larger "
             "group."
         )
+
+
+def refuse_action(action: Action, ledger: Ledger, policy: Policy) -> None:
+    """Raises ConfigError for what the policy said that it would not do, or what is none of it."""
+    match action:
+        case changes.Train() | changes.Score() if ledger.trainer != "idle":
+            fault = f"the trainer is {ledger.trainer}. Wait until view.trainer is 'idle'."
+        case changes.Train(numbers) if len(numbers) != policy.groups_per_step:
+            fault = f"a step trains on {policy.groups_per_step} groups. Give groups_per_step."
+        case changes.Migrate() if MovesGroups not in policy.needs:
+            fault = "its `needs` lack MovesGroups. Add it."
+        case changes.Swap() if SwapsWeights not in policy.needs or not policy.mixes_versions:
+            fault = "its `needs` lack SwapsWeights, or it does not say that it mixes_versions."
+        case changes.EndStale(_, after) if after not in get_args(changes.Afterwards):
+            fault = f"afterwards is one of {', '.join(get_args(changes.Afterwards))}."
+        case changes.Dispatch(replica) | changes.Assign(replica) | changes.Drain(replica) if not (
+            isinstance(replica, int) and 0 <= replica < len(ledger.replicas)
+        ):
+            fault = f"replicas are numbered 0 to {len(ledger.replicas) - 1}."
+        case changes.Dispatch(replica, _, version) if ledger.replicas[replica].version != version:
+            fault = f"that replica hosts version {ledger.replicas[replica].version}."
+        case _:
+            numbers = getattr(action, "tickets", ())
+            if all(isinstance(number, int) and number in ledger.tickets for number in numbers):
+                return
+            fault = "tickets are named by their numbers, and must be open."
+    raise ConfigError(f"the policy {policy!r:.80} decided {action!r:.120}: {fault}")

@@ -419,6 +419,7 @@ class Orchestrator:
             if not actions or not self._executor.may_do(actions):
                 return  # asked again after the next event
             for action in actions:
+                faults.refuse_action(action, self.ledger, self.settings.scheduler)
                 if isinstance(action, changes.Issue):
                     self._refuse_excess(action)
                 self._executor.carry_out(action)
@@ -431,7 +432,7 @@ class Orchestrator:
         """Raises ConfigError for a count that is none, or more tickets than may be open."""
         policy, num_open = self.settings.scheduler, len(self.ledger.tickets)
         most = max(self.settings.max_tickets_per_step, MAX_OPEN_STEPS * policy.groups_per_step)
-        if not 0 < issue.count <= most - num_open:
+        if not (isinstance(issue.count, int) and 0 < issue.count <= most - num_open):
             raise ConfigError(
                 f"the policy {policy!r:.80} decided {issue} where {num_open} tickets are open: "
                 f"that is not between one and the {most} that may be open at a time. Issue what "

@@ -52,6 +52,11 @@ def refuse_unable(policy: Policy, replicas: type, *, where: str) -> None:
     `where` names the setting that holds the policy.
     """
     for ability in policy.needs:
+        if not isinstance(ability, type):
+            raise ConfigError(
+                f"{where}={policy!r:.80} needs {ability!r}, which is no class. Name one of "
+                "loong_jax.orchestrator.protocols, as MovesGroups."
+            )
         if not issubclass(replicas, ability):
             methods = [name for name in vars(ability) if not name.startswith("_")]
             raise ConfigError(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from loong_jax import interrupts
 from loong_jax.errors import ConfigError
-from loong_jax.orchestrator.changes import Assign, Issue
+from loong_jax.orchestrator.changes import Assign, Dispatch, EndStale, Issue, Migrate, Swap, Train
 from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.faults import RunStalled
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
@@ -213,6 +213,13 @@ def test_a_run_whose_problems_are_solved_ends_early():
         ([Issue(64, 0)], "is not between one and the 5000 that may be open"),
         ([Issue(0, 0)], "Issue what `groups_per_step` still lacks"),
         ([Assign(0, 0)], "10000 times without an event"),
+        ([Train(())], "a step trains on 2 groups"),
+        ([Assign(7, 0)], "replicas are numbered 0 to"),
+        ([Dispatch(0, (), 3)], "that replica hosts version"),
+        ([Issue(1, 0), EndStale((0,), "agan")], "afterwards is one of again, defer, drop"),
+        ([Issue(1, 0), EndStale(("0",))], "named by their numbers"),
+        ([Swap(0, 0, True)], "does not say that it mixes_versions"),
+        ([Migrate(0, 1, ())], "lack MovesGroups"),
     ],
 )
 def test_what_no_policy_may_decide_ends_the_run(decided, said):

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -149,7 +149,7 @@ class Method:
     Settings that are numbers are traced; all others are compiled into the program.
     """
 
-    bounds: ClassVar[Mapping[str, Bound]] = {  # of settings, by name
+    bounds: ClassVar[dict[str, Bound]] = {  # of settings, by name
         "scale": FINITE,
         "density": SHARE,
         "keep_rate": SHARE,
