@@ -1,4 +1,4 @@
-"""What decoders of all families share: construction, their two ends, stacked layers, caches."""
+"""Parts of decoders of all families: construction, their two ends, stacked layers, caches."""
 
 import itertools
 import math

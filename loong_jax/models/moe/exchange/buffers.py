@@ -100,7 +100,7 @@ class BufferLayout:
         return self.pack(rows.x, rows.gate, (rows.expert + 1).astype(jnp.int16), *scales)
 
     def unpack_rows(self, packed: Float[Array, "blocks stride D"], dtype: DTypeLike) -> Rows:
-        """What `pack_rows` packed, in `dtype` if it has eight bits."""
+        """The rows that `pack_rows` packed, in `dtype` if they had eight bits."""
         kinds = [(jnp.float32, self.choices_per_row), (jnp.int16, self.choices_per_row)]
         if self.dispatch_dtype is None:
             x, gate, expert = self.unpack(packed, *kinds)
