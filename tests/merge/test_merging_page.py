@@ -148,6 +148,11 @@ def test_a_recipe_fuses_by_a_method_of_your_own_and_finds_it_again(own_methods, 
             "@dataclasses.dataclass\nclass Mine(merge.Method):\n    scale: float = 1e999",
             r"scale=inf must be finite",
         ),
+        (
+            "@dataclasses.dataclass(frozen=True)\nclass Mine(merge.Method):\n    kind: str = 'a'\n"
+            "    def equation(self, given, known): return given.base",
+            "its class Mine has a field 'kind', a name that is taken. Give the field another",
+        ),
     ],
 )
 def test_what_is_no_method_is_refused_in_one_line(tmp_path, capsys, body, said):

@@ -120,7 +120,7 @@ def test_of_a_runs_own_file_what_it_held_out_is_posed(tmp_path):
 
     def posed(**changes):
         options = EvalOptions(run_dir=tmp_path, problems=file, **changes)
-        found = evaluate.choose_problems(options, recipe, Console(file=shown))
+        found = evaluate.choose_problems(options, [recipe], Console(file=shown))
         return {problem.uid for problem in found["stem"]}
 
     test = {one.problem.uid for one in own_problems.side(recipe.problems, "stem", "test")}
@@ -129,5 +129,45 @@ def test_of_a_runs_own_file_what_it_held_out_is_posed(tmp_path):
     assert len(posed(all_problems=True)) == 60
     other = json_files.write_jsonl(tmp_path / "other.jsonl", [{"prompt": "7-1=", "gold": "6"}])
     options = EvalOptions(run_dir=tmp_path, problems=other)
-    found = evaluate.choose_problems(options, recipe, Console(file=shown))
+    found = evaluate.choose_problems(options, [recipe], Console(file=shown))
     assert [problem.prompt for problem in found["stem"]] == ["7-1="]
+
+
+def test_a_merge_is_posed_what_the_runs_it_is_of_held_out(tmp_path):
+    """The recipes of its base and experts, where they are there; of each what it trained on goes."""
+    files = []
+    for number in range(2):
+        run, start = tmp_path / f"run{number}", 100 * number
+        (run / "stages" / "rl").mkdir(parents=True)
+        lines = [{"prompt": f"{n}+1=", "gold": str(n + 1)} for n in range(start, start + 60)]
+        files.append(json_files.write_jsonl(run / "mine.jsonl", lines))
+        problems = FileProblems(file=files[-1])
+        recipe = dataclasses.replace(recipes.get_recipe("problems")(), problems=problems)
+        configs.open_run(recipe, run, recipe="problems")
+    sources = {"one": str(tmp_path / "run1" / "stages" / "rl"), "gone": str(tmp_path / "nowhere")}
+    report = {"base": str(tmp_path / "run0" / "stages" / "rl"), "sources": sources}
+    json_files.write_json(tmp_path / "merge" / "fusion.json", report)
+    found = own_problems.recipes_of(tmp_path / "merge")
+    assert [recipe.problems.file for recipe in found] == files
+    assert own_problems.recipe_of(tmp_path / "merge") == found[0]
+    both = json_files.write_jsonl(
+        tmp_path / "both.jsonl", [json.loads(line) for f in files for line in f.open()]
+    )
+    options = EvalOptions(run_dir=tmp_path / "merge", problems=both, num_problems=200)
+    posed = evaluate.choose_problems(options, found, Console(file=io.StringIO()))["stem"]
+    held_out = {
+        one.problem.uid
+        for recipe in found
+        for one in own_problems.side(recipe.problems, "stem", "test")
+    }
+    assert {problem.uid for problem in posed} == held_out
+    assert 0 < len(posed) < 120
+
+
+def test_a_verifier_that_is_named_anew_takes_the_place_of_the_runs(tmp_path):
+    recipe = dataclasses.replace(
+        recipes.get_recipe("problems")(),
+        problems=FileProblems(file=tmp_path / "x", verifiers=("/old/mine.py:Mine", "/o/b.py:B")),
+    )
+    options = EvalOptions(run_dir=tmp_path, verifier=("/new/mine.py:Mine",))
+    assert evaluate.own_verifiers(options, recipe) == ("/new/mine.py:Mine", "/o/b.py:B")

@@ -417,3 +417,17 @@ def test_what_a_part_of_your_own_raises_is_one_line_with_its_place(tmp_path):
     part = own.OwnPart(kind=f"{tmp_path}/own.py:Mine", settings={})
     with pytest.raises(ConfigError, match=r"own\.py:Mine, line 7, raised RuntimeError: boom"):
         part.decide(None, 0.0)
+
+
+def test_settings_of_your_own_have_any_name(tmp_path):
+    """Names of ours among them, whose bounds are not theirs."""
+    (tmp_path / "own.py").write_text(
+        "import dataclasses\nfrom loong_jax import merge\n\n\n@dataclasses.dataclass(frozen=True)\n"
+        "class Mine(merge.Method):\n    name: str = 'a'\n    tolerance: float = 2.0\n"
+        "    threshold: str = 'auto'\n\n    def equation(self, given, known):\n"
+        "        return given.base\n"
+    )
+    recipe = recipes.get_recipe("quickstart")()
+    found = named.choose(recipe, ["--fused.method", f"{tmp_path}/own.py:Mine"])
+    part = found.stages["fused"].method
+    assert (part.part.name, part.part.tolerance, part.part.threshold) == ("a", 2.0, "auto")

@@ -13,9 +13,10 @@ import sys
 import pytest
 
 from loong_jax import cli
+from loong_jax.configs import Difference
 from loong_jax.data import json_files
 from loong_jax.errors import CheckpointError, ConfigError
-from loong_jax.run import pipeline
+from loong_jax.run import pipeline, run
 from loong_jax.run.pipeline import refuse_missing, run_stages, stage_directory
 
 NEEDED = {"a": (), "b": ("a",), "c": ("a", "b")}
@@ -82,7 +83,8 @@ def test_the_time_of_a_stage_adds_up_over_its_interruptions(tmp_path):
 HOLDS = """
 import os, sys, time
 from pathlib import Path
-from loong_jax.run import pipeline
+from loong_jax.configs import Difference
+from loong_jax.run import pipeline, run
 with pipeline.holding(Path(sys.argv[1])):
     if os.fork() == 0:  # a child that outlives its parent holds nothing
         os.close(1)
@@ -130,3 +132,12 @@ def test_a_file_system_without_locks_is_warned_of(tmp_path, monkeypatch, caplog)
     monkeypatch.setattr(fcntl, "lockf", refuse)
     with caplog.at_level(logging.WARNING), pipeline.holding(tmp_path):
         assert "cannot be locked (No locks available)" in caplog.text
+
+
+def test_a_stage_that_is_done_keeps_its_steps(tmp_path):
+    """The settings of a run say what was trained; one that is not done may be longer."""
+    json_files.write_json(tmp_path / "stages" / "rl" / "done.json", {})
+    longer = [Difference(f"stages.{name}.num_steps", 6, 8) for name in ("sft", "rl")]
+    run._refuse_more_steps(longer[:1], tmp_path)
+    with pytest.raises(ConfigError, match=r"has 6, you gave 8, and stage rl is done.*--start-from"):
+        run._refuse_more_steps(longer, tmp_path)
