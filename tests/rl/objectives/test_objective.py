@@ -23,7 +23,7 @@ OURS = {
     "longcat_tight": objectives.longcat_objective(
         group_size=G,
         max_response_tokens=T,
-        clip=objectives.TripletClip(eps_neg_low=0.4, eps_neg_high=1.3, eps_pos_high=0.1),
+        clip=objectives.TripletClip(eps_neg_low=0.45, eps_neg_high=1.35, eps_pos_high=0.15),
         ratio=objectives.TokenRatio(engine_cap=1.1),
     ),
     "grpo": objectives.grpo_objective(group_size=G),
@@ -40,7 +40,7 @@ OURS = {
 BY_HAND = {
     "longcat": functools.partial(by_hand.longcat, **MEANS, limit=T),
     "longcat_tight": functools.partial(
-        by_hand.longcat, **MEANS, limit=T, cap=1.1, low=0.6, high=1.3, pos_high=1.1
+        by_hand.longcat, **MEANS, limit=T, cap=1.1, low=0.55, high=1.35, pos_high=1.15
     ),
     "grpo": functools.partial(by_hand.grpo, **MEANS),
     "dr_grpo": functools.partial(by_hand.dr_grpo, **MEANS, limit=T),
