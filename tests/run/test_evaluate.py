@@ -67,7 +67,7 @@ def test_a_run_is_posed_the_held_out_problems_of_its_recipe(tmp_path):
     for directory in (tmp_path, stage):
         assert own_problems.recipe_of(directory) == recipe
     options = EvalOptions(run_dir=stage, num_problems=2)
-    posed = evaluate.choose_problems(options, recipe, Console(file=io.StringIO()))
+    posed = evaluate.choose_problems(options, [recipe], Console(file=io.StringIO()))
     assert list(posed) == ["stem", "logic", "code"]
     assert posed["logic"] == held_out(recipe, "logic", "test", 2)
     drawn = evaluate.sampling_of(options, recipe)
@@ -134,7 +134,7 @@ def test_of_a_runs_own_file_what_it_held_out_is_posed(tmp_path):
 
 
 def test_a_merge_is_posed_what_the_runs_it_is_of_held_out(tmp_path):
-    """The recipes of its base and experts, where they are there; of each what it trained on goes."""
+    """Of each recipe of its base and experts that is there, what it trained on is left out."""
     files = []
     for number in range(2):
         run, start = tmp_path / f"run{number}", 100 * number

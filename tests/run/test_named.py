@@ -428,6 +428,6 @@ def test_settings_of_your_own_have_any_name(tmp_path):
         "        return given.base\n"
     )
     recipe = recipes.get_recipe("quickstart")()
-    found = named.choose(recipe, ["--fused.method", f"{tmp_path}/own.py:Mine"])
+    found, _ = named.choose(recipe, ["--fused.method", f"{tmp_path}/own.py:Mine"])
     part = found.stages["fused"].method
     assert (part.part.name, part.part.tolerance, part.part.threshold) == ("a", 2.0, "auto")
