@@ -29,7 +29,7 @@ def own_function(name: str) -> Callable[..., Any]:
     if not Path(file).is_file():
         raise ConfigError(
             f"{file} is missing, which is to hold {function}. Put it back there, or name the file "
-            "where it lies now."
+            f"where it lies now, by the options of the first start; {function} keeps its name."
         )
     place = str(Path(file).resolve())
     try:

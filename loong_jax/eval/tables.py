@@ -92,6 +92,28 @@ def overview(domains: Mapping[str, DomainEvaluation], ks: Sequence[int], *, seed
     return table
 
 
+def gains(
+    domains: Mapping[str, DomainEvaluation],
+    before: Mapping[str, Any],
+    title: str,
+    *,
+    seed: int = 0,
+) -> Table:
+    """Gains over another evaluation, as `to_json` has it, over the problems that both posed."""
+    table = Table(title=title)
+    table.add_column("domain", no_wrap=True)
+    for heading in ("problems of both", "mean", "95 % interval"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for domain, part in domains.items():
+        counts = before.get(domain, {}).get("correct_per_problem", {})
+        rates = {uid: right / count for uid, (right, count) in counts.items() if count}
+        gain = metrics.paired_difference(part.rate(), rates, seed=seed)
+        low, high = (f"{100 * bound:+.1f}" for bound in (gain.low, gain.high))
+        shown = (f"{100 * gain.value:+.1f}", f"{low} to {high}") if gain.n else ("-", "-")
+        table.add_row(domain, str(gain.n), *shown)
+    return table
+
+
 def print_whole(console: Console, table: Table) -> None:
     """Prints a table whose figures are all there, wider than the console where it must be."""
     options = console.options.update(max_width=10_000)

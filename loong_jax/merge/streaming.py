@@ -333,10 +333,15 @@ def _refuse_misfit(fused: FusedLeaf, base: Array, num_experts: int, kind: type[M
     ):
         have = [_form(one) for one in found]
         if have != want:
+            remedy = "Calculate entry by entry, over the experts alone (axis=0 of a stack)."
+            if have == ["a NoneType"]:
+                remedy = "It lacks a `return`."
+            elif [one.partition("[")[2] for one in have] == [one.partition("[")[2] for one in want]:
+                remedy = "Convert it: .astype."
             raise ConfigError(
                 f"the equation of {own.place_of(kind)} gave {name}{', '.join(have) or 'nothing'} "
                 f"for a piece of {base.size} entries, and must give {name}{', '.join(want)}. "
-                "Calculate entry by entry, over the experts alone (axis=0 where you stack them)."
+                f"{remedy}"
             )
 
 

@@ -102,8 +102,8 @@ def refuse_fruitless(ledger: Ledger, max_failed: int, max_tickets_per_step: int)
     if ledger.num_fruitless >= max_tickets_per_step:
         raise RunStalled(
             f"{ledger.num_fruitless} tickets in a row {since} could not train. {said}. All groups "
-            "are all right or all wrong, or the verifier fails: choose other levels, or a larger "
-            "group."
+            "are all right or all wrong, or the verifier fails: choose other levels, a larger "
+            "group, or more steps of SFT where answers have no right form."
         )
 
 

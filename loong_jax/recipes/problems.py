@@ -106,8 +106,15 @@ def _by_domain(problems: PackagedProblems) -> dict[str, DomainProblems]:
         raise ConfigError(
             f"{problems.directory} holds no package {missing[0]!r}. Choose of {sorted(found)}."
         )
+    named = problems.names or sorted(found)
+    known = sorted({level for name in named for level in found[name].levels})
+    if unknown := sorted(set(problems.levels) - set(known)):
+        raise ConfigError(
+            f"levels={problems.levels}: no package of {problems.directory} has level {unknown[0]}. "
+            f"Choose among {', '.join(map(str, known))}."
+        )
     chosen, too_long = {}, {}
-    for name in problems.names or sorted(found):
+    for name in named:
         place = f"{PREFIX}{Path(problems.directory) / found[name].uid}"
         has = found[name].levels
         if not (levels := tuple(n for n in has if n in (problems.levels or has))):

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -72,6 +72,8 @@ class EvalOptions:
     form: str | None = None
     chat_style: prompts.ChatStyle | None = None  # of prompts, instead of what the form says
     json: Path | None = None  # all figures, with the counts of every problem
+    # what --json of another model wrote: the gain over it, paired by problem
+    against: Path | None = None
     rollouts: Path | None = None  # JSON lines: a few samples of each domain to read
 
     def __post_init__(self):
@@ -98,6 +100,7 @@ def main(arguments: Sequence[str]) -> int:
 def evaluate(chosen: EvalOptions) -> int:
     """Prints the table and writes the files; the exit status is 0."""
     places.prepare_files(json=chosen.json, rollouts=chosen.rollouts)
+    before = None if chosen.against is None else domains_of(chosen.against)
     console = Console()
     recipes = own_problems.recipes_of(chosen.run_dir)
     recipe = recipes[0] if recipes else None
@@ -153,6 +156,9 @@ def evaluate(chosen: EvalOptions) -> int:
         pool.close(timeout_s=10.0)
     domains = result.domains
     tables.print_whole(console, tables.overview(domains, chosen.k, seed=chosen.seed))
+    if before is not None:
+        title = f"gain over {chosen.against}, in points"
+        tables.print_whole(console, tables.gains(domains, before, title, seed=chosen.seed))
     if chosen.json is not None:
         record = {
             "weights": str(source.weights),
@@ -167,6 +173,18 @@ def evaluate(chosen: EvalOptions) -> int:
     if chosen.rollouts is not None:
         json_files.write_jsonl(chosen.rollouts, samples)
     return 0
+
+
+def domains_of(file: Path) -> Mapping[str, Any]:
+    """By domain what `--json` wrote; ConfigError for another file."""
+    try:
+        found = json_files.read_json(file)["domains"]
+        return {name: part for name, part in found.items() if part["correct_per_problem"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"against={file} is not what `loong eval --json` writes: {error!r}. Evaluate the other "
+            "model on the same problems, with --json."
+        ) from None
 
 
 def choose_problems(

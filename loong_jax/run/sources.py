@@ -48,6 +48,13 @@ def find_weights(path: AnyPath) -> AnyPath:
     if not path.is_dir():
         raise CheckpointError(f"{path} is no directory. Name a run or a checkpoint.")
     if not (path / "stages").is_dir():
+        run_dir = path.parent.parent
+        is_stage = path.parent.name == "stages" and (run_dir / "config.json").exists()
+        if is_stage and not (path / "done.json").exists():
+            raise CheckpointError(
+                f"{path} is a stage that is not finished. Go on with it: loong train --run-dir "
+                f"{run_dir}."
+            )
         return path
     names = configs.load(path).stages
     done = (pipeline.stage_directory(path, name) for name in names if pipeline.is_done(path, name))

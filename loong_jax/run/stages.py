@@ -153,15 +153,17 @@ def run_sft(work: Work[SftStage]) -> dict[str, Any]:
         interrupts.between_steps(),
     ):
 
+        def save(state, cursor) -> None:
+            arrays = trainer.to_arrays(state)
+            checkpoint.save(checkpoints, int(state.step), arrays, {"cursor": cursor}, keep=2)
+
         def on_step(state, cursor, metrics) -> None:
             step = int(state.step)
             log.step(step, metrics)
             work.progress.step(step, metrics)
             profile.step()
-            is_due = step % settings.checkpoint_every == 0 and step < settings.num_steps
-            if is_due or interrupts.is_waiting():
-                arrays = trainer.to_arrays(state)
-                checkpoint.save(checkpoints, step, arrays, {"cursor": cursor}, keep=2)
+            if step % settings.checkpoint_every == 0 or interrupts.is_waiting():
+                save(state, cursor)
             interrupts.let_through()
 
         state, cursor = sft.run(
@@ -175,6 +177,8 @@ def run_sft(work: Work[SftStage]) -> dict[str, Any]:
             on_step=on_step,
             keep_going=work.keep_going(log.earlier_s),
         )
+        if int(state.step) not in checkpoint.steps(checkpoints):
+            save(state, cursor)  # before it is evaluated
     _save_adapter(work, state.weights)
     found = _finish(work, policy.join(state.weights, frozen), int(state.step))
     return found | {"num_pairs": cursor, "earlier_s": log.earlier_s}
@@ -416,6 +420,10 @@ def _evaluate(work: Work[Any], weights: Weights, step: int) -> dict[str, Any]:
     result.save(work.own)
     json_files.write_jsonl(work.own / "rollouts" / "evaluation.jsonl", samples)
     figures = result.to_json()["domains"]
-    shown = ", ".join(f"{domain} {part['pass@1']:.1%}" for domain, part in figures.items())
+    shown = ", ".join(
+        f"{domain} {part['pass@1']:.1%}"
+        + (f" ({part['ungradable']} samples not graded)" if part["ungradable"] else "")
+        for domain, part in figures.items()
+    )
     progress.finish(work.name, f"pass@1: {shown}")
     return {"steps": step, "evaluation_s": round(time.monotonic() - started_s, 2)}

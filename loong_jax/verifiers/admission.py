@@ -27,6 +27,7 @@ from loong_jax.verifiers.environment import EnvironmentVerifier
 
 REMEDY = "Mend it before it rewards; docs/reference/verifiers.md explains the checks."
 MAX_COST_S = 5.0  # of one verdict, on a machine that is not overloaded
+MAX_SLOW = 3  # verdicts above it, after which no other is asked for
 MAX_CONSTANT_SHARE = 0.5  # of the cases that one and the same answer may be right for
 MAX_OTHERS_SHARE = 0.25  # of perturbed answers that may be right where answers are not unique
 
@@ -95,7 +96,7 @@ def admit(
     """Tries every check on `verifier`, anything with `verify(problem, response_text)`.
 
     Ends early once a verdict takes longer than `max_cost_s` twice over, since nobody knows when it
-    would return. VerifierError without cases.
+    would return, or `MAX_SLOW` longer than that. VerifierError without cases.
     """
     if not cases:
         raise VerifierError(f"{name or type(verifier).__name__} has no cases. Give at least one.")
@@ -123,7 +124,7 @@ class _Trial:
         self.marker = marker
         self.failures: list[Failure] = []
         self.checks: collections.Counter[str] = collections.Counter()
-        self.longest_s = 0.0
+        self.longest_s, self.num_slow = 0.0, 0
         self.requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
@@ -232,6 +233,9 @@ class _Trial:
         self.longest_s = max(self.longest_s, cost_s)
         if cost_s > max_cost_s:
             self.fail("cost", case, answer, f"{cost_s:.1f} s, above {max_cost_s:.3g} s")
+            self.num_slow += 1
+            if self.num_slow == MAX_SLOW:
+                raise _Hung
         if not isinstance(judged, Verdict):
             place = own.place_of(type(self.verifier))
             read = raised.verdict_on if isinstance(judged, Exception) else raised.as_verdict

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,7 @@ def admit(names: Sequence[str]) -> int:
     num_refused = 0
     short = {whole: name for name, whole in table.items()}
     for name in names or sorted(verifiers.VERIFIERS):
+        print(f"trying {name}", file=sys.stderr, flush=True)
         try:
             report = admission_cases.admit_registered(short.get(name, name), table)
         except VerifierError as error:

@@ -68,3 +68,16 @@ def test_no_figure_is_cut_off_where_the_console_is_narrow():
     text = console.export_text()
     assert "…" not in text
     assert all(word in text for word in ("domain", "pass@2", "ungraded"))
+
+
+def test_gains_are_paired_over_the_problems_of_both():
+    """Against what `to_json` wrote; a problem without a graded sample is in neither."""
+    before = {"stem": {"correct_per_problem": {"a": [2, 4], "b": [1, 4], "e": [1, 4], "z": [4, 4]}}}
+    console = Console(record=True, width=100)
+    console.print(tables.gains({"stem": PART, "code": PART}, before, "over start.json"))
+    rows = [line.split() for line in console.export_text().splitlines() if "│" in line]
+    (stem,) = (row for row in rows if "stem" in row)
+    assert "2" in stem
+    assert f"{100 * ((0 - 2 / 4) + (1 / 4 - 1 / 4)) / 2:+.1f}" in stem
+    (code,) = (row for row in rows if "code" in row)
+    assert {"0", "-"} <= set(code)

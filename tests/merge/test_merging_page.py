@@ -177,8 +177,8 @@ def test_what_is_no_method_is_refused_in_one_line(tmp_path, capsys, body, said):
         ("import numpy as np; return np.median(given.deltas)", "TracerArray.*, jnp for np"),
         ("return known['peak']", r"line 6, raised .*known\['peak'\] was not measured, but nothing"),
         ("return given.base.sum()", r"gave float32\[\] for a piece of 1024 entries, and must give"),
-        ("return given.base > 0", r"gave bool\[1024\].* must give float32\[1024\]"),
-        ("return None", "gave a NoneType for"),
+        ("return given.base > 0", r"gave bool\[1024\].* give float32\[1024\]. Convert"),
+        ("return None", "gave a NoneType for.* It lacks a `return`"),
         ("return merge.FusedLeaf(given.base, (), ())", "gave as kept nothing for"),
     ],
 )

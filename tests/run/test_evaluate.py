@@ -171,3 +171,13 @@ def test_a_verifier_that_is_named_anew_takes_the_place_of_the_runs(tmp_path):
     )
     options = EvalOptions(run_dir=tmp_path, verifier=("/new/mine.py:Mine",))
     assert evaluate.own_verifiers(options, recipe) == ("/new/mine.py:Mine", "/o/b.py:B")
+
+
+def test_what_it_is_compared_with_was_written_by_it(tmp_path):
+    for written in ('{"domains": {"stem": {}}}', "[]"):
+        (tmp_path / "other.json").write_text(written)
+        with pytest.raises(ConfigError, match="is not what `loong eval --json` writes"):
+            evaluate.domains_of(tmp_path / "other.json")
+    part = {"correct_per_problem": {"a": [1, 4]}}
+    json_files.write_json(tmp_path / "other.json", {"domains": {"stem": part}})
+    assert evaluate.domains_of(tmp_path / "other.json") == {"stem": part}

@@ -168,3 +168,13 @@ def test_solutions_and_samples_are_examples(recipe):
 def test_experts_of_another_base_are_far_from_it():
     report = {"global": {"base_norm": 10.0, "norm": {"near": 1.0, "far": 14.0}}}
     assert merging.far_experts(report) == ["far"]
+
+
+def test_a_stage_under_way_holds_no_weights_yet(tmp_path):
+    stage = tmp_path / "stages" / "sft"
+    (stage / "checkpoints").mkdir(parents=True)
+    json_files.write_json(tmp_path / "config.json", {})
+    with pytest.raises(CheckpointError, match=r"not finished.*--run-dir"):
+        sources.find_weights(stage)
+    json_files.write_json(stage / "done.json", {})
+    assert sources.find_weights(stage) == stage

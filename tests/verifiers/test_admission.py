@@ -131,6 +131,12 @@ class IsQuadratic(Exact):
         return text == gold
 
 
+class IsSlow(Exact):
+    def is_right(self, gold, text):
+        time.sleep(0.25)
+        return text == gold
+
+
 class Hangs(Exact):
     def is_right(self, gold, text):
         time.sleep(5 if len(text) > 10**5 else 0)
@@ -151,6 +157,7 @@ SLOPPY = [
     (ReturnsBools, "gold"),
     (ChangesItsMind, "determinism"),
     (IsQuadratic, "cost"),
+    (IsSlow, "cost"),
     (Hangs, "cost"),
 ]
 
@@ -166,6 +173,12 @@ def test_a_sloppy_verifier_is_refused_by_name_and_case(kind, check, monkeypatch)
     assert check in {failure.check for failure in report.failures}
     with pytest.raises(VerifierError, match=f"{kind.__name__} is not admitted.*admission-math/1/"):
         report.require()
+
+
+def test_a_slow_verifier_is_asked_no_more_than_a_few_times(monkeypatch):
+    monkeypatch.setattr(admission, "_slowness", lambda: 1.0)
+    report = admit(IsSlow(), cases(), max_cost_s=0.2)
+    assert (report.num_verdicts, len(report.failures)) == (3, 3)
 
 
 def test_an_empty_response_is_tried_where_answers_stand_in_a_box():

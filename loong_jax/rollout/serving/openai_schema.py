@@ -8,6 +8,7 @@ Source: platform.openai.com/docs/api-reference.
 
 import codecs
 import dataclasses
+import difflib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -106,7 +107,9 @@ def parse(body: Mapping[str, Any], *, is_chat: bool, limits: ServingLimits) -> A
             if value not in ONLY[name]:
                 raise _wrong(name, "is not built here. Leave it out", code="unsupported_parameter")
         elif name not in known:
-            raise _wrong(_shown(name), "is not known. Leave it out", code="unknown_parameter")
+            meant = difflib.get_close_matches(name, known, 1)
+            remedy = f"Write {meant[0]}" if meant else "Leave it out"
+            raise _wrong(_shown(name), f"is not known. {remedy}", code="unknown_parameter")
     num_samples = _int(body, "n", 1, low=1, high=limits.max_samples)
     if body.get("best_of", num_samples) != num_samples:
         raise _wrong("best_of", "must equal n")
