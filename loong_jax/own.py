@@ -7,6 +7,7 @@ Knows: errors.
 
 import ast
 import dataclasses
+import difflib
 import functools
 import inspect
 import runpy
@@ -27,9 +28,12 @@ def own_function(name: str) -> Callable[..., Any]:
     """
     file, _, function = name.rpartition(":")
     if not Path(file).is_file():
+        beside = [path.name for path in Path(file).parent.glob("*.py")]
+        meant = difflib.get_close_matches(Path(file).name, beside, 1)
         raise ConfigError(
             f"{file} is missing, which is to hold {function}. Put it back there, or name the file "
             f"where it lies now, by the options of the first start; {function} keeps its name."
+            + (f" Beside it is {meant[0]}." if meant else "")
         )
     place = str(Path(file).resolve())
     try:
@@ -103,8 +107,11 @@ def _within(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
     except Exception as error:
         file = str(Path(name.rpartition(":")[0] or name).resolve())
         remedy = "Correct it there."
-        if type(error).__module__ == "jax.errors" and not isinstance(error, RuntimeError):
+        is_of_jax = type(error).__module__ == "jax.errors" and not isinstance(error, RuntimeError)
+        if is_of_jax or "truth value of an array" in str(error):
             remedy = "JAX traces it and knows no values yet: use jnp.where for `if`, jnp for np."
+        elif "__init__() missing" in str(error):
+            remedy = "Give every field of its class a default."
         raise ConfigError(f"{name}{raised(error, file)}. {remedy}") from error
 
 

@@ -149,6 +149,10 @@ def test_a_recipe_fuses_by_a_method_of_your_own_and_finds_it_again(own_methods, 
             r"scale=inf must be finite",
         ),
         (
+            "@dataclasses.dataclass(frozen=True, kw_only=True)\nclass Mine(merge.Method):\n    a: int",
+            r"__init__\(\) missing .*Give every field of its class a default",
+        ),
+        (
             "@dataclasses.dataclass(frozen=True)\nclass Mine(merge.Method):\n    kind: str = 'a'\n"
             "    def equation(self, given, known): return given.base",
             "its class Mine has a field 'kind', a name that is taken. Give the field another",

@@ -431,3 +431,9 @@ def test_settings_of_your_own_have_any_name(tmp_path):
     found, _ = named.choose(recipe, ["--fused.method", f"{tmp_path}/own.py:Mine"])
     part = found.stages["fused"].method
     assert (part.part.name, part.part.tolerance, part.part.threshold) == ("a", 2.0, "auto")
+
+
+def test_a_file_that_is_misspelt_is_suggested(tmp_path):
+    (tmp_path / "shrink.py").write_text("")
+    with pytest.raises(ConfigError, match=r"Beside it is shrink\.py"):
+        own.own_function(f"{tmp_path}/shrnk.py:Shrink")
