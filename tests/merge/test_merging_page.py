@@ -149,7 +149,7 @@ def test_a_recipe_fuses_by_a_method_of_your_own_and_finds_it_again(own_methods, 
             r"scale=inf must be finite",
         ),
         (
-            "@dataclasses.dataclass(frozen=True, kw_only=True)\nclass Mine(merge.Method):\n    a: int",
+            "@dataclasses.dataclass(frozen=True)\nclass Mine(merge.Method):\n    a: int",
             r"__init__\(\) missing .*Give every field of its class a default",
         ),
         (
