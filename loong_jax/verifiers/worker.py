@@ -170,10 +170,6 @@ def _die_with_parent(parent: int) -> None:
         raise SystemExit
 
 
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
-
-
 _LEVEL = 1  # texts of one kind repeat each other: the fastest level takes most of it away
 
 
@@ -213,3 +209,7 @@ def unpack(block: bytes) -> list[bytes]:
         bodies.append(framed[position + 4 : end])
         position = end
     return bodies
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
