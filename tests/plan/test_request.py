@@ -155,7 +155,7 @@ def test_requests_that_are_refused(changes, said):
         ("--choices-per-row 100", "exceeds num_chosen"),
         ("--num-drafts 1", "num_drafts=1 in mode train: only decoding"),
         ("--mode decode --num-microbatches 2", "num_microbatches=2 in mode decode: only training"),
-        ("--remat layr", "Name some of .*router.*; or one of off, layer, all_but_dispatched alone"),
+        ("--remat layr", "some of .*router.*; or one of off, layer, all_but_dispatched alone"),
         ("--mode prefill --remat layer", "--remat layer in mode prefill"),
         ("--mode decode --acceptance 0.5", "without --num-drafts"),
     ],

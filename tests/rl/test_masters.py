@@ -132,13 +132,13 @@ def test_a_stage_keeps_its_masters_beside_weights_in_the_dtype_of_the_model(tmp_
     starting_from = starting._read(
         tmp_path,
         {
-            f"weights/{path}": jax.ShapeDtypeStruct(
+            path: jax.ShapeDtypeStruct(
                 a.shape, a.dtype, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0])
             )
             for path, a in parameters.by_path(like).items()
         },
     )
-    assert all(name.startswith("weights/") for name in starting_from)
+    assert "head" in starting_from
     assert dtypes(starting_from) == {"float32", "bfloat16"}
     stages.save_weights(tmp_path / "plain", 3, masters, jax.eval_shape(lambda: masters))
     assert "masters" not in checkpoint.restore(tmp_path / "plain" / "weights").arrays

@@ -76,14 +76,15 @@ def test_a_stopped_host_goes_on(needs_isolation):
 def test_a_sandbox_that_stays_stopped_is_ungradable(one, monkeypatch):
 
     monkeypatch.setattr(box, "_GRACE_S", 0.5)
-    real = box.Box._start
+    real = box.Box._running
 
     def stopped(self):
-        real(self)
+        zygote = real(self)
         for pid in one.executor.zygote_pids():
             os.kill(pid, signal.SIGSTOP)
+        return zygote
 
-    monkeypatch.setattr(box.Box, "_start", stopped)
+    monkeypatch.setattr(box.Box, "_running", stopped)
     for pid in one.executor.zygote_pids():
         os.kill(pid, signal.SIGSTOP)
     start = time.monotonic()
