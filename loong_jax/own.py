@@ -104,7 +104,7 @@ def _within(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
     except LoongError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         file = str(Path(name.rpartition(":")[0] or name).resolve())
         remedy = "Correct it there."
         is_of_jax = type(error).__module__ == "jax.errors" and not isinstance(error, RuntimeError)

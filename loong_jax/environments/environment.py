@@ -21,6 +21,7 @@ import numpy as np
 
 from loong_jax.environments import csp
 from loong_jax.environments.answers import Malformed
+from loong_jax.errors import ConfigError
 from loong_jax.problems import verdict
 from loong_jax.problems.problem import Domain, Problem, split_of
 from loong_jax.problems.verdict import Verdict
@@ -107,7 +108,7 @@ class ProblemStream:
                 if self.preamble is None:
                     return problem
                 return dataclasses.replace(problem, prompt=self.preamble(problem) + problem.prompt)
-        raise ValueError(
+        raise ConfigError(
             f"none of {MAX_DRAWS_OF_SIDE} problems drawn from level {level} of "
             f"{self.environment.name} is on the side {self.split!r}: the level has too few. Leave "
             "it out."

@@ -1,4 +1,4 @@
 """Who does what, when. Nothing here touches an array.
 
-Knows: data, errors, interrupts, problems, rl, rollout, verifiers.
+Knows: data, errors, interrupts, own, problems, rl, rollout, verifiers.
 """

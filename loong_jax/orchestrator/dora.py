@@ -12,6 +12,7 @@ import itertools
 import math
 from typing import Any, Literal
 
+from loong_jax import own
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator import rebalance
 from loong_jax.orchestrator.changes import (
@@ -29,7 +30,7 @@ from loong_jax.orchestrator.changes import (
     SetIssueLimit,
     Train,
 )
-from loong_jax.orchestrator.ledger import Ledger
+from loong_jax.orchestrator.ledger import Ledger, ReadOnly
 from loong_jax.orchestrator.protocols import MovesGroups, Policy, check_policy
 from loong_jax.orchestrator.rebalance import Triggers
 from loong_jax.orchestrator.tickets import UNFINISHED, UNLEASED
@@ -39,14 +40,14 @@ def decide(view: Ledger, policy: Policy, now: float = 0.0) -> list[Action]:
     """The next actions. The caller carries them out in order and asks again."""
     if view.step >= view.total_steps or not view.sets.working:
         return []
-    found = policy.decide(view, now)
+    found = policy.decide(ReadOnly(view), now)
     is_list = isinstance(found, list | tuple) and not isinstance(found, Action)
     if is_list and all(isinstance(action, Action) for action in found):
         return list(found)
     what = "holds what is no action" if is_list else "is no list of actions"
     raise ConfigError(
-        f"the policy {policy!r:.80} decided {found!r:.80}, which {what}. Return a list of those of "
-        "docs/how-to/add_scheduler.md, [] where nothing is to be done."
+        f"the policy {own.name_of(policy)} decided {found!r:.80}, which {what}. Return a list of "
+        "those of docs/how-to/add_scheduler.md, [] where nothing is to be done."
     )
 
 

@@ -8,6 +8,7 @@ group, and its ticket ends. Each has a budget; where it is spent the run ends wi
 import dataclasses
 from typing import get_args
 
+from loong_jax import own
 from loong_jax.errors import ConfigError, LoongError
 from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.changes import Action
@@ -131,4 +132,4 @@ def refuse_action(action: Action, ledger: Ledger, policy: Policy) -> None:
             if all(isinstance(number, int) and number in ledger.tickets for number in numbers):
                 return
             fault = "tickets are named by their numbers, and must be open."
-    raise ConfigError(f"the policy {policy!r:.80} decided {action!r:.120}: {fault}")
+    raise ConfigError(f"the policy {own.name_of(policy)} decided {action!r:.120}: {fault}")

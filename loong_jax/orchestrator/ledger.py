@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from loong_jax.errors import LoongError
+from loong_jax.errors import ConfigError, LoongError
 from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.changes import Afterwards, Change
 from loong_jax.orchestrator.tickets import (
@@ -415,3 +415,15 @@ def _from_format_1(old: Mapping[str, Any]) -> dict[str, Any]:
         "source": {**source, "curriculum": source.get("lessons")},
         "trained": buffer.get("trained", {"num_reads": 0, "kept": []}),
     }
+
+
+class ReadOnly(Ledger):
+    """The ledger as a policy sees it: the same, but its fields cannot be set."""
+
+    def __init__(self, ledger: Ledger):
+        object.__setattr__(self, "__dict__", ledger.__dict__)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise ConfigError(
+            f"the policy set view.{name}={value!r:.40}. The view is the loop's: return actions."
+        )

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from loong_jax import interrupts
+from loong_jax import interrupts, own
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator import changes, dora, faults, journal
 from loong_jax.orchestrator.changes import Change
@@ -424,8 +424,8 @@ class Orchestrator:
                     self._refuse_excess(action)
                 self._executor.carry_out(action)
         raise ConfigError(
-            f"the policy {self.settings.scheduler!r:.80} went on to decide, {actions!r:.80} last, "
-            f"{MAX_DECISIONS} times without an event. Return [] where there is nothing to do."
+            f"the policy {own.name_of(self.settings.scheduler)} went on to decide, {actions!r:.80} "
+            f"last, {MAX_DECISIONS} times without an event. Return [] where there is nothing to do."
         )
 
     def _refuse_excess(self, issue: changes.Issue) -> None:
@@ -434,9 +434,9 @@ class Orchestrator:
         most = max(self.settings.max_tickets_per_step, MAX_OPEN_STEPS * policy.groups_per_step)
         if not (isinstance(issue.count, int) and 0 < issue.count <= most - num_open):
             raise ConfigError(
-                f"the policy {policy!r:.80} decided {issue} where {num_open} tickets are open: "
-                f"that is not between one and the {most} that may be open at a time. Issue what "
-                "`groups_per_step` still lacks."
+                f"the policy {own.name_of(policy)} decided {issue} where {num_open} tickets are "
+                f"open: that is not between one and the {most} that may be open at a time. Issue "
+                "what `groups_per_step` still lacks."
             )
 
     def _cancel_open_tickets(self) -> None:

@@ -67,6 +67,9 @@ def refuse_unable(policy: Policy, replicas: type, *, where: str) -> None:
 
 def check_policy(policy: Policy, max_ahead: float = 1.0) -> None:
     """Raises ConfigError for settings under which nothing could be trained."""
+    for name in ("groups_per_step", "max_staleness"):
+        if not isinstance(value := getattr(policy, name), int):
+            raise ConfigError(f"{name}={value!r} is no whole number. Give one.")
     if policy.groups_per_step < 1:
         raise ConfigError(
             f"groups_per_step={policy.groups_per_step} must be at least 1. A step trains on "

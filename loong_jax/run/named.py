@@ -15,6 +15,7 @@ from loong_jax import cli_help, own, verifiers
 from loong_jax.errors import ConfigError, shown
 from loong_jax.merge import METHODS, search
 from loong_jax.merge.methods import OWN_METHOD, FusionMethod
+from loong_jax.orchestrator import protocols
 from loong_jax.recipes import SCHEDULERS, FusionStage, Recipe, RlStage
 from loong_jax.recipes.stages import OWN_SCHEDULER, Scheduler
 from loong_jax.rl.objectives import OBJECTIVES, Objective
@@ -64,6 +65,8 @@ def try_own_parts(recipe: Recipe) -> None:
         if isinstance(stage, RlStage):
             for part in (stage.scheduler, stage.objective.signal, stage.objective.clip):
                 own.part_of(part)
+            policy: Any = stage.scheduler
+            protocols.check_policy(policy)
         if isinstance(stage, FusionStage):
             search.candidates(stage.method, stage.scales, stage.keep_rates)
     verifiers.try_all(own_problems.verifiers_of(recipe.problems))

@@ -57,6 +57,7 @@ from loong_jax.run.session import Judge, Session
 from loong_jax.run.texts import texts_of
 
 DATA = "data.json"  # in the run directory: which conversations it began with
+PACKAGES = "packages.json"  # by name, the directory of each that a run poses
 RUN: Mapping[type, Callable[[Any], dict[str, Any]]] = {  # a stage -> what carries it out
     SftStage: stages.run_sft,
     RlStage: stages.run_rl,
@@ -119,7 +120,7 @@ def train(
     if recipe.data is not None:
         _refuse_other_data(recipe.data, run_dir)
     if isinstance(recipe.problems, PackagedProblems):
-        recipe.problems.by_domain()  # refuses what holds no packages before there is a run
+        _refuse_other_packages(recipe.problems, run_dir)  # and what holds none
     asked, recipe = recipe.stages, sizes.fitted(recipe, texts)
     settings, given = recipe.stages, starting.given(recipe)
     needed = {name: _inputs(stage) for name, stage in settings.items()}
@@ -151,6 +152,8 @@ def train(
         if recipe.data is not None:
             record = {"file": str(recipe.data), "digest": _digest(recipe.data)}
             json_files.write_json(run_dir / DATA, record)
+        if isinstance(recipe.problems, PackagedProblems):
+            json_files.write_json(run_dir / PACKAGES, _packages(recipe.problems))
         if recipe.start_from is not None:
             sources.keep_files(sources.find(recipe.start_from), run_dir / sources.KEPT)
         if isinstance(recipe.problems, FileProblems):
@@ -219,6 +222,22 @@ def _refuse_other_data(file: Path, run_dir: Path) -> None:
             f"{file} is not the file that {run_dir} began with: its digest is {digest}, that of "
             f"{began['file']} was {began['digest']}. Give the same --data, or name another "
             "--run-dir."
+        )
+
+
+def _packages(problems: PackagedProblems) -> dict[str, str]:
+    """By name, the directory of each, which names what its module says by a digest."""
+    return {name: Path(part.environment).name for name, part in problems.by_domain().items()}
+
+
+def _refuse_other_packages(problems: PackagedProblems, run_dir: Path) -> None:
+    """ConfigError where the run began with other packages, or there are none."""
+    found = _packages(problems)
+    began = json_files.read_json(run_dir / PACKAGES, found)
+    if began != found:
+        raise ConfigError(
+            f"{problems.directory} does not hold the packages that {run_dir} began with: these "
+            f"were {began}, there are {found}. Put them back, or name another --run-dir."
         )
 
 

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import itertools
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ import jax.numpy as jnp
 
 from loong_jax import configs, interrupts
 from loong_jax.data import json_files
-from loong_jax.errors import CheckpointError
+from loong_jax.errors import CheckpointError, LoongError
 from loong_jax.eval import evaluation
 from loong_jax.merge import report as merge_report
 from loong_jax.merge import search
@@ -49,6 +50,7 @@ from loong_jax.verifiers.raised import RaisedWatch
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 60.0
+MAX_LOST_STEPS = 10  # in a row, whose loss is not finite
 T = TypeVar("T", bound=Stage)
 
 
@@ -372,7 +374,7 @@ class _ShownLog:
         self._collapse = CollapseWatch(work.stage.collapse, read_metrics(work.own))
         self._signal = None if work.stage.learns_from_all else SignalWatch(logger.warning)
         self._raised = RaisedWatch(logger.warning)
-        self._num_judged = 0
+        self._num_judged = self._num_lost = 0
         self.event = log.event
 
     def judged(self, group: Group, disposition: rewards.Disposition) -> None:
@@ -389,6 +391,15 @@ class _ShownLog:
         self._progress.step(step, record)
         self._profile.step()
         self._collapse.step(step, metrics)
+        self._num_lost = 0 if math.isfinite(metrics.get("loss", 0.0)) else self._num_lost + 1
+        if self._num_lost == 1:
+            logger.warning("step %d has a loss of %s, so nothing was learnt", step, metrics["loss"])
+        if self._num_lost == MAX_LOST_STEPS:
+            raise LoongError(
+                f"{MAX_LOST_STEPS} steps in a row, up to {step}, had no finite loss, so nothing is "
+                "learnt. Look at the objective, above all at parts of your own, and at the "
+                "weights; the last checkpoint is intact."
+            )
 
 
 def _finish(work: Work[Any], weights: Weights, step: int) -> dict[str, Any]:

@@ -233,3 +233,15 @@ def test_what_no_policy_may_decide_ends_the_run(decided, said):
     run = make_run(world, policy=Odd(groups_per_step=2, max_staleness=0))
     with pytest.raises(ConfigError, match=said):
         run.run()
+
+
+def test_no_policy_sets_what_the_view_says():
+    class Sets(DoraPolicy):
+        def decide(self, view, now):
+            view.step = 3
+            return []
+
+    run = make_run(FakeWorld(seed=0, outcome_of=outcomes), policy=Sets(groups_per_step=2))
+    with pytest.raises(ConfigError, match=r"the policy set view\.step=3.*return actions"):
+        run.run()
+    assert run.ledger.step == 0

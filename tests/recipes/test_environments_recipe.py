@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from loong_jax.data import packages
+from loong_jax.data import json_files, packages
 from loong_jax.data.packages import Package
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.environments.modules import Module
@@ -90,3 +90,16 @@ def test_sides_of_the_split_and_demonstrations(directory):
     pairs = [next(taught) for _ in range(12)]
     assert {prompt[:3] for prompt, _ in pairs} == {"dbl", "mul"}
     assert not {prompt for prompt, _ in pairs} & {problem.prompt for problem in posed}
+
+
+def test_a_run_keeps_to_the_packages_it_began_with(directory, tmp_path):
+    """By the digest of their modules, which stands in the names of their directories."""
+    problems = PackagedProblems(directory=str(directory))
+    run._refuse_other_packages(problems, tmp_path)  # a run that begins
+    began = run._packages(problems)
+    json_files.write_json(tmp_path / run.PACKAGES, began)
+    run._refuse_other_packages(problems, tmp_path)
+    name, uid = next(iter(began.items()))
+    json_files.write_json(tmp_path / run.PACKAGES, began | {name: uid[:-1] + "?"})
+    with pytest.raises(ConfigError, match=r"does not hold the packages that .* began with"):
+        run._refuse_other_packages(problems, tmp_path)

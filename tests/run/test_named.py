@@ -437,3 +437,25 @@ def test_a_file_that_is_misspelt_is_suggested(tmp_path):
     (tmp_path / "shrink.py").write_text("")
     with pytest.raises(ConfigError, match=r"Beside it is shrink\.py"):
         own.own_function(f"{tmp_path}/shrnk.py:Shrink")
+
+
+@pytest.mark.parametrize(("value", "said"), [("'0'", "is no whole number"), ("-1", "must be >= 0")])
+def test_bounds_of_a_scheduler_of_your_own_are_checked_before_it_runs(tmp_path, value, said):
+    (tmp_path / "own.py").write_text(
+        "import dataclasses\nfrom loong_jax.orchestrator.dora import DoraPolicy\n\n\n"
+        "@dataclasses.dataclass(frozen=True, kw_only=True)\nclass Mine:\n"
+        f"    groups_per_step: int = 2\n    max_staleness = {value}\n"
+        "    mixes_versions = False\n    needs = ()\n\n"
+        "    def decide(self, view, now):\n        return []\n"
+    )
+    recipe, _ = named.choose(
+        recipes.get_recipe("rl")(), ["--rl.scheduler", f"{tmp_path}/own.py:Mine"]
+    )
+    with pytest.raises(ConfigError, match=said):
+        named.try_own_parts(recipe)
+
+
+def test_a_file_of_your_own_that_exits_is_told_of(tmp_path):
+    (tmp_path / "own.py").write_text("import sys\nsys.exit(0)\n")
+    with pytest.raises(ConfigError, match=r"own\.py.*raised SystemExit"):
+        own.own_function(f"{tmp_path}/own.py:Mine")

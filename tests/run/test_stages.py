@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import math
 import os
 import signal
 import types
@@ -13,7 +14,7 @@ from rich.console import Console
 from loong_jax import environments, interrupts, recipes
 from loong_jax.data import json_files
 from loong_jax.data.tokenizer import AsciiTokenizer
-from loong_jax.errors import ConfigError, VerifierError
+from loong_jax.errors import ConfigError, LoongError, VerifierError
 from loong_jax.problems import verdict
 from loong_jax.recipes import MeshSettings, SftStage
 from loong_jax.report.metrics_log import MetricsLog
@@ -96,6 +97,24 @@ def test_reward_and_share_of_groups_with_a_signal_stand_in_the_line(tmp_path):
             shown.judged(group, disposition)
         shown.step(1, {"loss": 0.25}, [teaches])
     assert "step 1/9  loss 0.250  reward 0.12  signal 50%" in stream.getvalue()
+
+
+def test_steps_without_a_finite_loss_are_warned_of_and_end_the_stage(tmp_path, caplog):
+    progress = Progress(["rl"], console=Console(file=io.StringIO()))
+    progress.start("rl", num_steps=99)
+    with MetricsLog(tmp_path, stage="rl", tensorboard=False) as log:
+        stage = recipes.get_recipe("rl")().stages["rl"]
+        work: Any = types.SimpleNamespace(progress=progress, stage=stage, own=tmp_path)
+        shown = stages._ShownLog(work, log, StepProfile(tmp_path))
+        losses = [math.nan] * 9 + [0.5] + [math.nan] * 9
+        for step, loss in enumerate(losses, 1):
+            shown.step(step, {"loss": loss}, [])
+        with pytest.raises(LoongError, match="10 steps in a row, up to 20, had no finite loss"):
+            shown.step(20, {"loss": math.inf}, [])
+    assert [r.message[:7] for r in caplog.records if "nothing was learnt" in r.message] == [
+        "step 1 ",
+        "step 11",
+    ]
 
 
 def test_a_run_refuses_an_environment_that_is_not_admitted(monkeypatch):
