@@ -43,7 +43,7 @@ def refuse_no_share(settings: object, *names: str) -> None:
             raise ConfigError(f"{name}={value} is not in (0, 1]. Choose one there.")
 
 
-def line_in(file: str, error: Exception) -> str:
+def line_in(file: str, error: BaseException) -> str:
     """`, line N` of the last line of `file` that an error came through, if any."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == file]
@@ -56,7 +56,7 @@ def shown(value: Any, limit: int = 80) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
-def raised(error: Exception, file: str) -> str:
+def raised(error: BaseException, file: str) -> str:
     """The last line of `file` that an error came through, if any, its type and its text.
 
     Of a text of several lines the first: JAX goes on with what it was tracing.
