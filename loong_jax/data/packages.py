@@ -130,6 +130,11 @@ def read_all(directory: Path | str) -> list[Package]:
             )
         found[package.name] = package, manifest.parent
     if not found:
+        if (Path(directory) / MANIFEST).exists():
+            raise ConfigError(
+                f"{str(directory)!r} is a package itself. Name the directory that holds it, "
+                f"{str(Path(directory).parent)!r}, and --package-names where it holds others."
+            )
         raise ConfigError(
             f"{str(directory)!r} holds no environment packages. Make one of your own "
             "(docs/tutorials/own_environment.md), or name OUT/packages of `loong synth resyn`."

@@ -126,8 +126,8 @@ def make(
         raise ConfigError("There are no experts to merge. Give at least one.")
     if chosen.num_experts not in (None, len(experts)):
         raise ConfigError(
-            f"{type(chosen).__name__} goes from one model to another and was given"
-            f" {len(experts)} experts. Give two, or take Karcher for more."
+            f"{type(chosen).__name__} merges {chosen.num_experts} experts and was given "
+            f"{len(experts)}. Give {chosen.num_experts}, or take another method, as karcher."
         )
     named, beside = _name(
         experts, batch_axes, weights=weights, masks=masks, importances=importances

@@ -55,6 +55,9 @@ def test_a_package_that_does_not_say_how_long_its_questions_are_is_measured(tmp_
     short = PackagedProblems(directory=str(tmp_path), max_prompt_chars=5)
     with pytest.raises(ConfigError, match=r"double up to \d+\. Raise --max-prompt-chars"):
         short.by_domain()
+    (place,) = tmp_path.iterdir()
+    with pytest.raises(ConfigError, match="is a package itself"):
+        PackagedProblems(directory=str(place)).by_domain()
 
 
 def test_the_longest_questions_and_responses_fit():
