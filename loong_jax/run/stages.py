@@ -50,7 +50,7 @@ from loong_jax.verifiers.raised import RaisedWatch
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 60.0
-MAX_LOST_STEPS = 10  # in a row, whose loss is not finite
+MAX_NOT_FINITE = 10  # in a row, whose loss is not finite
 T = TypeVar("T", bound=Stage)
 
 
@@ -374,7 +374,7 @@ class _ShownLog:
         self._collapse = CollapseWatch(work.stage.collapse, read_metrics(work.own))
         self._signal = None if work.stage.learns_from_all else SignalWatch(logger.warning)
         self._raised = RaisedWatch(logger.warning)
-        self._num_judged = self._num_lost = 0
+        self._num_judged = self._num_not_finite = 0
         self.event = log.event
 
     def judged(self, group: Group, disposition: rewards.Disposition) -> None:
@@ -391,12 +391,14 @@ class _ShownLog:
         self._progress.step(step, record)
         self._profile.step()
         self._collapse.step(step, metrics)
-        self._num_lost = 0 if math.isfinite(metrics.get("loss", 0.0)) else self._num_lost + 1
-        if self._num_lost == 1:
+        self._num_not_finite = (
+            0 if math.isfinite(metrics.get("loss", 0.0)) else self._num_not_finite + 1
+        )
+        if self._num_not_finite == 1:
             logger.warning("step %d has a loss of %s, so nothing was learnt", step, metrics["loss"])
-        if self._num_lost == MAX_LOST_STEPS:
+        if self._num_not_finite == MAX_NOT_FINITE:
             raise LoongError(
-                f"{MAX_LOST_STEPS} steps in a row, up to {step}, had no finite loss, so nothing is "
+                f"{MAX_NOT_FINITE} steps in a row, up to {step}, had no finite loss, so nothing is "
                 "learnt. Look at the objective, above all at parts of your own, and at the "
                 "weights; the last checkpoint is intact."
             )

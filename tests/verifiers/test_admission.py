@@ -1,7 +1,9 @@
 """Admission: registered verifiers pass it, sloppy ones are refused by the check they fail."""
 
 import dataclasses
+import itertools
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -131,12 +133,6 @@ class IsQuadratic(Exact):
         return text == gold
 
 
-class IsSlow(Exact):
-    def is_right(self, gold, text):
-        time.sleep(0.25)
-        return text == gold
-
-
 class Hangs(Exact):
     def is_right(self, gold, text):
         time.sleep(5 if len(text) > 10**5 else 0)
@@ -157,7 +153,6 @@ SLOPPY = [
     (ReturnsBools, "gold"),
     (ChangesItsMind, "determinism"),
     (IsQuadratic, "cost"),
-    (IsSlow, "cost"),
     (Hangs, "cost"),
 ]
 
@@ -177,7 +172,9 @@ def test_a_sloppy_verifier_is_refused_by_name_and_case(kind, check, monkeypatch)
 
 def test_a_slow_verifier_is_asked_no_more_than_a_few_times(monkeypatch):
     monkeypatch.setattr(admission, "_slowness", lambda: 1.0)
-    report = admit(IsSlow(), cases(), max_cost_s=0.2)
+    clock = itertools.count(step=100.0)  # seconds between any two looks at it
+    monkeypatch.setattr(admission, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    report = admit(Exact(), cases(), max_cost_s=60.0)
     assert (report.num_verdicts, len(report.failures)) == (3, 3)
 
 
