@@ -124,7 +124,7 @@ def test_one_that_may_not_reward_says_why(old, new, said):
     [
         ("rng = random.Random(seed * 8 + level)", "rng = random", r"generate\(1, 109951\d+\) gave"),
         ("random.Random(seed * 8 + level)", "random.Random()", r"generate\(1, 109951\d+\) gave"),
-        ('"Add "', '"Add " + next(iter(set("abcdefgh")))', r"question\(1, .*'Add [a-h]"),
+        ('"Add "', '"Add " + "".join(set("abcdefghijklmnop"))', r"question\(1, .*'Add [a-p]"),
         ("return str(sum(", "return random.choice(['', '+']) + str(sum(", r"reference\("),
         ("[str(sum(numbers[: i + 1])) for", "[str(random.random()) for", r"steps\("),
     ],

@@ -386,8 +386,8 @@ def refusals():
     two = {"w": np.full((2, 3), 2.0, np.float32)}
     turned = {"w": -one["w"]}
     zero = {"w": np.zeros((2, 3), np.float32)}
-    yield "Give two", [one, two, one], {"method": merge.Slerp()}
-    yield "Give two", [one], {"method": merge.NuSlerp()}
+    yield "Give 2,", [one, two, one], {"method": merge.Slerp()}
+    yield "Give 2,", [one], {"method": merge.NuSlerp()}
     yield "antipodal", [one, turned], {"method": merge.Slerp()}
     yield "antipodal", [one, turned], {"method": merge.NuSlerp()}
     yield "cancel", [one, turned], {"method": merge.Karcher()}
