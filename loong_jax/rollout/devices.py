@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 from flax import nnx
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from loong_jax.errors import ConfigError
 from loong_jax.models.families import ModelConfig, family_of
@@ -74,10 +74,11 @@ class OnMesh(OneDevice):
     def load(self, weights: Weights) -> Weights:
         return launch(self._mesh, jax.device_put, weights, self._shardings)
 
-    def bring(self, tree: Any) -> Any:
-        leaf = next((leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)), None)
-        is_here = leaf is None or leaf.sharding.device_set == set(self._mesh.devices.flat)
-        return tree if is_here else self.whole(tree)
+    def _is_here(self, sharding: Sharding) -> bool:
+        return sharding.device_set == set(self._mesh.devices.flat)
+
+    def _move(self, tree: Any) -> Any:
+        return self.whole(tree)
 
     def whole(self, tree: Any) -> Any:
         return jax.device_put(tree, NamedSharding(self._mesh, WHOLE))

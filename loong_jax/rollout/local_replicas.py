@@ -178,6 +178,7 @@ class LocalReplicaGroup:
         weights = self._versions.acquire(version, holder)
 
         def carry_out(host: Replica) -> None:
+            host.put_down()
             params = self._engines[replica].load_params(weights)
             self._compile(self._engines[replica], params)
             previous = host.version

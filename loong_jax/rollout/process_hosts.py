@@ -6,6 +6,7 @@ ends by itself when its driver does. `python -m loong_jax.rollout.process_hosts 
 
 import contextlib
 import dataclasses
+import functools
 import os
 import signal
 import socket
@@ -69,6 +70,12 @@ class ProcessLauncher:
 _TPU_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}  # of chips beside each other
 
 
+@functools.cache
+def listed_devices() -> str:
+    """CUDA_VISIBLE_DEVICES as this process was given it: it may leave some to others later."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "")
+
+
 def visible_devices(first: int, count: int) -> dict[str, str]:
     """The environment of a process that is to see `count` accelerators of a machine, from number
     `first` on of those that this process may see; of CPU devices it is their number.
@@ -76,7 +83,7 @@ def visible_devices(first: int, count: int) -> dict[str, str]:
     Raises ConfigError where this process may not see as many.
     """
     chosen = list(range(first, first + count))
-    if listed := os.environ.get("CUDA_VISIBLE_DEVICES", ""):
+    if listed := listed_devices():
         names = listed.split(",")
         if first + count > len(names):
             raise ConfigError(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec, Sharding, SingleDeviceSharding
 from jaxtyping import Array, Bool, Float, Int, Shaped, UInt32
 
 from loong_jax.models.parameters import Weights
@@ -51,7 +51,15 @@ class OneDevice:
 
     def bring(self, tree: Any) -> Any:
         """A prefix or what was read, of another engine perhaps, where programs take it from."""
-        return tree
+        arrays = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array))
+        return tree if all(self._is_here(array.sharding) for array in arrays) else self._move(tree)
+
+    def _is_here(self, sharding: Sharding) -> bool:
+        return isinstance(sharding, SingleDeviceSharding)
+
+    def _move(self, tree: Any) -> Any:
+        """Over the host, as what `device_put` places is bound to its device."""
+        return jax.device_get(tree)
 
     def whole(self, tree: Any) -> Any:
         """Arrays that every device is to hold as they are."""

@@ -142,6 +142,10 @@ class Replica:
         self._slots.make_anew()
         self.is_paused = False
 
+    def put_down(self) -> None:
+        """Lets go of the weights, so that those of the next `assign` or `swap` have their room."""
+        self._params = {}
+
     def assign(self, version: int, params: Weights) -> None:
         """Takes up the weights of `version`. Only an empty replica changes version."""
         assert self.is_empty, f"tickets {sorted(self._jobs)[:8]} are written under {self.version}"

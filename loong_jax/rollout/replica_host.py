@@ -44,8 +44,9 @@ class ReplicaHost:
         self._setup = setup
         engine = setup.make_engine()
         # one more than in the driver's store: a retired version may be held a moment longer here
+        # and as they came, for scores: replicas alone round them
         self._versions = VersionStore(
-            setup.max_staleness + 1, offload=True, load=engine.load_params
+            setup.max_staleness + 1, offload=True, load=engine.devices.load
         )
         self._staging = Staging(self._versions)
         self._reporters: WeakKeyDictionary[Replica, Reporter] = WeakKeyDictionary()

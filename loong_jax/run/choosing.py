@@ -110,7 +110,7 @@ def _tuned(recipe: Recipe, name: str, stage: Stage, arguments: Sequence[str]) ->
         if schedule not in (quickstart.RL_SCHEDULE, quickstart.SHORT_SCHEDULE):
             return stage
         schedule = dataclasses.replace(schedule, peak=peak)
-    elif schedule != dataclasses.replace(quickstart.SFT_SCHEDULE, num_steps=stage.num_steps):
+    elif vars(schedule) != vars(quickstart.SFT_SCHEDULE) | {"num_steps": stage.num_steps}:
         return stage
     else:
         given = value_of(f"--{name.replace('_', '-')}.num-steps", arguments) or ""

@@ -125,9 +125,17 @@ def shares_of(recipe: Recipe) -> Shares:
     """
     engine, exchange = recipe.engine, exchange_of(recipe.model)
     trainer = training_rules_on(recipe.mesh, recipe.model)
+    size = replica_mesh(recipe)
     if not isinstance(engine.placement, ThreadReplicas):
+        given = getattr(engine.placement, "devices_per_process", 0)
+        if 0 < given < size.num_devices:
+            raise ConfigError(
+                f"replica_mesh={size} takes {size.num_devices} devices, and a process of "
+                f"placement={engine.placement} sees {given}. Raise devices_per_process, or lower "
+                "--replica-mesh.* sizes."
+            )
         return Shares(trainer, ())
-    size, own = replica_mesh(recipe), engine.placement.devices == "own"
+    own = engine.placement.devices == "own"
     num_apart = engine.num_replicas - engine.num_elastic if own else 0
     needed = recipe.mesh.num_devices + num_apart * size.num_devices
     if needed > len(devices := jax.local_devices()):

@@ -4,9 +4,10 @@ Weights, moments, versions and caches are counted over the shapes and shardings 
 What programs need besides, activations and logits, is estimated.
 """
 
+import collections
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -127,23 +128,24 @@ def _of_rl(
     version, count = _bytes(published, rules), staleness + 2  # serving, and one staged
     apart = [other for other in shares.replicas if not _overlap(other, rules)]
     here = [other for other in shares.replicas if other not in apart]
-    of_replica = 0.0
-    if apart:
-        of_replica = _bytes(_loaded(recipe, apart[0], published), apart[0])
+
+    def loaded(other: ShardingRules) -> float:
+        return _bytes(_loaded(recipe, other, published), other)
+
     yield Need(
         f"{count} versions of the policy",
         count * version,
-        of_replica,
+        _on_fullest(apart, loaded),
         "--STAGE.scheduler.max-staleness, --dtype bfloat16, --engine.offload-versions",
     )
-    copies = [other for other in set(here) if other != rules or recipe.engine.mantissa_bits]
-    if loaded := sum(_bytes(_loaded(recipe, other, published), other) for other in copies):
-        yield Need("weights as replicas load them", loaded, 0, "--replica-mesh as --mesh")
-    caches = sum(_cache_bytes(recipe, other) for other in here)
+    copies = [other for other in here if other != rules or recipe.engine.mantissa_bits]
+    if copied := _on_fullest(copies, loaded):
+        yield Need("weights as replicas load them", copied, 0, "--replica-mesh as --mesh")
+    cache = functools.partial(_cache_bytes, recipe)
     yield Need(
         "caches of replicas",
-        caches,
-        max((_cache_bytes(recipe, other) for other in apart), default=0.0),
+        _on_fullest(here, cache),
+        _on_fullest(apart, cache),
         "--engine.slots-per-replica, --engine.cache-length, --engine.pages, --engine.num-replicas",
     )
 
@@ -244,9 +246,21 @@ def _loaded(recipe: Recipe, rules: ShardingRules, like: Any) -> Any:
     )
 
 
+def _devices(rules: ShardingRules) -> set[jax.Device]:
+    return {jax.local_devices()[0]} if rules.mesh is None else set(rules.mesh.devices.flat)
+
+
 def _overlap(one: ShardingRules, other: ShardingRules) -> bool:
-    lists = ([jax.devices()[0]] if r.mesh is None else r.mesh.devices.flat for r in (one, other))
-    return bool(set.intersection(*map(set, lists)))
+    return bool(_devices(one) & _devices(other))
+
+
+def _on_fullest(replicas: list[ShardingRules], size: Callable[[ShardingRules], float]) -> float:
+    """Bytes on the fullest device, of replicas that each hold `size` on every one of theirs."""
+    held: dict[jax.Device, float] = collections.defaultdict(float)
+    for rules in replicas:
+        for device in _devices(rules):
+            held[device] += size(rules)
+    return max(held.values(), default=0.0)
 
 
 def _bytes(tree: Any, rules: ShardingRules) -> float:

@@ -116,7 +116,8 @@ def train(
     texts = texts_of(recipe)
     if isinstance(recipe.problems, FileProblems):
         own_problems.refuse_other(recipe.problems, run_dir)
-        own_problems.refuse_misfit(recipe, texts)
+        sampled = sizes.with_sampling(recipe, texts.form.stop)
+        own_problems.refuse_misfit(sampled, texts)
     if recipe.data is not None:
         _refuse_other_data(recipe.data, run_dir)
     if isinstance(recipe.problems, PackagedProblems):

@@ -25,7 +25,7 @@ MOST_READ_AT_ONCE = 512  # tokens of a prompt; longer ones are read in chunks
 
 def fitted(recipe: Recipe, texts: Texts) -> Recipe:
     """The recipe with every length set; the same problems give the same lengths."""
-    recipe = _with_sampling(recipe, texts.form.stop)
+    recipe = with_sampling(recipe, texts.form.stop)
     engine, stages = recipe.engine, recipe.stages.values()
     rows = [stage.row_length for stage in stages if isinstance(stage, RlStage | SftStage)]
     has_epochs = any(isinstance(stage, SftStage) and stage.epochs for stage in stages)
@@ -89,7 +89,7 @@ def _for_epochs(stage: SftStage, epochs: float, lengths: Iterable[int]) -> SftSt
     return dataclasses.replace(stage, num_steps=steps, epochs=None, optimizer=optimizer)
 
 
-def _with_sampling(recipe: Recipe, stops: tuple[str, ...]) -> Recipe:
+def with_sampling(recipe: Recipe, stops: tuple[str, ...]) -> Recipe:
     """The recipe, with its length of responses and the texts that end them in all stages."""
     given = {"max_new_tokens": recipe.max_new_tokens, "stops": stops or None}
     changes: dict[str, Any] = {name: one for name, one in given.items() if one is not None}

@@ -84,7 +84,7 @@ class Work(Generic[T]):
         session, given = self.session, self.directories.given
         if name in given:
             return starting.load_on(given[name], session.recipe.model, session.rules)
-        return session.place(load_weights(self.directories.inputs[name]))
+        return load_weights(self.directories.inputs[name], session.abstract_weights)
 
     def keep_going(self, earlier_s: float) -> Callable[[], bool]:
         """True until as much time has passed as `wall_time_of` trained for; always true for none.
@@ -113,12 +113,17 @@ def save_weights(directory: Path, step: int, weights: Weights, like: Weights | N
     checkpoint.save(directory / "weights", step, arrays, keep=1)
 
 
-def load_weights(directory: Path) -> Weights:
-    """Loads a finished stage's weights, as precise as there are, on device. CheckpointError where
-    they are damaged.
+def load_weights(directory: Path, like: Weights | None = None) -> Weights:
+    """Loads a finished stage's weights, as precise as there are, each where its fellow in `like`
+    lies, or on the first device. CheckpointError where they are damaged.
     """
+    known = parameters.by_path(like or {})
+
+    def place(name: str) -> jax.sharding.Sharding | None:
+        return getattr(known.get(name.partition("/")[2]), "sharding", None)
+
     try:
-        found = checkpoint.restore(directory / "weights")
+        found = checkpoint.restore(directory / "weights", shardings=place)
     except CheckpointError as error:
         raise CheckpointError(
             f"the weights of stage {directory.name} cannot be read: {error} If {directory} is of "
@@ -304,7 +309,7 @@ def run_fusion(work: Work[FusionStage]) -> dict[str, Any]:
     """Fuses the experts, with scale and keep rate chosen on validation problems."""
     session, settings = work.session, work.stage
     base = work.weights_of(settings.base)
-    experts = {expert: load_weights(work.directories.inputs[expert]) for expert in settings.experts}
+    experts = {expert: work.weights_of(expert) for expert in settings.experts}
     problems = {
         domain: demonstrations.held_out(session.recipe, domain, "validation", settings.num_problems)
         for domain in session.domains

@@ -6,6 +6,8 @@ import signal
 import time
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
 
 from loong_jax.errors import ConfigError
@@ -204,7 +206,7 @@ def test_a_swap_in_a_process_goes_on_with_what_runs():
 
 def test_a_host_scores_what_it_is_given_or_says_that_it_cannot():
     answers = queue.Queue()
-    with Harness(make_scorer=make_scorer) as h:
+    with Harness(make_engine=coarse_engine, make_scorer=make_scorer) as h:
         assert h.group.scorers(0) == ()  # until it is ready
         h.group.assign(0, 0)
         h.dispatch(0, [0, 1], 0)
@@ -222,8 +224,17 @@ def test_a_host_scores_what_it_is_given_or_says_that_it_cannot():
         assert answers.get(timeout=60) is None
 
 
+def coarse_engine():
+    return fake_engine(mantissa_bits=1)
+
+
 def make_scorer():
-    return lambda weights, group: scored_as_sampled([group])[0]
+    def score(weights, group):
+        """By the version's own weights, not as the engine rounds them."""
+        jax.tree.map(np.testing.assert_array_equal, weights, fake_weights(group.version))
+        return scored_as_sampled([group])[0]
+
+    return score
 
 
 def content_of(groups):

@@ -2,7 +2,10 @@ import dataclasses
 import queue
 import threading
 import time
+import weakref
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -85,6 +88,25 @@ def test_a_version_changes_between_groups_and_is_held_meanwhile():
         assert {r.versions for g in second.values() for r in g.rollouts} == {((0, 1),)}
         assert content(first) != content(second)
     assert not any(h.store.holders().values())
+
+
+def test_a_copy_of_a_version_is_gone_before_the_next_is_made(monkeypatch):
+    """As where a replica has devices of its own, which need not hold two."""
+    copies = []
+
+    def copied(weights):
+        assert not any(copy() is not None for copy in copies)
+        made = jax.tree.map(jnp.copy, weights)
+        copies.append(weakref.ref(made["table"]))
+        return made
+
+    monkeypatch.setattr(ENGINE, "load_params", copied)
+    with Harness() as h:
+        for version in (0, 1):
+            h.group.assign(0, version)
+            h.dispatch(0, [version], version)
+            h.until(ReplicaIdle)
+    assert len(copies) == 2
 
 
 @pytest.mark.parametrize("keep_cache", [True, False])

@@ -178,13 +178,13 @@ def test_the_choices_of_routers_are_recorded():
         np.testing.assert_array_equal(np.concatenate(mesh.targets[slot]), np.concatenate(parts))
 
 
+WAYS = {"to another mesh": (True, 4, 2), "to one device": (False,)}
+
+
 @pytest.mark.parametrize(
     ("way", "config"),
     thinned(
-        itertools.product(["on the devices", "over the host", "to another mesh"], [SLOTS, PAGES]),
-        0,
-        3,
-        4,
+        itertools.product([*WAYS, "over the host", "on the devices"], [SLOTS, PAGES]), 0, 3, 5, 6
     ),
     ids=lambda value: value if isinstance(value, str) else "pages" if value.pages else "slots",
 )
@@ -192,7 +192,7 @@ def test_a_running_sample_moves_and_writes_the_same_tokens(config, way):
     staying, moving = (Run(*made("qwen2", config, True)).read([0, 1, 2, 3]) for _ in range(2))
     staying.decode()
     moving.decode(1)
-    there = Run(*made("qwen2", config, True, 4, 2)) if way == "to another mesh" else moving
+    there = Run(*made("qwen2", config, *WAYS[way])) if way in WAYS else moving
     if there is not moving:
         there.tokens, there.log_probs = moving.tokens, moving.log_probs
     for slot in (0, 1, 2, 3):

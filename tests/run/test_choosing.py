@@ -122,6 +122,8 @@ def test_models_of_their_own_tokens_are_fine_tuned(published, monkeypatch):
     assert trained("rl", *start, "--lora", "4")[0] == 2e-5
     assert trained("rl", *start, f"--rl.{peak[0]}", peak[1])[0] == 0.5
     assert trained("smol", *start)[0] == 1e-5
+    cold = chosen("smol-chat", *start).stages["cold"]
+    assert cold.optimizer.schedule.peak == 1e-5  # of fewer steps than the miniature warms up for
     for name in ("environments", "agentic-mini"):
         stages = chosen(name, *start).stages
         rates = [stages[stage].optimizer.schedule.peak for stage in ("sft", "rl")]

@@ -147,6 +147,20 @@ def test_shared_replicas_lie_side_by_side_on_the_trainers_devices():
     ]
     assert found == [[0, 1], [2, 3], [0, 1]]
     assert shares.replicas[0] is shares.replicas[2]
+    three, one = (
+        {
+            need.what: need.trainer
+            for need in memory.needs(
+                dataclasses.replace(
+                    recipe, engine=dataclasses.replace(engine, num_replicas=n, mantissa_bits=7)
+                ),
+                "rl_stem",
+            )
+        }
+        for n in (3, 1)
+    )
+    for what in ("caches of replicas", "weights as replicas load them"):
+        assert three[what] == 2 * one[what]  # on the devices of two
 
 
 @pytest.mark.parametrize(

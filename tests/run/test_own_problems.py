@@ -143,6 +143,17 @@ def test_without_a_cold_start_what_came_after_it_begins_with_the_weights_given(f
     assert begun["sft_continued"].after == begun["rl"].after == "start"
 
 
+def test_room_is_what_the_responses_asked_for_leave(tmp_path, monkeypatch):
+    """All lengths are given, and --max-new-tokens is less than the recipe's own."""
+    file = write(tmp_path / "mine.jsonl", [{"prompt": f"{n:040}?", "gold": "1"} for n in range(60)])
+    recipe = dataclasses.replace(recipes.get_recipe("problems")(), problems=settings(file))
+    engine = dataclasses.replace(recipe.engine, cache_length=64)
+    recipe = dataclasses.replace(recipe, engine=engine, max_new_tokens=8)
+    monkeypatch.setattr(run.sizes, "fitted", lambda *_: (_ for _ in ()).throw(InterruptedError))
+    with pytest.raises(InterruptedError):
+        run.train(recipe, tmp_path / "run")
+
+
 def test_lines_without_tokens_or_room_are_named(tmp_path):
     bad = [
         {"prompt": "\u2207 x?", "gold": "1"},

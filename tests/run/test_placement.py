@@ -1,6 +1,7 @@
 """Where a recipe's replicas live: it reads back, and what is written does not depend on it."""
 
 import dataclasses
+import functools
 import json
 import os
 import queue
@@ -15,7 +16,13 @@ from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.orchestrator.dora import algorithm_1
 from loong_jax.orchestrator.protocols import MovesGroups, ReplicaGroup, refuse_unable
-from loong_jax.recipes import EngineSettings, ProcessReplicas, RayReplicas, ThreadReplicas
+from loong_jax.recipes import (
+    EngineSettings,
+    MeshSettings,
+    ProcessReplicas,
+    RayReplicas,
+    ThreadReplicas,
+)
 from loong_jax.rl.local_trainer import TrainerSettings
 from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rollout import process_hosts
@@ -115,8 +122,18 @@ def test_a_recipe_writes_and_scores_the_same_in_threads_and_in_processes():
     assert len(scored) == 6
 
 
+def test_a_mesh_of_more_devices_than_a_process_sees_is_refused():
+    given = recipe(ProcessReplicas(devices_per_process=1))
+    assert devices.shares_of(given).replicas == ()
+    wide = dataclasses.replace(given, replica_mesh=MeshSettings(tensor=2))
+    with pytest.raises(ConfigError, match=r"takes 2 devices, and a process .* sees 1"):
+        devices.shares_of(wide)
+
+
 def test_processes_see_devices_of_their_own(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,4,5,6")
+    anew = functools.cache(process_hosts.listed_devices.__wrapped__)
+    monkeypatch.setattr(process_hosts, "listed_devices", anew)
     own = process_hosts.visible_devices(2, 2)
     assert own["CUDA_VISIBLE_DEVICES"] == "5,6"
     assert own["TPU_VISIBLE_CHIPS"] == "2,3"
@@ -133,4 +150,5 @@ def test_processes_see_devices_of_their_own(monkeypatch):
         monkeypatch.setenv(name, "")  # so that it is as it was afterwards
     devices.leave_to_replicas(dataclasses.replace(recipe, engine=engine))
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
+    assert process_hosts.visible_devices(1, 2)["CUDA_VISIBLE_DEVICES"] == "4,5"  # for a replica yet
     assert os.environ["TPU_VISIBLE_CHIPS"] == "0"

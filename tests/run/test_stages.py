@@ -8,6 +8,8 @@ import signal
 import types
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -15,13 +17,15 @@ from loong_jax import environments, interrupts, recipes
 from loong_jax.data import json_files
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError, LoongError, VerifierError
+from loong_jax.models import dense
+from loong_jax.models.dense import DenseConfig
 from loong_jax.problems import verdict
 from loong_jax.recipes import MeshSettings, SftStage
 from loong_jax.report.metrics_log import MetricsLog
 from loong_jax.report.progress import Progress
 from loong_jax.report.usage import StepProfile
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
-from loong_jax.run import run, session, stages
+from loong_jax.run import devices, run, session, stages
 from loong_jax.run.pipeline import StageDirectories
 from loong_jax.run.texts import Texts
 from loong_jax.verifiers import admission
@@ -45,6 +49,23 @@ def test_time_before_an_interruption_counts_towards_the_end_of_a_stage(tmp_path)
     assert keeps_going(("a", "b"), 90.0)
     assert not keeps_going(("a", "b"), 100.0)
     assert keeps_going((), 100.0)
+
+
+def test_weights_of_a_stage_are_read_to_where_they_lie_on_a_mesh(tmp_path):
+    """Also where another stage's masters are read; no device holds a whole matrix on the way."""
+    config = DenseConfig.tiny(num_layers=1, param_dtype="bfloat16")
+    rules = devices.training_rules_on(MeshSettings(fsdp=4, tensor=2), config)
+    like = dense.abstract_weights(config, rules)[1]
+    wide = dataclasses.replace(config, param_dtype="float32")
+    _, masters = dense.init_weights(wide, jax.random.key(0))
+    stages.save_weights(tmp_path / "base", 1, masters, like)
+    directories = StageDirectories(own=tmp_path, inputs={"base": tmp_path / "base"})
+    of_session: Any = types.SimpleNamespace(abstract_weights=like)
+    work: Any = types.SimpleNamespace(session=of_session, directories=directories)
+    found = stages.Work.weights_of(work, "base")
+    assert found["embedding"].sharding.shard_shape((128, 96)) == (64, 24)
+    jax.tree.map(lambda a, b: np.testing.assert_equal(a.sharding, b.sharding), found, like)
+    jax.tree.map(np.testing.assert_array_equal, found, masters)
 
 
 def test_sft_that_is_told_to_stop_saves_the_step_under_way(tmp_path, monkeypatch):
