@@ -28,6 +28,7 @@ from loong_jax.recipes.recipe import (
     RayVerifiers,
     Recipe,
     ToolSettings,
+    refuse_misfit,
 )
 from loong_jax.recipes.stages import (
     SCHEDULERS,
@@ -57,7 +58,7 @@ __all__ = [
     "ProblemSource", "ProcessReplicas", "RayReplicas", "RayVerifiers", "Recipe", "RlStage",
     "SampleStage", "Scheduler", "SftStage", "Stage", "ThinkingStyle", "ThreadReplicas",
     "ToolSettings",
-    "get_recipe", "own_function",
+    "get_recipe", "own_function", "refuse_misfit",
 ]  # fmt: skip
 
 RECIPES: dict[str, str] = {  # name on the command line -> "module:function"

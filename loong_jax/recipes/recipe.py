@@ -83,6 +83,19 @@ _CUT = (  # sizes of a model, and the axis of a mesh that cuts each
 )
 
 
+def refuse_misfit(model: ModelConfig, mesh: MeshSettings, name: str = "mesh") -> None:
+    """ConfigError where a mesh does not divide a size of the model that it cuts."""
+    for size, axis in _CUT:
+        have, parts = getattr(model, size, 0), getattr(mesh, axis)
+        if have % parts:
+            fit = [n for n in range(1, have + 1) if have % n == 0]
+            fit = fit[: bisect.bisect(fit, parts) + 1]  # the next larger one too
+            raise ConfigError(
+                f"model.{size}={have} cannot be cut into {name}.{axis}={parts} equal parts. "
+                f"Use one of {fit} for {name}.{axis}."
+            )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LocalVerifiers:
     """Verifiers as child processes of this one."""
@@ -159,7 +172,7 @@ class Recipe:
         for name in ("mesh", "replica_mesh"):  # runs of before had None for one device
             if getattr(self, name) is None:
                 object.__setattr__(self, name, MeshSettings())
-            self._refuse_misfit(name, getattr(self, name))
+            refuse_misfit(self.model, getattr(self, name), name)
         if self.pod is not None:
             self._refuse_pod(self.pod)
         for name, stage in self.stages.items():
@@ -215,17 +228,6 @@ class Recipe:
             )
         if isinstance(self.model, MoEConfig):
             pod.losses.refuse_misfit(self.model)
-
-    def _refuse_misfit(self, name: str, mesh: MeshSettings) -> None:
-        for size, axis in _CUT:
-            have, parts = getattr(self.model, size, 0), getattr(mesh, axis)
-            if have % parts:
-                fit = [n for n in range(1, have + 1) if have % n == 0]
-                fit = fit[: bisect.bisect(fit, parts) + 1]  # the next larger one too
-                raise ConfigError(
-                    f"model.{size}={have} cannot be cut into {name}.{axis}={parts} equal parts. "
-                    f"Use one of {fit} for {name}.{axis}."
-                )
 
     def _refuse_rows(self, name: str, stage: SftStage | RlStage) -> None:
         mesh = self.mesh

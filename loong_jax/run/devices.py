@@ -18,7 +18,13 @@ from loong_jax.errors import ConfigError
 from loong_jax.models.families import ModelConfig, family_of
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.exchange import Exchange, GatherExchange, PaddedExchange, RaggedExchange
-from loong_jax.recipes import MeshSettings, ProcessReplicas, Recipe, ThreadReplicas
+from loong_jax.recipes import (
+    MeshSettings,
+    ProcessReplicas,
+    Recipe,
+    ThreadReplicas,
+    refuse_misfit,
+)
 from loong_jax.rollout.process_hosts import visible_devices
 from loong_jax.sharding import NO_MESH, CompilerOptions, ShardingRules, make_mesh
 
@@ -192,6 +198,12 @@ def rules_on(mesh: MeshSettings, first: int, exchange: Exchange | None = None) -
     if mesh.num_devices == 1 and first == 0:
         return NO_MESH
     return _compiled(ShardingRules(mesh=_mesh(mesh, first), act_vocab="tensor"), exchange)
+
+
+def serving_rules(mesh: MeshSettings, model: ModelConfig) -> ShardingRules:
+    """`rules_on` the first devices; ConfigError where these do not divide the model."""
+    refuse_misfit(model, mesh)
+    return rules_on(mesh, 0, exchange_of(model))
 
 
 @functools.lru_cache(maxsize=64)

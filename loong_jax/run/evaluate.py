@@ -126,7 +126,7 @@ def evaluate(chosen: EvalOptions) -> int:
     room = room_for(problems, encode, drawn.max_new_tokens, source.config.max_position)
     shapes = dataclasses.replace(serving, cache_length=-(-room // 16) * 16).engine_config()
     console.print(f"loading {source.weights}")
-    rules = devices.rules_on(chosen.mesh, 0, devices.exchange_of(source.config))
+    rules = devices.serving_rules(chosen.mesh, source.config)
     engine, weights = serve.load(source, tokenizer, shapes, rules)
     pool = LocalVerifierPool(chosen.num_verifiers, WorkerConfig(table=table))
     try:

@@ -136,7 +136,7 @@ def _of_rl(
         f"{count} versions of the policy",
         count * version,
         _on_fullest(apart, loaded),
-        "--STAGE.scheduler.max-staleness, --dtype bfloat16, --engine.offload-versions",
+        "--STAGE.scheduler.max-staleness, --dtype bfloat16",
     )
     copies = [other for other in here if other != rules or recipe.engine.mantissa_bits]
     if copied := _on_fullest(copies, loaded):
@@ -246,7 +246,7 @@ def _loaded(recipe: Recipe, rules: ShardingRules, like: Any) -> Any:
     )
 
 
-def _devices(rules: ShardingRules) -> set[jax.Device]:
+def _devices(rules: ShardingRules) -> set[Any]:  # of jax.Device
     return {jax.local_devices()[0]} if rules.mesh is None else set(rules.mesh.devices.flat)
 
 
@@ -256,7 +256,7 @@ def _overlap(one: ShardingRules, other: ShardingRules) -> bool:
 
 def _on_fullest(replicas: list[ShardingRules], size: Callable[[ShardingRules], float]) -> float:
     """Bytes on the fullest device, of replicas that each hold `size` on every one of theirs."""
-    held: dict[jax.Device, float] = collections.defaultdict(float)
+    held: dict[Any, float] = collections.defaultdict(float)
     for rules in replicas:
         for device in _devices(rules):
             held[device] += size(rules)

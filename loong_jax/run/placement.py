@@ -103,7 +103,7 @@ def engine_on(
 
 
 def _rules(recipe: Recipe) -> ShardingRules:
-    return devices.rules_on(devices.replica_mesh(recipe), 0, devices.exchange_of(recipe.model))
+    return devices.serving_rules(devices.replica_mesh(recipe), recipe.model)
 
 
 def make_engine(recipe: Recipe) -> SlotEngine:

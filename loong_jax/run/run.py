@@ -137,7 +137,7 @@ def train(
             said = f" ({epochs:g} epochs)" if epochs else ""
             rate = f"learning rate up to {stage.optimizer.schedule.peak:g}"
             print(f"{name}: {stage.num_steps} steps{said}, {rate}", flush=True)
-    running = [name for name in settings if only in (None, name)]
+    running = [n for n in settings if only in (None, n) and not is_done(run_dir, n)]
     free = (*configs.FREE_ON_RESUME, *configs.FREE_MESHES)
     memory.keep_freed(recipe)
     with contextlib.ExitStack() as held:

@@ -111,7 +111,7 @@ def serve(chosen: ServeOptions) -> int:
     tokenizer = find_tokenizer(chosen, source)
     chat_style = prompts.choose_style(chosen.chat_style, tokenizer, source.hf_config)
     print(f"loading {source.weights}; conversations: {chat_style}", flush=True)
-    rules = devices.rules_on(chosen.mesh, 0, devices.exchange_of(source.config))
+    rules = devices.serving_rules(chosen.mesh, source.config)
     engine, weights = load(source, tokenizer, shapes, rules)
     started_s = time.monotonic()
     print("compiling; the first time takes longest", flush=True)

@@ -95,10 +95,6 @@ class Session:
         with self.rules.scope():
             return family_of(model).init_weights(model, key, self.rules)[1]
 
-    def place(self, weights: Weights) -> Weights:
-        """Weights on the trainer's devices."""
-        return self.engine.devices.load(weights)
-
     def evaluate(
         self,
         weights: Weights,
@@ -125,7 +121,7 @@ class Session:
         """`sample(problems, num_samples, sampling)` of these weights, as evaluation wants it."""
         return sampling.ProblemSampler(
             self.engine,
-            self.place(weights),
+            self.engine.devices.load(weights),
             seed=self.recipe.seed,
             num_threads=2 if self.rules.mesh is None else 1,
             agent=self.agent,

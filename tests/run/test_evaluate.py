@@ -15,7 +15,7 @@ from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.models.hf import save_weights_hf
-from loong_jax.recipes import FileProblems
+from loong_jax.recipes import FileProblems, MeshSettings
 from loong_jax.run import evaluate, own_problems
 from loong_jax.run.demonstrations import held_out
 from loong_jax.run.evaluate import EvalOptions
@@ -95,6 +95,10 @@ def test_misuse_is_refused(imported, tmp_path):
     with pytest.raises(ConfigError, match=r"long has a prompt of 9\d\d tokens.*max_position=1024"):
         evaluate.room_for({"stem": [problem, long]}, encode, 256, 1024)
     assert evaluate.room_for({"stem": [problem, long]}, encode, 1, 1024) == len(encode(long)) + 1
+    mine = json_files.write_jsonl(tmp_path / "mine.jsonl", [{"prompt": "1+1=", "gold": "2"}])
+    wide = dict(problems=mine, form="plain", max_new_tokens=4, mesh=MeshSettings(tensor=3))
+    with pytest.raises(ConfigError, match=r"num_heads=2 .* mesh.tensor=3 .* Use one of \[1, 2\]"):
+        evaluate.evaluate(dataclasses.replace(options, **wide))
 
 
 def test_a_form_is_chosen_by_its_name():

@@ -1,5 +1,6 @@
 """What stages decide by themselves: when time ends one, what an interrupt leaves, admission."""
 
+import contextlib
 import dataclasses
 import io
 import math
@@ -160,3 +161,20 @@ def test_a_refused_command_leaves_no_settings_behind(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="needs 64 devices"):
         run.train(wide, tmp_path)
     assert not (tmp_path / "config.json").exists()
+
+
+def test_no_memory_is_asked_for_a_stage_that_is_done(tmp_path, monkeypatch):
+    """What trained on many devices may be looked at on few."""
+    asked = []
+
+    def show(_, names):
+        asked.extend(names)
+        raise InterruptedError
+
+    monkeypatch.setattr(run, "Session", contextlib.nullcontext)
+    monkeypatch.setattr(run, "_show_memory", show)
+    json_files.write_json(tmp_path / "stages" / "sft" / "done.json", {})
+    recipe = recipes.get_recipe("quickstart")()
+    with pytest.raises(InterruptedError):
+        run.train(recipe, tmp_path)
+    assert asked == list(recipe.stages)[1:]
