@@ -214,7 +214,8 @@ def refuse_changes(
         raise ConfigError(
             f"{run_dir} was started with other settings: "
             + "; ".join(map(str, refused))
-            + ". Drop the override to go on with that run, or name another --run-dir."
+            + ". Drop the override to go on with that run (of a part of your own, whose file may "
+            "say it, give the run's value), or name another --run-dir."
         )
     return allowed
 
@@ -241,8 +242,10 @@ def open_run(
         before = _read(path)
         allowed = refuse_changes(before["config"], given, run_dir=run_dir, free=free)
         digests = before.get("own_files", {})
+        moves = [one for one in allowed if one.is_move]
+        came_from = {_file(one.given): _file(one.saved) for one in moves}
         for file in own:
-            if digests.get(file, own[file]) != own[file]:
+            if digests.get(came_from.get(file, file), own[file]) != own[file]:
                 logger.warning("%s was edited since %s last started, which goes on by what it says "
                                "today; another --run-dir starts anew", file, run_dir)  # fmt: skip
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -375,6 +378,11 @@ def dtype_of_name(name: str) -> np.dtype:
         return np.dtype(name)
     except TypeError:
         raise ConfigError(f"{name!r} is no dtype. Name one, such as 'float32'.") from None
+
+
+def _file(name: Json) -> str:
+    """The file of FILE.py:CLASS."""
+    return str(name).rpartition(":")[0]
 
 
 def _show(value: Any) -> str:

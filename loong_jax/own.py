@@ -31,18 +31,14 @@ def own_function(name: str) -> Callable[..., Any]:
         beside = [path.name for path in Path(file).parent.glob("*.py")]
         meant = difflib.get_close_matches(Path(file).name, beside, 1)
         raise ConfigError(
-            f"{file} is missing, which is to hold {function}. Put it back there, or name the file "
-            f"where it lies now, by the options of the first start; {function} keeps its name."
-            + (f" Beside it is {meant[0]}." if meant else "")
+            f"{file} is missing, which is to hold {function}. Put it there, or name the file where "
+            "it lies; a run that goes on takes it by the options that named it first (--verifier, "
+            f"--rl.scheduler, --rl.objective and its settings), and {function} and the file of a "
+            "verifier keep their names." + (f" Beside it is {meant[0]}." if meant else "")
         )
     place = str(Path(file).resolve())
-    try:
-        read = functools.partial(runpy.run_path, place, run_name=place)
-        found = _within(file, read).get(function)
-    except LoongError as error:
-        if own_line := line_in(place, error):
-            raise ConfigError(f"{file}{own_line}: {error}") from error
-        raise
+    read = functools.partial(runpy.run_path, place, run_name=place)
+    found = _within(file, read).get(function)
     if not callable(found):
         raise ConfigError(
             f"{file} has no function and no class {function!r}. Write `def {function}(...):` or "
@@ -100,12 +96,14 @@ def _file_of(cls: type) -> str | None:
 
 
 def _within(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    file = str(Path(name.rpartition(":")[0] or name).resolve())
     try:
         return function(*arguments)
-    except LoongError:
-        raise
+    except LoongError as error:
+        if not (own_line := line_in(file, error)) or Path(file).name in str(error):
+            raise
+        raise ConfigError(f"{name}{own_line}: {error}") from error
     except (Exception, SystemExit) as error:
-        file = str(Path(name.rpartition(":")[0] or name).resolve())
         remedy = "Correct it there."
         is_of_jax = type(error).__module__ == "jax.errors" and not isinstance(error, RuntimeError)
         if is_of_jax or "truth value of an array" in str(error):

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from loong_jax import own
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator.changes import Action
 from loong_jax.orchestrator.ledger import Ledger
@@ -54,30 +55,36 @@ def refuse_unable(policy: Policy, replicas: type, *, where: str) -> None:
     for ability in policy.needs:
         if not isinstance(ability, type):
             raise ConfigError(
-                f"{where}={policy!r:.80} needs {ability!r}, which is no class. Name one of "
+                f"{where}={own.name_of(policy)} needs {ability!r}, which is no class. Name one of "
                 "loong_jax.orchestrator.protocols, as MovesGroups."
             )
         if not issubclass(replicas, ability):
             methods = [name for name in vars(ability) if not name.startswith("_")]
             raise ConfigError(
-                f"{where}={policy!r} asks replicas to {', '.join(methods)}, which "
+                f"{where}={own.name_of(policy)} asks replicas to {', '.join(methods)}, which "
                 f"{replicas.__name__} cannot. Use DoraPolicy(triggers=None), which all can follow."
             )
 
 
 def check_policy(policy: Policy, max_ahead: float = 1.0) -> None:
     """Raises ConfigError for settings under which nothing could be trained."""
-    for name in ("groups_per_step", "max_staleness"):
-        if not isinstance(value := getattr(policy, name), int):
-            raise ConfigError(f"{name}={value!r} is no whole number. Give one.")
+    for name, kind, said in (
+        ("groups_per_step", int, "a whole number"),
+        ("max_staleness", int, "a whole number"),
+        ("mixes_versions", bool, "True or False"),
+        ("needs", (tuple, list), "a tuple of classes"),
+    ):
+        if not isinstance(value := getattr(policy, name), kind):
+            raise ConfigError(f"{name}={value!r} of {own.name_of(policy)} is not {said}. Give one.")
     if policy.groups_per_step < 1:
         raise ConfigError(
-            f"groups_per_step={policy.groups_per_step} must be at least 1. A step trains on "
-            "whole groups."
+            f"groups_per_step={policy.groups_per_step} of {own.name_of(policy)} must be at least "
+            "1. A step trains on whole groups."
         )
     if policy.max_staleness < 0:
         raise ConfigError(
-            f"max_staleness={policy.max_staleness} must be >= 0. Use 0 for on-policy training."
+            f"max_staleness={policy.max_staleness} of {own.name_of(policy)} must be >= 0. Use 0 "
+            "for on-policy training."
         )
     if not 1 <= max_ahead < math.inf:
         raise ConfigError(
