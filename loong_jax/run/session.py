@@ -66,6 +66,10 @@ class Session:
             problem_kinds.require_sound(made)
         self.domains = demonstrations.domains_of(recipe.problems)
         _refuse_unfit(recipe, self.domains)
+        for name in self.domains:  # ConfigError where there are too few
+            demonstrations.held_out(
+                recipe, name, recipe.evaluation.side, recipe.evaluation.num_problems
+            )
         self.verifiers = _start_pool(recipe)  # before JAX has threads, since Ray forks
         self.pool = FormedPool(self.verifiers, self.texts.form)
         self.judge = Judge(self.pool)
