@@ -214,8 +214,8 @@ def refuse_changes(
         raise ConfigError(
             f"{run_dir} was started with other settings: "
             + "; ".join(map(str, refused))
-            + ". Drop the override to go on with that run (of a part of your own, whose file may "
-            "say it, give the run's value), or name another --run-dir."
+            + ". Drop the override to go on with that run, or where a file of your own says "
+            "it, give the run's value by its option; or name another --run-dir."
         )
     return allowed
 

@@ -27,6 +27,8 @@ def own_function(name: str) -> Callable[..., Any]:
     A class is returned as it is. ConfigError where there is no such function.
     """
     file, _, function = name.rpartition(":")
+    if not file or not function:
+        raise ConfigError(f"{name!r} is not of the form FILE.py:NAME. Name both, file and part.")
     if not Path(file).is_file():
         beside = [path.name for path in Path(file).parent.glob("*.py")]
         meant = difflib.get_close_matches(Path(file).name, beside, 1)

@@ -299,8 +299,8 @@ class Orchestrator:
                 pass
             case rl_events.WorkerFailed():
                 raise WorkerLost(
-                    f"{event.where} failed: {event.error.rstrip('.')}. The last checkpoint is "
-                    "intact; once the cause is mended, the same command goes on from there."
+                    f"{event.where} failed: {event.error.rstrip('.')}. What is saved is intact; "
+                    "once the cause is mended, the same command goes on from there."
                 )
             case _:
                 raise AssertionError(f"unknown event {event!r}")

@@ -113,7 +113,7 @@ def _try_clip(clip: Clip) -> None:
 
 
 def _part(field: str, option: str, name: str, stage: Any) -> Any:
-    if ".py:" in name:
+    if ".py" in name:
         found = own.own_function(name)
         if field in _CLASSES and isinstance(found, type):
             known = _shared(stage.scheduler, found) if field == "scheduler" else {}

@@ -439,6 +439,13 @@ def test_settings_of_your_own_have_any_name(tmp_path):
     assert (part.part.name, part.part.tolerance, part.part.threshold) == ("a", 2.0, "auto")
 
 
+def test_a_file_without_a_part_is_refused(recipe, tmp_path):
+    (tmp_path / "own.py").write_text(SCHEDULERS)
+    for name in (f"{tmp_path}/own.py", f"{tmp_path}/own.py:"):
+        with pytest.raises(ConfigError, match=r"own\.py:?' is not of the form FILE\.py:NAME"):
+            chosen(recipe, f"--rl.scheduler {name}")
+
+
 def test_a_file_that_is_misspelt_is_suggested(tmp_path):
     (tmp_path / "shrink.py").write_text("")
     with pytest.raises(ConfigError, match=r"Beside it is shrink\.py"):
