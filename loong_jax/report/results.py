@@ -96,8 +96,8 @@ def cards(run: RunRecord) -> Markup:
         f'<div class="cards">{"".join(parts)}</div>'
         + h.paragraph(
             "Gain of each RL expert over what it started from, in its own domain, paired over the "
-            f"same {first.get('n')} held-out problems, {first.get('samples_per_problem')} samples each "
-            "at temperature 1. Brackets: 95 % bootstrap intervals over problems.",
+            f"same {first.get('n')} held-out problems, {first.get('samples_per_problem')} samples "
+            "each at temperature 1. Brackets: 95 % bootstrap intervals over problems.",
             "note",
         )
     )
