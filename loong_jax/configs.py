@@ -242,8 +242,8 @@ def open_run(
         before = _read(path)
         allowed = refuse_changes(before["config"], given, run_dir=run_dir, free=free)
         digests = before.get("own_files", {})
-        moves = [one for one in allowed if one.is_move]
-        came_from = {_file(one.given): _file(one.saved) for one in moves}
+        moves = [(str(one.given), str(one.saved)) for one in allowed if one.is_move]
+        came_from = {new.rpartition(":")[0]: old.rpartition(":")[0] for new, old in moves}
         for file in own:
             if digests.get(came_from.get(file, file), own[file]) != own[file]:
                 logger.warning("%s was edited since %s last started, which goes on by what it says "
@@ -378,11 +378,6 @@ def dtype_of_name(name: str) -> np.dtype:
         return np.dtype(name)
     except TypeError:
         raise ConfigError(f"{name!r} is no dtype. Name one, such as 'float32'.") from None
-
-
-def _file(name: Json) -> str:
-    """The file of FILE.py:CLASS."""
-    return str(name).rpartition(":")[0]
 
 
 def _show(value: Any) -> str:

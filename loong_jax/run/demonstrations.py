@@ -79,18 +79,7 @@ def held_out(recipe: Recipe, domain: str, split: str, count: int) -> list[Proble
 
     A file may have fewer than `count`, and none of some domain.
     """
-    problems = recipe.problems
-    if isinstance(problems, FileProblems):
-        return own_problems.stream(problems, domain, split, HELD_OUT_SEED).take_distinct(count)
-    assert problems is not None, f"problems of {domain} are asked for, and there are none"
-    return _drawn(problems.by_domain()[domain], split, count, _are_in_text(recipe))
-
-
-@functools.cache
-def _drawn(settings: DomainProblems, split: str, count: int, in_text: bool) -> list[Problem]:
-    """Once in a process: a package runs in the sandbox for every draw."""
-    stream = problem_stream(settings, split, HELD_OUT_SEED, describes_tools=in_text)
-    return stream.take_distinct(count)
+    return stream_of(recipe, domain, split, seed=HELD_OUT_SEED).take_distinct(count)
 
 
 def pairs_of(recipe: Recipe, stage: SftStage, texts: Texts) -> "Demonstrations | Pairs":

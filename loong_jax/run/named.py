@@ -24,7 +24,7 @@ from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.recipes import SCHEDULERS, FusionStage, Recipe, RlStage
 from loong_jax.recipes.stages import OWN_SCHEDULER, Scheduler
 from loong_jax.rl import rewards
-from loong_jax.rl.objectives import OBJECTIVES, Clip, Objective, clipped_gain
+from loong_jax.rl.objectives import OBJECTIVES, Objective, clipped_gain
 from loong_jax.rl.optimizers import AdamW, Muon, Optimizer
 from loong_jax.run import own_problems
 from loong_jax.run.choosing import value_of
@@ -72,9 +72,7 @@ def try_own_parts(recipe: Recipe) -> None:
     for stage in recipe.stages.values():
         if isinstance(stage, RlStage):
             _try_policy(stage.scheduler, recipe)
-            given = [float(n == 0) for n in range(stage.group_size)]
-            rewards.group_advantages(given, stage.objective.signal)
-            _try_clip(stage.objective.clip)
+            _try_objective(stage.objective, stage.group_size)
         if isinstance(stage, FusionStage):
             search.candidates(stage.method, stage.scales, stage.keep_rates)
     verifiers.try_all(own_problems.verifiers_of(recipe.problems))
@@ -87,13 +85,9 @@ def _try_policy(policy: Any, recipe: Recipe) -> None:
     num_apart = recipe.engine.num_replicas - recipe.engine.num_elastic
     states = [ReplicaState(elastic=n >= num_apart) for n in range(recipe.engine.num_replicas)]
     no_problem: Any = None
+    limit = policy.groups_per_step
     begun = Ledger(
-        source=TicketSource(no_problem),
-        replicas=states,
-        max_staleness=policy.max_staleness,
-        mixes_versions=policy.mixes_versions,
-        total_steps=1,
-        issue_limit=policy.groups_per_step * (1 + policy.max_staleness),
+        source=TicketSource(no_problem), replicas=states, total_steps=1, issue_limit=limit
     )
     actions = dora.decide(begun, policy)
     if not actions:
@@ -102,14 +96,11 @@ def _try_policy(policy: Any, recipe: Recipe) -> None:
         faults.refuse_action(action, begun, policy)
 
 
-def _try_clip(clip: Clip) -> None:
-    """Traces its gradient, which computes nothing."""
-    token = jax.ShapeDtypeStruct((2, 3), jnp.float32)
-
-    def gain(ratio: jax.Array, advantage: jax.Array, logprob: jax.Array) -> jax.Array:
-        return clipped_gain(ratio, advantage, clip, logprob=logprob, step=0)[0].sum()
-
-    jax.eval_shape(jax.grad(gain), token, token, token)
+def _try_objective(objective: Objective, group_size: int) -> None:
+    """Gives its signal rewards, and traces its clip's gradient, which computes nothing."""
+    rewards.group_advantages([float(n == 0) for n in range(group_size)], objective.signal)
+    gain = jax.grad(lambda r, a, p: clipped_gain(r, a, objective.clip, logprob=p, step=0)[0].sum())
+    jax.eval_shape(gain, *[jax.ShapeDtypeStruct((2, 3), jnp.float32)] * 3)
 
 
 def _part(field: str, option: str, name: str, stage: Any) -> Any:

@@ -491,9 +491,14 @@ def mine(stage):
             "staleness = '1'",
             r"max_staleness='1' of \S*own\.py:Mine is not a whole",
         ),
-        ("staleness = 1", "staleness = -1", r"max_staleness=-1 of \S*own\.py:Mine must be >= 0"),
+        (
+            "staleness = 1",
+            "staleness = -1",
+            r"max_staleness=-1 of \S*own\.py:Mine is not a whole number from 0 on",
+        ),
         ("versions = False", "versions = 'no'", r"mixes_versions='no' of \S+ is not True or False"),
-        ("needs = ()", "needs = Assign", "needs=.* is not a tuple of classes"),
+        ("needs = ()", "needs = ('SwapsWeights',)", r"needs=\('Sw.* is not a tuple of classes"),
+        ("needs = ()", "needs = Assign", "needs=.* is not a tuple of classes of `protocols`"),
         ("return [Assign(0, 0)]", "pass", r"policy \S*own\.py:Mine decided None, which is no list"),
         (
             "return [Assign(0, 0)]",
