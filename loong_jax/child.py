@@ -35,6 +35,7 @@ class Child:
         assert self.process.stdout is not None
         self._write_fd = self.process.stdin.fileno()
         self._read_fd = self.process.stdout.fileno()
+        self._unread = bytearray()  # what came with frames before
         os.set_blocking(self._write_fd, False)
 
     @property
@@ -99,15 +100,15 @@ class Child:
                     stream.close()
 
     def _read(self, size: int, deadline: float) -> bytes:
-        chunks = []
-        while size:
+        while len(self._unread) < size:
             self._wait(self._read_fd, select.POLLIN, deadline)
-            chunk = os.read(self._read_fd, min(size, 2**20))
+            chunk = os.read(self._read_fd, 2**20)
             if not chunk:
                 raise ChildLost("it ended")
-            chunks.append(chunk)
-            size -= len(chunk)
-        return b"".join(chunks)
+            self._unread += chunk
+        body = bytes(self._unread[:size])
+        del self._unread[:size]
+        return body
 
     def _wait(self, fd: int, event: int, deadline: float) -> None:
         poll = select.poll()

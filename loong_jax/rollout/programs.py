@@ -137,7 +137,7 @@ class Members(NamedTuple):
         arrays: Any = (row, exists, stream, max_new_tokens, temperature, greedy, stop)
         arrays += (Truncation(top_k, top_p, min_p) if config.truncation else None,)  # pyright: ignore
         arrays += (stops if stops.size else None,)
-        return cls(*jax.tree.map(jnp.asarray, arrays))
+        return cls(*arrays)
 
 
 class ResultTokens(NamedTuple):

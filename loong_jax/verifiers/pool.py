@@ -180,7 +180,8 @@ class LocalVerifierPool:
             while (request := self._take()) is not None:
                 if request.future.set_running_or_notify_cancel():
                     self._in_hand.add(request)
-                    request.answer(worker.decode(one.judge(request.body, request.deadline_s)))
+                    [judged] = one.judge([request.body], [request.deadline_s])
+                    request.answer(worker.decode(judged))
                     self._in_hand.discard(request)
         finally:
             one.stop()
@@ -197,7 +198,8 @@ class FormedPool:
     """A pool whose requests are responses of one form.
 
     One that breaks the form is wrong with reason `format`, whatever it says. Of the others the
-    verifiers see the answer, in tags, so that each reads it alike in every form.
+    verifiers see the answer, in tags, so that each reads it alike in every form. Equal answers to
+    one problem that come together are judged once, and share a future.
     """
 
     def __init__(self, pool: VerifierPool, form: ResponseForm):
@@ -205,18 +207,17 @@ class FormedPool:
 
     def submit(self, requests: Sequence[VerifierRequest]) -> list[VerdictFuture]:
         found = [response.read(request.response_text, self.form) for request in requests]
-        asked = [
-            VerifierRequest(
-                key=request.key,
-                problem=request.problem,
-                response_text=response.render(_SHOWN, "", one.answer),
-                deadline_s=request.deadline_s,
-            )
+        answers = [
+            (id(request.problem), one.answer) if one.is_well_formed else None
             for request, one in zip(requests, found, strict=True)
-            if one.is_well_formed
         ]
-        answers = iter(self.pool.submit(asked))
-        return [next(answers) if one.is_well_formed else _resolved(_MALFORMED) for one in found]
+        asked: dict[tuple[int, str], VerifierRequest] = {}
+        for request, answer in zip(requests, answers, strict=True):
+            if answer is not None and answer not in asked:
+                text = response.render(_SHOWN, "", answer[1])
+                asked[answer] = dataclasses.replace(request, response_text=text)
+        futures = dict(zip(asked, self.pool.submit(list(asked.values())), strict=True))
+        return [futures[one] if one is not None else _resolved(_MALFORMED) for one in answers]
 
     def close(self, timeout_s: float = 10.0) -> None:
         self.pool.close(timeout_s)

@@ -26,6 +26,7 @@ from loong_jax.verifiers import raised
 
 _START_S = 60.0  # a start imports NumPy: 0.2 s on an idle machine
 _MAX_LOSSES = 2
+_AHEAD_BYTES = 4096  # requests under way beside the first: any pipe holds a page
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,7 @@ class WorkerProcess:
         return self._child.pid if self._child and self._child.is_alive() else None
 
     def start(self) -> None:
-        """Starts the worker unless it runs; raises ChildLost or TimeoutError where it cannot."""
+        """Starts the worker unless it runs; raises ChildLost where it cannot."""
         if self._child is not None and self._child.is_alive():
             return
         self.stop()
@@ -68,34 +69,54 @@ class WorkerProcess:
                 "OMP_NUM_THREADS": "1",
             },
         )
-        self._child.receive(time.monotonic() + _START_S)
+        try:
+            self._child.receive(time.monotonic() + _START_S)
+        except TimeoutError:
+            raise ChildLost(f"it does not start within {_START_S:.0f} s") from None
 
-    def judge(self, request: bytes, deadline_s: float) -> bytes:
-        """Verdict of one request, both as JSON; never raises. At most deadline_s plus a restart."""
-        reason = ""
-        for _ in range(_MAX_LOSSES):
+    def judge(self, requests: Sequence[bytes], deadlines_s: Sequence[float]) -> list[bytes]:
+        """Verdicts of requests, all as JSON, in order; never raises.
+
+        Some are written ahead of their turn, so that the worker does not wait for us. A deadline
+        counts from the verdict before; one that passes costs a restart besides.
+        """
+        verdicts: list[bytes] = []
+        num_sent = num_lost = 0  # workers that the request whose turn it is has lost
+        while (turn := len(verdicts)) < len(requests):
             if self._is_ended:
-                return encode(verdict.ungradable("pool closed"))
-            try:
-                self.start()
-            except (ChildLost, TimeoutError) as error:
-                self.num_lost += 1
-                self.stop()
-                reason = f"the worker does not start: {error!r}"
+                verdicts.append(encode(verdict.ungradable("pool closed")))
+                num_sent = turn + 1
                 continue
-            assert self._child is not None
-            deadline = time.monotonic() + deadline_s
             try:
-                self._child.send(request, deadline)
-                return self._child.receive(deadline)
+                if num_sent == turn:
+                    self.start()
+                assert self._child is not None
+                deadline = time.monotonic() + deadlines_s[turn]
+                for request in requests[num_sent:]:
+                    ahead = sum(map(len, requests[turn:num_sent]))
+                    if ahead and ahead + len(request) > _AHEAD_BYTES:
+                        break
+                    try:
+                        self._child.send(request, deadline)
+                    except ChildLost:
+                        break  # verdicts that came before can still be read
+                    num_sent += 1
+                verdicts.append(self._child.receive(deadline))
+                num_lost = 0
+                continue
             except TimeoutError:
-                self.stop()
-                return encode(verdict.ungradable("timeout", f"no verdict in {deadline_s} s"))
+                why = verdict.ungradable("timeout", f"no verdict in {deadlines_s[turn]} s")
             except ChildLost as error:
+                num_lost += 1
                 self.num_lost += 1
-                self.stop()
-                reason = f"the worker was lost: {error}"
-        return encode(verdict.ungradable("worker lost", f"{reason} ({_MAX_LOSSES} times)"))
+                evidence = f"the worker was lost: {error} ({num_lost} times)"
+                why = verdict.ungradable("worker lost", evidence)
+            self.stop()
+            num_sent = turn
+            if why.reason == "timeout" or num_lost == _MAX_LOSSES:
+                verdicts.append(encode(why))
+                num_sent, num_lost = turn + 1, 0
+        return verdicts
 
     def end(self) -> None:
         """Kills the worker for good, from another thread than the one in `judge`, which returns."""
@@ -186,13 +207,7 @@ class VerifierActor:
 
     def judge(self, block: bytes, deadlines_s: list[float]) -> bytes:
         """Requests and verdicts as `pack` writes them."""
-        bodies = unpack(block)
-        return pack(
-            [
-                self._worker.judge(body, deadline_s)
-                for body, deadline_s in zip(bodies, deadlines_s, strict=True)
-            ]
-        )
+        return pack(self._worker.judge(unpack(block), deadlines_s))
 
 
 def pack(bodies: Sequence[bytes]) -> bytes:

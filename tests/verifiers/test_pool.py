@@ -11,8 +11,9 @@ from loong_jax.errors import VerifierError
 from loong_jax.problems import verdict
 from loong_jax.problems.problem import Problem
 from loong_jax.problems.response import FORMS, render
-from loong_jax.verifiers import get_verifier
+from loong_jax.verifiers import get_verifier, worker
 from loong_jax.verifiers.pool import FormedPool, LocalVerifierPool, RequestTable, VerifierRequest
+from loong_jax.verifiers.worker import WorkerProcess
 from tests.verifiers import pool_checks
 
 
@@ -87,6 +88,25 @@ def test_answered_keys_are_forgotten_in_order():
     assert [request.key for request in new] == ["0", "1"]
 
 
+def test_what_is_written_ahead_keeps_its_turn():
+    """Each verdict is that of its request, whatever the ones before it did to the worker."""
+    texts = ["right", "hang", "x" * 3000, "y" * 10**6, "crash", "right", "crash", "right", "right"]
+    requests = [pool_checks.request(str(i), text) for i, text in enumerate(texts)]
+    one = WorkerProcess(pool_checks.CONFIG)
+    judged = one.judge([r.body for r in requests], [0.5 if t == "hang" else 60.0 for t in texts])
+    reasons = {"hang": "timeout", "crash": "worker lost"}
+    verdicts = [worker.decode(body) for body in judged]
+    assert [v.reason for v in verdicts if v.outcome == "ungradable"] == [
+        reasons[text] for text in texts if text in reasons
+    ]
+    assert [v.is_correct for v in verdicts] == [text == "right" for text in texts]
+    assert one.num_lost == 4
+    one.end()
+    [last] = one.judge([requests[0].body], [1.0])
+    assert worker.decode(last).reason == "pool closed"
+    one.stop()
+
+
 def test_settings_are_checked():
     with pytest.raises(VerifierError, match="num_workers=0 is below 1"):
         LocalVerifierPool(0)
@@ -132,6 +152,21 @@ def test_malformed_responses_are_wrong_and_the_others_keep_their_order():
     assert ["1" in first.evidence, "2" in last.evidence] == [True, True]
     assert len(pool.seen) == 2
     assert not any("<think>" in text or text == "a" for text in pool.seen)
+
+
+def test_equal_answers_to_one_problem_are_judged_once():
+    pool = AtOnce(lambda posed, text: verdict.correct(f"{posed.gold}: {text}"))
+    ours, others = problem("1"), problem("2")
+    asked = [(ours, "a", "1"), (ours, "b", "2"), (others, "a", "1"), (ours, "c", "1")]
+    form = FORMS["think-answer"]
+    futures = FormedPool(pool, form).submit(
+        [request(str(i), render(form, t, a), p) for i, (p, t, a) in enumerate(asked)]
+    )
+    evidence = [future.result().evidence for future in futures]
+    assert len(pool.seen) == 3
+    assert evidence[0] == evidence[3]
+    assert [e[0] for e in evidence] == ["1", "1", "2", "1"]
+    assert ["2" in e[1:] for e in evidence] == [False, True, False, False]
 
 
 @pytest.fixture(scope="module")
