@@ -57,7 +57,7 @@ def shown(value: Any, limit: int = 80) -> str:
 
 
 def form_of(value: Any) -> str:
-    """What a value is, in a message: an array by dtype and shape, all else by its type."""
+    """A value in a message by its kind: an array by dtype and shape, all else by its type."""
     is_array = hasattr(value, "dtype") and hasattr(value, "shape")
     return f"{value.dtype}{list(value.shape)}" if is_array else f"a {type(value).__name__}"
 

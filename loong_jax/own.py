@@ -164,18 +164,15 @@ def as_own(part: Any, what: str, contract: Contract) -> Any:
     ConfigError unless it is a dataclass at the top of its file that has what the contract says.
     """
     cls = type(part)
-    ours = get_args(contract.kinds)
-    if cls in ours:
+    if cls in get_args(contract.kinds):
         return part
     refuse_lacking(part, what, contract)
     module = cls.__module__
     is_frozen = dataclasses.is_dataclass(part) and getattr(part, "__dataclass_params__").frozen  # noqa: B009
     if not is_frozen or module.startswith("loong_jax."):
         raise ConfigError(
-            f"{what}={shown(part)} is neither a frozen dataclass of your own nor one of "
-            f"{', '.join(kind.__name__ for kind in ours if kind is not OwnPart)}. Write "
-            f"@dataclasses.dataclass(frozen=True) above its class ({contract.page}), or choose one "
-            "of these."
+            f"{what}={shown(part)} is neither a frozen dataclass of your own nor a part of ours. "
+            f"Write @dataclasses.dataclass(frozen=True) above its class; {contract.page} has one."
         )
     if (file := _file_of(cls)) is None:
         return part
