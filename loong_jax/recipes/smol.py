@@ -35,8 +35,8 @@ RIGHT_OR_NOT = RewardRule(truncated=0.0)  # what has no end within a few tokens 
 def smol() -> Recipe:
     """Trains SmolLM2-135M-Instruct on sums of two-digit numbers by reinforcement learning.
 
-    Command: make smol, or loong train smol --start-from DIR with a checkpoint of Llama, Qwen2 or
-    Qwen3. Machine: 2 CPU cores, 6 GB. A prompt is one worked sum and the beginning of another,
+    Command: make smol, or loong train smol --start-from DIR with that checkpoint; rl takes any.
+    Machine: 2 CPU cores, 6 GB. A prompt is one worked sum and the beginning of another,
     which the model completes; it is shown no solution. Expect about 13 % before and 62 to 69 %
     after on held-out sums (docs/measurements/quickstart.md).
     """

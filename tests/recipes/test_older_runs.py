@@ -24,7 +24,8 @@ from loong_jax.recipes import FileProblems, PackagedProblems, Recipe, ThinkingSt
 OLDER = Path(__file__).with_name("older_runs")
 EVALUATES = {"evaluation.num_problems", "evaluation.pass_at"}
 FASTER = {"engine.prefill_prompts", "model.chunk_tokens",
-          "model.unroll_layers"}  # fmt: skip
+          "model.unroll_layers", "engine.groups_per_replica",
+          "engine.narrow_slots.1"}  # fmt: skip
 RL_SHAPES = ("row_length", "rows", "score_rows")
 SFT_SHAPES = ("rows", "row_length", "micro_rows")
 CHANGED_SINCE = {  # what their recipes say otherwise today
