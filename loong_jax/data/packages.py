@@ -232,6 +232,7 @@ def _refuse_unsound_draws(package: Package, runner: ModuleRunner) -> None:
         golds = both([("reference", (state,)) for state in states])
         both([("steps", (state,)) for state in states])
         are_right = both([("reward", pair) for pair in zip(states, golds, strict=True)])
+        both([("reward", (state, one)) for state in states for one in ("0", "-1", *golds[::-5])])
         for (level, _), gold, is_right in zip(draws, golds, are_right, strict=True):
             if not is_right:
                 raise unsound(

@@ -124,10 +124,11 @@ class ProblemStream:
             found.setdefault(problem.canonical, problem)
             if len(found) == count:
                 return list(found.values())
-            if cursor > 20 * count + 1000:
+            if cursor > 20 * count + 200:
                 raise ConfigError(
                     f"only {len(found)} of {count} distinct problems found in {cursor} draws of "
-                    f"{self.environment.name}. Ask for fewer or add levels."
+                    f"{self.environment.name}, levels {[*self.level_weights]}, for the side "
+                    f"{self.split!r}. Ask for fewer, add levels, or draw from more by the seed."
                 )
         raise AssertionError("an endless stream ended")
 

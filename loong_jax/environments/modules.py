@@ -253,7 +253,7 @@ class ModuleEnvironment:
         except SandboxLost as error:
             return verdict.ungradable("sandbox", str(error), isolation=runner.tier)
         if found.status != "ok":
-            why = f"{found.status}: {found.detail}"
+            why = f"`reward` of {self.name}-{self.module.hash} {found.status}: {found.detail}"
             return verdict.ungradable("module", why, isolation=runner.tier)
         if found.value is True:
             return verdict.correct(isolation=runner.tier)

@@ -70,6 +70,8 @@ class Session:
         self.posed = {  # in every evaluation; ConfigError where there are too few
             name: held_out(recipe, name, asked.side, asked.num_problems) for name in self.domains
         }
+        for posed in filter(None, self.posed.values()):
+            self.texts.prompt(posed[0])  # ConfigError where the tokenizer has no tokens for it
         self.verifiers = _start_pool(recipe)  # before JAX has threads, since Ray forks
         self.pool = FormedPool(self.verifiers, self.texts.form)
         self.judge = Judge(self.pool)

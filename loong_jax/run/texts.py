@@ -44,11 +44,15 @@ class Texts:
     tells_tools: bool = False  # to the chat template, which has a form of its own for them
 
     def prompt(self, problem: Problem) -> np.ndarray:
-        """int32: what the policy is given. ValueError for text without tokens."""
+        """int32: what the policy is given. ConfigError for text without tokens."""
         offered = ()
         if self.agent is not None and self.tells_tools:
             offered = self.agent.tools_of(problem).values()
-        return np.array(self.prompt_ids(problem.prompt, offered, problem.messages), np.int32)
+        try:
+            tokens = self.prompt_ids(problem.prompt, offered, problem.messages)
+        except ValueError as error:
+            raise ConfigError(f"problem {problem.uid} cannot be asked: {error}") from error
+        return np.array(tokens, np.int32)
 
     def prompt_ids(
         self,

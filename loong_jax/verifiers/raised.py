@@ -11,10 +11,11 @@ from loong_jax.problems.verdict import Verdict
 from loong_jax.verifiers import verdict
 
 REASON = "verifier raised"
+REASONS = (REASON, "module")  # the latter where an environment's own function did
 _MAX_CHARS = 500
 REMEDY = (
     "Correct it there: whatever the answer, `verify` returns verdict.correct(), verdict.wrong(...) "
-    "or verdict.ungradable(...)."
+    "or verdict.ungradable(...), and `reward` of an environment True or False."
 )
 
 
@@ -44,7 +45,7 @@ def kinds(verdicts: Iterable[Verdict]) -> list[Kind]:
     """The kinds among verdicts, in the order in which they came first."""
     found: dict[str, list[str]] = {}
     for judged in verdicts:
-        if judged.reason == REASON:
+        if judged.reason in REASONS:
             found.setdefault(_kind(judged.evidence), []).append(judged.evidence)
     return [Kind(texts[0], len(texts)) for texts in found.values()]
 
@@ -81,5 +82,5 @@ class RaisedWatch:
 
 
 def _kind(evidence: str) -> str:
-    found = re.match(r".*?( raised \w+|: `verify` returned )", evidence)
+    found = re.match(r".*?( raised:? \w+|: `verify` returned )", evidence)
     return found[0] if found else evidence

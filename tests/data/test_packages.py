@@ -106,6 +106,11 @@ def test_a_package_is_tried_before_it_rewards():
         ("    return {", "    {", r"generate\(1, .*generate gave None, not a JSON value"),
         ("answer.strip() ==", "str(int(answer)) ==", "is not judged .* by `reward`"),
         ("answer.strip()", "answer.nothing()", r"reward\(.* gave no value .*True or False"),
+        (
+            "answer.strip() ==",
+            "(not answer.isdigit() or 1 // int(answer)) and answer.strip() ==",
+            r"reward\(.*'0'\) .* gave no value \(raised: ZeroDivisionError",
+        ),
         (STEPS, "return [0 / 0", r"steps\(.*ZeroDiv.* list of texts"),
         (STEPS, "return str([1]) or [1", r"steps gave '\[1\]', not a"),
         (STEPS, "return [[1]", r"steps gave \[\[1\], .*, not a list"),

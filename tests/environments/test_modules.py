@@ -1,6 +1,7 @@
 """Modules as environments: run in the sandbox, judged from the state, named by their text."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from loong_jax.environments.modules import Module, ModuleEnvironment, ModuleRunn
 from loong_jax.errors import VerifierError
 from loong_jax.problems.response import render_response
 from loong_jax.sandbox import Limits
-from loong_jax.verifiers import get_verifier
+from loong_jax.verifiers import get_verifier, raised
 from tests.environments.module_texts import SUM
 
 pytestmark = pytest.mark.bubblewrap
@@ -76,7 +77,7 @@ def test_a_module_that_does_not_judge_makes_no_verdict(environment, runner, body
     broken = ModuleEnvironment(module=Module(source), name="sum", runner=runner)
     judged = broken.verify(broken.problem(1, 0), "5")
     assert judged.outcome == "ungradable"
-    assert judged.evidence.startswith(status)
+    assert f" {status}: " in judged.evidence
 
 
 def test_an_answer_is_data_to_every_call(runner):
@@ -152,6 +153,11 @@ def test_a_whole_response_is_judged_by_the_module_in_the_problem(environment):
         bare = dataclasses.replace(problem, arguments={})
         assert verifier.verify(bare, render_response("so", gold)).reason == "problem"
         odd = dataclasses.replace(problem, arguments={"module": "def (", "state": 1})
-        assert verifier.verify(odd, render_response("so", gold)).reason == "module"
+        judged = verifier.verify(odd, render_response("so", gold))
+        assert judged.reason == "module"
+        told: list[str] = []
+        raised.RaisedWatch(told.append).seen([judged, judged])
+        assert len(told) == 1
+        assert re.match(r"`reward` of sum-\w+ raised: SyntaxError.* So far 2 of 2 answers", told[0])
     finally:
         verifier.close()

@@ -97,6 +97,17 @@ def test_a_package_with_too_few_problems_is_refused_before_the_first_step(tmp_pa
         Session(dataclasses.replace(get_recipe("environments")(), problems=own))
 
 
+def test_a_question_without_tokens_is_refused_before_the_first_step(tmp_path):
+    odd = Package(
+        name="odd", module=Module(SUM.replace('"Add ', '"Plus\u00e9 ')), levels=(1,), domain="stem",
+        licence="CC0-1.0", author="me", title="odd",
+    )  # fmt: skip
+    packages.write(tmp_path, odd, [])
+    own = PackagedProblems(directory=str(tmp_path))
+    with pytest.raises(ConfigError, match=r"problem odd-.* cannot be asked: character 'é' at"):
+        Session(dataclasses.replace(get_recipe("environments")(), problems=own))
+
+
 def test_sides_of_the_split_and_demonstrations(directory):
     chosen = PackagedProblems(directory=str(directory), levels=(1, 2))
     settings = dataclasses.replace(get_recipe("environments")(), problems=chosen)
