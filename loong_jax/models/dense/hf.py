@@ -205,6 +205,8 @@ def _refuse_other_models(record: Mapping[str, Any]) -> None:
 def _sliding_window(record: Mapping[str, Any]) -> str | None:
     """The setting by which a window is shorter than a possible sequence in some layer, if any."""
     window, kinds = record.get("sliding_window"), record.get("layer_types")
+    if not isinstance(kinds or [], list):
+        raise ConfigError(f"config.json has layer_types={kinds!r}, and it is a list. Correct it.")
     if odd := [kind for kind in kinds or () if kind != "full_attention"]:
         return f"{odd[0]!r} among its layer_types"
     qwen = str(record.get("model_type", "qwen")).startswith("qwen")

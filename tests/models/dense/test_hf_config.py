@@ -67,6 +67,7 @@ def test_models_of_other_architectures_are_refused(changes, named):
         (dict(partial_rotary_factor=0.5), "partial_rotary_factor"),
         (dict(sliding_window=512), "sliding_window"),
         (dict(layer_types=["full_attention", "sliding_attention"]), "sliding_attention"),
+        (dict(layer_types=3), "layer_types=3, and it is a list"),
         (dict(num_key_value_heads=3), "num_key_value_heads"),
         (dict(hidden_size=26), "head_dim"),
         (dict(head_dim=7), "head_dim"),
