@@ -214,7 +214,8 @@ def refuse_changes(
         raise ConfigError(
             f"{run_dir} was started with other settings: "
             + "; ".join(map(str, refused))
-            + ". Drop the override to go on with that run, or name another --run-dir."
+            + ". Drop the override to go on with that run, or where a file of your own says "
+            "it, give the run's value by its option; or name another --run-dir."
         )
     return allowed
 
@@ -241,8 +242,10 @@ def open_run(
         before = _read(path)
         allowed = refuse_changes(before["config"], given, run_dir=run_dir, free=free)
         digests = before.get("own_files", {})
+        moves = [(str(one.given), str(one.saved)) for one in allowed if one.is_move]
+        came_from = {new.rpartition(":")[0]: old.rpartition(":")[0] for new, old in moves}
         for file in own:
-            if digests.get(file, own[file]) != own[file]:
+            if digests.get(came_from.get(file, file), own[file]) != own[file]:
                 logger.warning("%s was edited since %s last started, which goes on by what it says "
                                "today; another --run-dir starts anew", file, run_dir)  # fmt: skip
     run_dir.mkdir(parents=True, exist_ok=True)

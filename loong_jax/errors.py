@@ -56,6 +56,12 @@ def shown(value: Any, limit: int = 80) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+def form_of(value: Any) -> str:
+    """A value in a message by its kind: an array by dtype and shape, all else by its type."""
+    is_array = hasattr(value, "dtype") and hasattr(value, "shape")
+    return f"{value.dtype}{list(value.shape)}" if is_array else f"a {type(value).__name__}"
+
+
 def raised(error: BaseException, file: str) -> str:
     """The last line of `file` that an error came through, if any, its type and its text.
 

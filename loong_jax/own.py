@@ -27,22 +27,20 @@ def own_function(name: str) -> Callable[..., Any]:
     A class is returned as it is. ConfigError where there is no such function.
     """
     file, _, function = name.rpartition(":")
+    if not file or not function:
+        raise ConfigError(f"{name!r} is not of the form FILE.py:NAME. Name both, file and part.")
     if not Path(file).is_file():
         beside = [path.name for path in Path(file).parent.glob("*.py")]
         meant = difflib.get_close_matches(Path(file).name, beside, 1)
         raise ConfigError(
-            f"{file} is missing, which is to hold {function}. Put it back there, or name the file "
-            f"where it lies now, by the options of the first start; {function} keeps its name."
-            + (f" Beside it is {meant[0]}." if meant else "")
+            f"{file} is missing, which is to hold {function}. Put it there, or name the file where "
+            "it lies; a run that goes on takes it by the options that named it first (--verifier, "
+            f"--rl.scheduler, --rl.objective and its settings), and {function} and the file of a "
+            "verifier keep their names." + (f" Beside it is {meant[0]}." if meant else "")
         )
     place = str(Path(file).resolve())
-    try:
-        read = functools.partial(runpy.run_path, place, run_name=place)
-        found = _within(file, read).get(function)
-    except LoongError as error:
-        if own_line := line_in(place, error):
-            raise ConfigError(f"{file}{own_line}: {error}") from error
-        raise
+    read = functools.partial(runpy.run_path, place, run_name=place)
+    found = _within(file, read).get(function)
     if not callable(found):
         raise ConfigError(
             f"{file} has no function and no class {function!r}. Write `def {function}(...):` or "
@@ -100,12 +98,14 @@ def _file_of(cls: type) -> str | None:
 
 
 def _within(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    file = str(Path(name.rpartition(":")[0] or name).resolve())
     try:
         return function(*arguments)
-    except LoongError:
-        raise
+    except LoongError as error:
+        if not (own_line := line_in(file, error)) or Path(file).name in str(error):
+            raise
+        raise ConfigError(f"{name}{own_line}: {error}") from error
     except (Exception, SystemExit) as error:
-        file = str(Path(name.rpartition(":")[0] or name).resolve())
         remedy = "Correct it there."
         is_of_jax = type(error).__module__ == "jax.errors" and not isinstance(error, RuntimeError)
         if is_of_jax or "truth value of an array" in str(error):
@@ -164,18 +164,15 @@ def as_own(part: Any, what: str, contract: Contract) -> Any:
     ConfigError unless it is a dataclass at the top of its file that has what the contract says.
     """
     cls = type(part)
-    ours = get_args(contract.kinds)
-    if cls in ours:
+    if cls in get_args(contract.kinds):
         return part
     refuse_lacking(part, what, contract)
     module = cls.__module__
     is_frozen = dataclasses.is_dataclass(part) and getattr(part, "__dataclass_params__").frozen  # noqa: B009
     if not is_frozen or module.startswith("loong_jax."):
         raise ConfigError(
-            f"{what}={shown(part)} is neither a frozen dataclass of your own nor one of "
-            f"{', '.join(kind.__name__ for kind in ours if kind is not OwnPart)}. Write "
-            f"@dataclasses.dataclass(frozen=True) above its class ({contract.page}), or choose one "
-            "of these."
+            f"{what}={shown(part)} is neither a frozen dataclass of your own nor a part of ours. "
+            f"Write @dataclasses.dataclass(frozen=True) above its class; {contract.page} has one."
         )
     if (file := _file_of(cls)) is None:
         return part

@@ -155,6 +155,10 @@ def test_a_run_warns_of_a_file_of_your_own_that_was_edited(tmp_path, caplog):
     assert start("moved.py") == []
     moved.write_text("sign = 1\n")
     assert len(start("moved.py")) == 1
+    moved.rename(file).write_text("sign = 2\n")
+    assert len(start("mine.py")) == 1
+    file.rename(moved)
+    assert start("moved.py") == []
     path = tmp_path / "run" / "config.json"
     older = json.loads(path.read_text())
     del older["own_files"]

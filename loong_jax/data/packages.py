@@ -19,12 +19,12 @@ from typing import Any
 from loong_jax.data import json_files
 from loong_jax.environments import ENVIRONMENTS, module_source, modules
 from loong_jax.environments.modules import Module, ModuleEnvironment, ModuleRunner
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, shown
 from loong_jax.problems.problem import Domain
 
 MODULE, MANIFEST, TRANSCRIPT = "environment.py", "manifest.json", "transcript.jsonl"
 FORMAT_VERSION = 1
-NUM_DRAWS = 4  # of a level, that are drawn twice
+NUM_DRAWS = 8  # of a level, that are drawn twice
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,14 +46,16 @@ class Package:
             value, kind = getattr(self, field.name), kinds.get(field.name, str)
             if not isinstance(value, kind):
                 raise ConfigError(
-                    f"{field.name}={value!r:.80} of a package is of type {type(value).__name__}. "
+                    f"{field.name}={shown(value)} of a package is of type {type(value).__name__}. "
                     f"Give {'Module(TEXT)' if kind is Module else field.type}."
                 )
         if not self.domain.strip():
             raise ConfigError(f"domain={self.domain!r} of {self.name} is empty. Give a word.")
         is_whole = all(isinstance(level, int) for level in self.levels)
         if not self.levels or not is_whole or list(self.levels) != sorted(set(self.levels)):
-            raise ConfigError(f"levels={self.levels} of {self.name} do not ascend. Sort them.")
+            raise ConfigError(
+                f"levels={self.levels} of {self.name} are no whole numbers that ascend. Give such."
+            )
 
     @property
     def uid(self) -> str:
@@ -68,10 +70,14 @@ class Package:
 
 def write(directory: Path | str, package: Package, transcript: list[dict[str, Any]]) -> Path:
     """Writes a package below `directory`; its manifest last, so that a half one is none."""
-    if package.name in ENVIRONMENTS or not re.fullmatch(r"\w[\w.-]*", package.name):
+    if package.name in ENVIRONMENTS:
         raise ConfigError(
-            f"name={package.name!r} does not do for a package: it is a word of letters, digits, "
-            "'_', '-' and '.', and none of our own environments. Choose another."
+            f"name={package.name!r} is one of our own environments. Choose another for the package."
+        )
+    if not re.fullmatch(r"\w[\w.-]*", package.name):
+        raise ConfigError(
+            f"name={package.name!r} is no word of letters, digits, '_', '-' and '.', as that of a "
+            "package is. Choose another."
         )
     place = Path(directory) / package.uid
     json_files.write_text(place / MODULE, package.module.source)
@@ -165,32 +171,33 @@ def require_sound(package: Package, runner: ModuleRunner | None = None) -> None:
             f"levels() of {package.name!r} gives {known}, and the package has levels "
             f"{list(package.levels)}. Let it give three to five, from 1 on, and choose among them."
         )
-    _refuse_two_values(package, runner)
+    _refuse_unsound_draws(package, runner)
     for level in package.levels:
         problem = environment.problem(level, 2**40 + level)
         gold = environment.solve(problem).answer
-        tries = {gold: True, f"{gold} or maybe not": False, "x" * 200: False, "0 1 2 yes": False}
-        for answer, is_right in tries.items():
+        for answer in (f"{gold} or maybe not", "x" * 200, "0 1 2 yes"):
             judged = environment.verify(problem, answer)
-            if not judged.is_graded or judged.is_correct != is_right:
-                said = "accepted" if judged.is_correct else "rejected"
-                if not judged.is_graded:
-                    said = f"not judged ({judged.evidence})"
-                what, remedy = "the text", "Let `reward` reject what is no answer"
-                if is_right:
-                    what, remedy = "the reference", "Make `reference` and `reward` agree"
+            if not judged.is_graded or judged.is_correct:
+                said = "accepted" if judged.is_correct else f"not judged ({judged.evidence})"
                 raise ConfigError(
-                    f"package {package.uid} may not reward: {what} {answer!r:.40} of level {level} "
-                    f"is {said} by `reward`. {remedy}, and make the package again."
+                    f"package {package.uid} may not reward: the text {answer!r:.40} of level "
+                    f"{level} is {said} by `reward`. Let `reward` reject what is no answer, and "
+                    "make the package again."
                 )
 
 
-def _refuse_two_values(package: Package, runner: ModuleRunner) -> None:
-    """ConfigError where a function gives another value in another interpreter and order.
+def _refuse_unsound_draws(package: Package, runner: ModuleRunner) -> None:
+    """ConfigError where a function gives another value in another interpreter and order, where a
+    level asks one thing alone, or a reference is not right.
 
     Processes of one runner share its hash seed and its random state, so one alone shows nothing.
     """
     draws = [(level, 2**40 + seed) for level in package.levels for seed in range(NUM_DRAWS)]
+
+    def unsound(what: str) -> ConfigError:
+        told = f"package {package.uid} may not reward: {what}"
+        return ConfigError(f"{told}, and make the package again.")
+
     with ModuleRunner() as second:
 
         def both(calls: Sequence[modules.Call]) -> list[Any]:
@@ -203,22 +210,34 @@ def _refuse_two_values(package: Package, runner: ModuleRunner) -> None:
                         is_state = one.value[0] != other.value[0]
                         function = "generate" if is_state else "question"
                         values = [value[not is_state] for value in values]
-                    raise ConfigError(
-                        f"package {package.uid} may not reward: {function}{arguments!r:.80} gave "
-                        f"{values[0]!r:.80} and, in another process, {values[1]!r:.80}. A value "
-                        "may depend on the arguments alone: draw from "
-                        'random.Random(f"{level}/{seed}"), sort what comes out of a set, and keep '
-                        "nothing between calls. Then make the package again."
+                    raise unsound(
+                        f"{function}{arguments!r:.80} gave {values[0]!r:.80} and, in another "
+                        f"process, {values[1]!r:.80}. A value may depend on the arguments alone: "
+                        'draw from random.Random(f"{level}/{seed}"), sort what comes out of a set, '
+                        "keep nothing between calls"
                     )
             for call, found in zip(calls, once, strict=True):
                 if found.status != "ok":
                     raise ConfigError(package.environment(runner).without_value(call, found))
             return [found.value for found in once]
 
-        states = [state for state, _ in both([("pose", draw) for draw in draws])]
+        states, questions = zip(*both([("pose", draw) for draw in draws]), strict=True)
+        for start in range(0, len(draws), NUM_DRAWS):
+            if len(set(questions[start : start + NUM_DRAWS])) == 1:
+                raise unsound(
+                    f"level {draws[start][0]} asks {questions[start]!r:.80} for each of "
+                    f'{NUM_DRAWS} seeds. Draw from random.Random(f"{{level}}/{{seed}}"), say all '
+                    "that was drawn in `question`"
+                )
         golds = both([("reference", (state,)) for state in states])
         both([("steps", (state,)) for state in states])
-        both([("reward", pair) for pair in zip(states, golds, strict=True)])
+        are_right = both([("reward", pair) for pair in zip(states, golds, strict=True)])
+        for (level, _), gold, is_right in zip(draws, golds, are_right, strict=True):
+            if not is_right:
+                raise unsound(
+                    f"the reference {gold!r:.40} of level {level} is rejected by `reward`. Make "
+                    "them agree"
+                )
 
 
 def longest_question(package: Package, level: int, num_draws: int = 64) -> int:

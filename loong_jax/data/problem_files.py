@@ -88,10 +88,11 @@ def read(path: Path, own: Sequence[str] = ()) -> ProblemFile:
     try:
         num_lines = len(json_files.read_lines(path, read_line, noun="problem"))
     except _ProgramNamed as error:  # said once: all lines may name it
+        given = f"; given is {', '.join(own)}" if own else ""
         raise ConfigError(
             f"{path} names the verifier {error.args[0]!r}, a program, which no file of data may "
-            "start. If you know what it does, name it to the command too: "
-            f"--verifier {error.args[0]}"
+            f"start{given}. If you know what it does, name it to the command too, in a file of "
+            f"this very name: --verifier {error.args[0]}"
         ) from None
     return ProblemFile(tuple(found.values()), num_lines - len(found))
 

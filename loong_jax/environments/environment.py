@@ -113,7 +113,7 @@ class ProblemStream:
         raise ConfigError(
             f"none of {MAX_DRAWS_OF_SIDE} problems drawn from level {level} of "
             f"{self.environment.name} is on the side {self.split!r}: the level has too few. Leave "
-            "it out."
+            "it out, or let its problems depend on the seed."
         )
 
     def __iter__(self) -> Iterator[Problem]:
@@ -127,7 +127,7 @@ class ProblemStream:
             if len(found) == count:
                 return list(found.values())
             if cursor > 20 * count + 1000:
-                raise ValueError(
+                raise ConfigError(
                     f"only {len(found)} of {count} distinct problems found in {cursor} draws of "
                     f"{self.environment.name}. Ask for fewer or add levels."
                 )

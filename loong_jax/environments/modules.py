@@ -54,6 +54,7 @@ _scope.setdefault("steps", lambda state: [])
 _dumps, _loads = _json.dumps, _json.loads
 _KINDS = {
     "levels": lambda value: type(value) is list and all(type(one) is int for one in value),
+    "generate": lambda value: value is not None,
     "question": lambda value: type(value) is str,
     "reward": lambda value: value in (0, 1),
     "reference": lambda value: type(value) is str,

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array
 
 from loong_jax import own
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, form_of
 from loong_jax.merge import masks as mask_lib
 from loong_jax.merge import pieces
 from loong_jax.merge.methods import Method, measures
@@ -331,7 +331,7 @@ def _refuse_misfit(fused: FusedLeaf, base: Array, num_experts: int, kind: type[M
         ("as kept ", fused.kept, [marks] * num_experts),
         ("as agreed ", fused.agreed, [marks] * num_experts),
     ):
-        have = [_form(one) for one in found]
+        have = [form_of(one) for one in found]
         if have != want:
             remedy = "Calculate entry by entry, over the experts alone (axis=0 of a stack)."
             if have == ["a NoneType"]:
@@ -343,11 +343,6 @@ def _refuse_misfit(fused: FusedLeaf, base: Array, num_experts: int, kind: type[M
                 f"for a piece of {base.size} entries, and must give {name}{', '.join(want)}. "
                 f"{remedy}"
             )
-
-
-def _form(value: Any) -> str:
-    is_array = isinstance(value, jax.Array | np.ndarray)
-    return f"{value.dtype}{list(value.shape)}" if is_array else f"a {type(value).__name__}"
 
 
 @functools.partial(jax.jit, static_argnames=_STATIC[:3])

@@ -13,7 +13,7 @@ import math
 from typing import Any, Literal
 
 from loong_jax import own
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, shown
 from loong_jax.orchestrator import rebalance
 from loong_jax.orchestrator.changes import (
     Action,
@@ -46,7 +46,7 @@ def decide(view: Ledger, policy: Policy, now: float = 0.0) -> list[Action]:
         return list(found)
     what = "holds what is no action" if is_list else "is no list of actions"
     raise ConfigError(
-        f"the policy {own.name_of(policy)} decided {found!r:.80}, which {what}. Return a list of "
+        f"the policy {own.name_of(policy)} decided {shown(found)}, which {what}. Return a list of "
         "those of docs/how-to/add_scheduler.md, [] where nothing is to be done."
     )
 

@@ -9,7 +9,7 @@ import dataclasses
 from typing import get_args
 
 from loong_jax import own
-from loong_jax.errors import ConfigError, LoongError
+from loong_jax.errors import ConfigError, LoongError, shown
 from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.changes import Action
 from loong_jax.orchestrator.ledger import Ledger
@@ -71,13 +71,24 @@ def what_blocks(ledger: Ledger) -> str:
     return "nobody is at work, and the policy decides nothing"
 
 
-def stalled(ledger: Ledger, timeout_s: float) -> RunStalled:
-    """The watchdog's error: what the run waits for, and where everything is."""
+def refuse_standstill(ledger: Ledger, policy: Policy) -> None:
+    """Where `policy` decides nothing: raises RunStalled unless somebody is at work or mended, for
+    then no event will come.
+    """
+    is_mended = any(replica.quarantined for replica in ledger.replicas)
+    busy = ledger.tickets.count("decoding", "verifying")
+    if ledger.trainer == "idle" and not busy and not is_mended:
+        remedy = f"Let `decide` of {own.name_of(policy)} issue, dispatch, score or train"
+        raise stalled(ledger, "is to come", remedy)
+
+
+def stalled(ledger: Ledger, since: str, remedy: str) -> RunStalled:
+    """The error of a standstill: what the run waits for, and where everything is."""
     phases = {phase: [t.number for t in ledger.tickets.in_phase(phase)][:8] for phase in UNLEASED}
     return RunStalled(
-        f"no event for {timeout_s:.0f} s at step {ledger.step}: {what_blocks(ledger)}. The trainer "
-        f"is {ledger.trainer}, tickets by phase {phases}, replicas {ledger.replicas}. Raise "
-        "stall_timeout_s if it is only slow; the same command goes on from here."
+        f"no event {since} at step {ledger.step}: {what_blocks(ledger)}. The trainer is "
+        f"{ledger.trainer}, tickets by phase {phases}, replicas {ledger.replicas}. {remedy}; the "
+        "same command goes on from here."
     )
 
 
@@ -110,7 +121,22 @@ def refuse_fruitless(ledger: Ledger, max_failed: int, max_tickets_per_step: int)
 
 def refuse_action(action: Action, ledger: Ledger, policy: Policy) -> None:
     """Raises ConfigError for what the policy said that it would not do, or what is none of it."""
+    given, num_replicas = action._asdict(), len(ledger.replicas)
+    lists = given.get("replicas", ()), given.get("tickets", ())
+    are_tuples = all(isinstance(numbers, tuple | list) for numbers in lists)
+    ones = [given[name] for name in ("replica", "source", "target") if name in given]
+    replicas, tickets = ([*ones, *lists[0]], lists[1]) if are_tuples else ((), ())
+    odd = [n for n in replicas if type(n) is not int or not 0 <= n < num_replicas]
+    unknown = [n for n in tickets if type(n) is not int or n not in ledger.tickets]
     match action:
+        case _ if not are_tuples:
+            fault = "`tickets` and `replicas` are tuples of numbers."
+        case _ if odd:
+            fault = f"{odd[0]!r} is no replica: they are numbered 0 to {num_replicas - 1}, by int."
+        case changes.Lend() | changes.Reclaim() if not all(
+            ledger.replicas[number].elastic for number in replicas
+        ):
+            fault = "only replicas that are `elastic` are lent."
         case changes.Train() | changes.Score() if ledger.trainer != "idle":
             fault = f"the trainer is {ledger.trainer}. Wait until view.trainer is 'idle'."
         case changes.Train(numbers) if len(numbers) != policy.groups_per_step:
@@ -121,15 +147,10 @@ def refuse_action(action: Action, ledger: Ledger, policy: Policy) -> None:
             fault = "its `needs` lack SwapsWeights, or it does not say that it mixes_versions."
         case changes.EndStale(_, after) if after not in get_args(changes.Afterwards):
             fault = f"afterwards is one of {', '.join(get_args(changes.Afterwards))}."
-        case changes.Dispatch(replica) | changes.Assign(replica) | changes.Drain(replica) if not (
-            isinstance(replica, int) and 0 <= replica < len(ledger.replicas)
-        ):
-            fault = f"replicas are numbered 0 to {len(ledger.replicas) - 1}."
         case changes.Dispatch(replica, _, version) if ledger.replicas[replica].version != version:
             fault = f"that replica hosts version {ledger.replicas[replica].version}."
+        case _ if unknown:
+            fault = f"{unknown[0]!r} is no open ticket: they are named by `number`, an int."
         case _:
-            numbers = getattr(action, "tickets", ())
-            if all(isinstance(number, int) and number in ledger.tickets for number in numbers):
-                return
-            fault = "tickets are named by their numbers, and must be open."
-    raise ConfigError(f"the policy {own.name_of(policy)} decided {action!r:.120}: {fault}")
+            return
+    raise ConfigError(f"the policy {own.name_of(policy)} decided {shown(action, 120)}: {fault}")

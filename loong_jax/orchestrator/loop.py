@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from loong_jax import interrupts, own
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, shown
 from loong_jax.orchestrator import changes, dora, faults, journal
 from loong_jax.orchestrator.changes import Change
 from loong_jax.orchestrator.executor import (
@@ -262,7 +262,9 @@ class Orchestrator:
         try:
             return self._inbox.next(self.settings.stall_timeout_s)
         except queue.Empty:
-            raise faults.stalled(self.ledger, self.settings.stall_timeout_s) from None
+            since = f"for {self.settings.stall_timeout_s:.0f} s"
+            remedy = "Raise stall_timeout_s if it is only slow"
+            raise faults.stalled(self.ledger, since, remedy) from None
 
     def _advance(self, event: Any) -> None:
         match event:
@@ -297,8 +299,8 @@ class Orchestrator:
                 pass
             case rl_events.WorkerFailed():
                 raise WorkerLost(
-                    f"{event.where} failed: {event.error.rstrip('.')}. The last checkpoint is "
-                    "intact; once the cause is mended, the same command goes on from there."
+                    f"{event.where} failed: {event.error.rstrip('.')}. What is saved is intact; "
+                    "once the cause is mended, the same command goes on from there."
                 )
             case _:
                 raise AssertionError(f"unknown event {event!r}")
@@ -414,18 +416,21 @@ class Orchestrator:
     # ---- actions ------------------------------------------------------------------------------
 
     def _act(self) -> None:
+        policy = self.settings.scheduler
         for _ in range(MAX_DECISIONS):
-            actions = dora.decide(self.ledger, self.settings.scheduler, self.clock())
+            actions = dora.decide(self.ledger, policy, self.clock())
+            if not actions and self._saving == self._saved:
+                faults.refuse_standstill(self.ledger, policy)
             if not actions or not self._executor.may_do(actions):
                 return  # asked again after the next event
             for action in actions:
-                faults.refuse_action(action, self.ledger, self.settings.scheduler)
+                faults.refuse_action(action, self.ledger, policy)
                 if isinstance(action, changes.Issue):
                     self._refuse_excess(action)
                 self._executor.carry_out(action)
         raise ConfigError(
-            f"the policy {own.name_of(self.settings.scheduler)} went on to decide, {actions!r:.80} "
-            f"last, {MAX_DECISIONS} times without an event. Return [] where there is nothing to do."
+            f"the policy {own.name_of(policy)} went on to decide, {shown(actions)} last, "
+            f"{MAX_DECISIONS} times without an event. Return [] where there is nothing to do."
         )
 
     def _refuse_excess(self, issue: changes.Issue) -> None:
@@ -435,8 +440,8 @@ class Orchestrator:
         if not (isinstance(issue.count, int) and 0 < issue.count <= most - num_open):
             raise ConfigError(
                 f"the policy {own.name_of(policy)} decided {issue} where {num_open} tickets are "
-                f"open: that is not between one and the {most} that may be open at a time. Issue "
-                "what `groups_per_step` still lacks."
+                f"open: its count is no whole number from 1 to what is left of the {most} that may "
+                "be open at a time. Issue what `groups_per_step` still lacks."
             )
 
     def _cancel_open_tickets(self) -> None:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from loong_jax import own
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator.changes import Action
 from loong_jax.orchestrator.ledger import Ledger
@@ -52,33 +53,31 @@ def refuse_unable(policy: Policy, replicas: type, *, where: str) -> None:
     `where` names the setting that holds the policy.
     """
     for ability in policy.needs:
-        if not isinstance(ability, type):
-            raise ConfigError(
-                f"{where}={policy!r:.80} needs {ability!r}, which is no class. Name one of "
-                "loong_jax.orchestrator.protocols, as MovesGroups."
-            )
         if not issubclass(replicas, ability):
             methods = [name for name in vars(ability) if not name.startswith("_")]
             raise ConfigError(
-                f"{where}={policy!r} asks replicas to {', '.join(methods)}, which "
+                f"{where}={own.name_of(policy)} asks replicas to {', '.join(methods)}, which "
                 f"{replicas.__name__} cannot. Use DoraPolicy(triggers=None), which all can follow."
             )
 
 
+def _is_at_least(value: Any, least: int) -> bool:
+    return isinstance(value, int) and value >= least
+
+
 def check_policy(policy: Policy, max_ahead: float = 1.0) -> None:
     """Raises ConfigError for settings under which nothing could be trained."""
-    for name in ("groups_per_step", "max_staleness"):
-        if not isinstance(value := getattr(policy, name), int):
-            raise ConfigError(f"{name}={value!r} is no whole number. Give one.")
-    if policy.groups_per_step < 1:
-        raise ConfigError(
-            f"groups_per_step={policy.groups_per_step} must be at least 1. A step trains on "
-            "whole groups."
-        )
-    if policy.max_staleness < 0:
-        raise ConfigError(
-            f"max_staleness={policy.max_staleness} must be >= 0. Use 0 for on-policy training."
-        )
+    name, needs = own.name_of(policy), policy.needs
+    are_classes = isinstance(needs, tuple | list) and all(isinstance(one, type) for one in needs)
+    for setting, holds, rule in (
+        ("groups_per_step", _is_at_least(policy.groups_per_step, 1), "a whole number from 1 on"),
+        ("max_staleness", _is_at_least(policy.max_staleness, 0), "a whole number from 0 on"),
+        ("mixes_versions", isinstance(policy.mixes_versions, bool), "True or False"),
+        ("needs", are_classes, "a tuple of classes of `protocols`, as MovesGroups"),
+    ):
+        if not holds:
+            value = getattr(policy, setting)
+            raise ConfigError(f"{setting}={value!r} of {name} is not {rule}. Give one.")
     if not 1 <= max_ahead < math.inf:
         raise ConfigError(
             f"max_ahead={max_ahead} must be >= 1 and finite: 1.25 keeps a quarter of a batch more "

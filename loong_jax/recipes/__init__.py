@@ -88,7 +88,7 @@ def get_recipe(name: str) -> Callable[[], Any]:
     if name in RECIPES:
         module, function = RECIPES[name].split(":")
         return getattr(importlib.import_module(module), function)
-    if ".py:" not in name:
+    if ".py" not in name:
         raise ConfigError(
             f"{name!r} is no recipe. Choose one of: {', '.join(RECIPES)}; or name a function of "
             "your own: FILE.py:FUNCTION."

@@ -70,8 +70,8 @@ def quickstart() -> Recipe:
             cache_length=80,
             prefill_lengths=(32,),
             prefill_prompts=2,  # more hardly come at a time
-            narrow_slots=(16, 64),
-            groups_per_replica=2,
+            narrow_slots=(16, 32),
+            groups_per_replica=4,
         ),
         verifiers=RayVerifiers(),
         evaluation=EvaluationSettings(

@@ -95,9 +95,9 @@ def cards(run: RunRecord) -> Markup:
     return Markup(
         f'<div class="cards">{"".join(parts)}</div>'
         + h.paragraph(
-            f"Gain of each RL expert over its SFT start in its own domain, paired over the same "
-            f"{first.get('n')} held-out problems, {first.get('samples_per_problem')} samples each "
-            "at temperature 1. Brackets: 95 % bootstrap intervals over problems.",
+            "Gain of each RL expert over what it started from, in its own domain, paired over the "
+            f"same {first.get('n')} held-out problems, {first.get('samples_per_problem')} samples "
+            "each at temperature 1. Brackets: 95 % bootstrap intervals over problems.",
             "note",
         )
     )

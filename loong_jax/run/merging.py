@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 def main(arguments: Sequence[str]) -> int:
     name, *rest = arguments
-    if ".py:" in name:
+    if ".py" in name:
         method = own.named(name, OWN_METHOD, {})
     elif name in METHODS:
         method = METHODS[name]()

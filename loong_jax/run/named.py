@@ -11,14 +11,20 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
+import jax
+import jax.numpy as jnp
+
 from loong_jax import cli_help, own, verifiers
 from loong_jax.errors import ConfigError, shown
 from loong_jax.merge import METHODS, search
 from loong_jax.merge.methods import OWN_METHOD, FusionMethod
-from loong_jax.orchestrator import protocols
+from loong_jax.orchestrator import dora, faults, protocols
+from loong_jax.orchestrator.ledger import Ledger, ReplicaState
+from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.recipes import SCHEDULERS, FusionStage, Recipe, RlStage
 from loong_jax.recipes.stages import OWN_SCHEDULER, Scheduler
-from loong_jax.rl.objectives import OBJECTIVES, Objective
+from loong_jax.rl import rewards
+from loong_jax.rl.objectives import OBJECTIVES, Objective, clipped_gain
 from loong_jax.rl.optimizers import AdamW, Muon, Optimizer
 from loong_jax.run import own_problems
 from loong_jax.run.choosing import value_of
@@ -60,20 +66,45 @@ def choose(recipe: Recipe, arguments: Sequence[str]) -> tuple[Recipe, list[str]]
 
 
 def try_own_parts(recipe: Recipe) -> None:
-    """Makes the parts of your own: ConfigError for what their files raise, before anything runs."""
+    """Makes the parts of your own and asks each once: an error for what is wrong with them, before
+    anything runs.
+    """
     for stage in recipe.stages.values():
         if isinstance(stage, RlStage):
-            for part in (stage.scheduler, stage.objective.signal, stage.objective.clip):
-                own.part_of(part)
-            policy: Any = stage.scheduler
-            protocols.check_policy(policy)
+            _try_policy(stage.scheduler, recipe)
+            _try_objective(stage.objective, stage.group_size)
         if isinstance(stage, FusionStage):
             search.candidates(stage.method, stage.scales, stage.keep_rates)
     verifiers.try_all(own_problems.verifiers_of(recipe.problems))
 
 
+def _try_policy(policy: Any, recipe: Recipe) -> None:
+    """Lets it decide how a run begins."""
+    own.part_of(policy)
+    protocols.check_policy(policy)
+    num_apart = recipe.engine.num_replicas - recipe.engine.num_elastic
+    states = [ReplicaState(elastic=n >= num_apart) for n in range(recipe.engine.num_replicas)]
+    no_problem: Any = None
+    limit = policy.groups_per_step
+    begun = Ledger(
+        source=TicketSource(no_problem), replicas=states, total_steps=1, issue_limit=limit
+    )
+    actions = dora.decide(begun, policy)
+    if not actions:
+        faults.refuse_standstill(begun, policy)
+    for action in actions[:1]:
+        faults.refuse_action(action, begun, policy)
+
+
+def _try_objective(objective: Objective, group_size: int) -> None:
+    """Gives its signal rewards, and traces its clip's gradient, which computes nothing."""
+    rewards.group_advantages([float(n == 0) for n in range(group_size)], objective.signal)
+    gain = jax.grad(lambda r, a, p: clipped_gain(r, a, objective.clip, logprob=p, step=0)[0].sum())
+    jax.eval_shape(gain, *[jax.ShapeDtypeStruct((2, 3), jnp.float32)] * 3)
+
+
 def _part(field: str, option: str, name: str, stage: Any) -> Any:
-    if ".py:" in name:
+    if ".py" in name:
         found = own.own_function(name)
         if field in _CLASSES and isinstance(found, type):
             known = _shared(stage.scheduler, found) if field == "scheduler" else {}

@@ -66,6 +66,10 @@ class Session:
             problem_kinds.require_sound(made)
         self.domains = demonstrations.domains_of(recipe.problems)
         _refuse_unfit(recipe, self.domains)
+        asked, held_out = recipe.evaluation, demonstrations.held_out
+        self.posed = {  # in every evaluation; ConfigError where there are too few
+            name: held_out(recipe, name, asked.side, asked.num_problems) for name in self.domains
+        }
         self.verifiers = _start_pool(recipe)  # before JAX has threads, since Ray forks
         self.pool = FormedPool(self.verifiers, self.texts.form)
         self.judge = Judge(self.pool)
@@ -111,10 +115,8 @@ class Session:
 
         Of a file that holds fewer than `evaluation.num_problems` back, all of them.
         """
-        asked = self.recipe.evaluation
-        held_out, count = demonstrations.held_out, asked.num_problems
-        posed = {name: held_out(self.recipe, name, asked.side, count) for name in domains}
-        sampler = self.sampler(weights, progress)
+        posed = {name: self.posed[name] for name in domains}
+        sampler, asked = self.sampler(weights, progress), self.recipe.evaluation
         return evaluation.evaluate(
             sampler, self.judge, posed, asked, stage=stage, form=self.texts.form
         )

@@ -418,8 +418,7 @@ def _evaluate(work: Work[Any], weights: Weights, step: int) -> dict[str, Any]:
         return {"steps": step, "evaluation_s": 0.0}
     progress.note("evaluating")
     started_s, asked = time.monotonic(), session.recipe.evaluation
-    held_out = functools.partial(demonstrations.held_out, session.recipe)
-    posed = [len(held_out(d, asked.side, asked.num_problems)) for d in domains]
+    posed = [len(session.posed[domain]) for domain in domains]
     result, samples = session.evaluate(
         weights,
         stage=work.name,

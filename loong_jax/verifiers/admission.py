@@ -1,8 +1,9 @@
 """Admission: what a verifier must withstand before it may reward.
 
 `admit` tries a verifier on cases with known right answers: these pass; constant, empty, sprayed,
-mixed, mistyped, enormous, executable and perturbed answers do not; it says the same twice, never
-raises, and stays within its time. `require_environments` does so for those of a recipe.
+mixed, mistyped, enormous, executable and perturbed answers do not, nor are all malformed ones
+ungradable; it says the same twice, never raises, and stays within its time.
+`require_environments` does so for those of a recipe.
 """
 
 import collections
@@ -28,6 +29,8 @@ from loong_jax.verifiers.environment import EnvironmentVerifier
 REMEDY = "Mend it before it rewards; docs/reference/verifiers.md explains the checks."
 MAX_COST_S = 5.0  # of one verdict, on a machine that is not overloaded
 MAX_SLOW = 3  # verdicts above it, after which no other is asked for
+MALFORMED = ("gold + junk", "spray", "payload")  # checks whose answers have no right form
+MAX_UNGRADABLE_SHARE = 0.9  # of these
 MAX_CONSTANT_SHARE = 0.5  # of the cases that one and the same answer may be right for
 MAX_OTHERS_SHARE = 0.25  # of perturbed answers that may be right where answers are not unique
 
@@ -122,6 +125,7 @@ class _Trial:
         self.verifier, self.cases, self.max_cost_s = verifier, cases, max_cost_s
         self.name = name or type(verifier).__name__
         self.marker = marker
+        self.malformed: list[tuple[Case, str, Verdict]] = []
         self.failures: list[Failure] = []
         self.checks: collections.Counter[str] = collections.Counter()
         self.longest_s, self.num_slow = 0.0, 0
@@ -137,6 +141,10 @@ class _Trial:
             self.constants()
             for number, case in enumerate(self.cases):
                 self.attacked(case, is_first=number == 0)
+            bad = [one for one in self.malformed if not one[-1].is_graded]
+            if len(bad) > MAX_UNGRADABLE_SHARE * len(self.malformed):
+                text = f"{len(bad)} of {len(self.malformed)} malformed answers are ungradable"
+                self.fail("ungradable", *bad[0][:2], f"{text}, so none is punished: call it wrong")
             self.perturbations()
         except _Hung:
             pass
@@ -188,6 +196,8 @@ class _Trial:
             judged = self.say(attack.check, case, attack.answer)
             if judged is not None and judged.is_correct:
                 self.fail(attack.check, case, attack.answer, judged)
+            if attack.check in MALFORMED and judged is not None:
+                self.malformed.append((case, attack.answer, judged))
             if self.marker.exists():
                 self.marker.unlink()
                 self.fail(attack.check, case, attack.answer, "the text was executed")
@@ -300,7 +310,12 @@ def rows(report: Report) -> Iterator[str]:
         f"{report.name}: {state}; {report.num_verdicts} verdicts on {report.num_cases} cases in "
         f"{report.seconds:.1f} s, the longest {report.max_cost_s:.2f} s"
     )
-    yield from (f"  {failure}" for failure in report.failures[:10])
+    alike: dict[Any, list[Failure]] = {}  # the same exception, or the same verdict in one check
+    for failure in report.failures:
+        check = failure.check if failure.said.startswith("said ") else ""
+        alike.setdefault((check, failure.said), []).append(failure)
+    for first, *others in list(alike.values())[:10]:
+        yield f"  {first}" + (f" ({len(others)} more like it)" if others else "")
     if report.failures:
-        more = f"{len(report.failures) - 10} more. " if len(report.failures) > 10 else ""
+        more = f"{len(alike) - 10} more. " if len(alike) > 10 else ""
         yield f"  {more}{REMEDY}"

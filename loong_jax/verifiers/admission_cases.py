@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loong_jax import environments, verifiers
-from loong_jax.errors import VerifierError
+from loong_jax import environments, own, verifiers
+from loong_jax.errors import VerifierError, shown
 from loong_jax.problems.problem import Problem
 from loong_jax.verifiers.admission import (
     Case,
@@ -58,18 +58,18 @@ def of_own(name: str, verifier: Any) -> Sequence[Case]:
     VerifierError where there are none, or where a row has other keys or values of other types.
     """
     rows = getattr(verifier, "cases", ())
+    if not isinstance(rows, list | tuple) or not rows:
+        raise VerifierError(
+            f"verifier {name!r} is not admitted: its class has no cases, or not as a list. Write "
+            'there: `cases = [{"question": ..., "gold": ..., "answer": ...}]`.'
+        )
     for row in rows:
         if not _is_case(row):
             raise VerifierError(
-                f"a case of verifier {name!r} is {row!r:.200}. Give question and answer, and of "
-                f"{sorted(_KEYS)} what else it has: perturbed is a list of strings, arguments a "
+                f"a case of verifier {name!r} is {shown(row, 200)}. Give question and answer, and "
+                f"of {sorted(_KEYS)} what else it has: perturbed is a list of strings, arguments a "
                 f"dict, render one of {sorted(_RENDER)}, and all others are strings."
             )
-    if not rows:
-        raise VerifierError(
-            f"verifier {name!r} is not admitted: its class has no cases. Write some there: "
-            '`cases = [{"question": ..., "gold": ..., "answer": ...}]`.'
-        )
     return [_case(name, number, row) for number, row in enumerate(rows)]
 
 
@@ -105,8 +105,7 @@ def admit_registered(name: str, table: Mapping[str, str] | None = None, **option
     """
     verifier = verifiers.get_verifier(name, table=table, **options)
     try:
-        own = name in (table or {})
-        cases = of_own(name, verifier) if own else cases_of(name)
+        cases = of_own(name, verifier) if name in (table or {}) else cases_of(name)
         return admit(verifier, cases, name=f"verifier {name!r}")
     finally:
-        verifier.close()
+        own.call(verifier, "close")

@@ -128,7 +128,9 @@ def test_a_trainer_that_fails_is_told_of_once_and_what_then_goes_on():
     world = FakeWorld(seed=1)
     failed = rl_events.WorkerFailed("trainer/train", "own.py:Mine gave 7. Return 8.")
     world._after(0.1, lambda: world.put(failed))
-    with pytest.raises(WorkerLost, match=r"Return 8\. The last .* once the cause is mended, .*\.$"):
+    with pytest.raises(
+        WorkerLost, match=r"Return 8\. What is saved is intact; once the cause is mended, .*\.$"
+    ):
         make_run(world, policy=DoraPolicy(groups_per_step=2)).run()
 
 

@@ -9,13 +9,23 @@ import dataclasses
 import os
 import signal
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loong_jax import interrupts
-from loong_jax.errors import ConfigError
-from loong_jax.orchestrator.changes import Assign, Dispatch, EndStale, Issue, Migrate, Swap, Train
+from loong_jax.errors import ConfigError, LoongError
+from loong_jax.orchestrator.changes import (
+    Assign,
+    Dispatch,
+    EndStale,
+    Issue,
+    Lend,
+    Migrate,
+    Swap,
+    Train,
+)
 from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.faults import RunStalled
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
@@ -208,16 +218,23 @@ def test_a_run_whose_problems_are_solved_ends_early():
     ("decided", "said"),
     [
         (["junk"], r"decided \['junk'\], which holds what is no action"),
+        (["junk"] * 99, r"'junk', .*\.\.\., which holds what is no action"),
+        ([], r"no event is to come at step 0: .* `decide` of \S*Odd issue, dispatch"),
         (None, r"decided None, which is no list of actions.*\[\] where nothing"),
         (Assign(0, 0), r"decided Assign\(.*, which is no list of actions"),
-        ([Issue(64, 0)], "is not between one and the 5000 that may be open"),
+        ([Issue(64, 0)], "its count is no whole number from 1 to what is left of the 5000"),
+        ([Issue("32", 0)], r"count='32'.*its count is no whole number"),
         ([Issue(0, 0)], "Issue what `groups_per_step` still lacks"),
         ([Assign(0, 0)], "10000 times without an event"),
         ([Train(())], "a step trains on 2 groups"),
-        ([Assign(7, 0)], "replicas are numbered 0 to"),
+        ([Assign(7, 0)], "7 is no replica: they are numbered 0 to"),
+        ([Lend(("0",))], "'0' is no replica: .*by int"),
+        ([Lend((0,))], "only replicas that are `elastic`"),
+        ([Train(0)], "are tuples of numbers"),
         ([Dispatch(0, (), 3)], "that replica hosts version"),
         ([Issue(1, 0), EndStale((0,), "agan")], "afterwards is one of again, defer, drop"),
-        ([Issue(1, 0), EndStale(("0",))], "named by their numbers"),
+        ([Issue(1, 0), EndStale(("0",))], "'0' is no open ticket: they are named by `number`"),
+        ([Issue(1, 0), EndStale((np.int64(0),))], "named by `number`, an int"),
         ([Swap(0, 0, True)], "does not say that it mixes_versions"),
         ([Migrate(0, 1, ())], "lack MovesGroups"),
     ],
@@ -231,7 +248,7 @@ def test_what_no_policy_may_decide_ends_the_run(decided, said):
 
     world = FakeWorld(seed=0, outcome_of=outcomes)
     run = make_run(world, policy=Odd(groups_per_step=2, max_staleness=0))
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(LoongError, match=said):
         run.run()
 
 

@@ -12,7 +12,9 @@ from loong_jax.errors import ConfigError
 from loong_jax.recipes import PackagedProblems, get_recipe, problems
 from loong_jax.run import demonstrations, run
 from loong_jax.run.demonstrations import held_out
+from loong_jax.run.session import Session
 from loong_jax.run.texts import Texts
+from tests.environments.module_texts import SUM
 from tests.synth.scripted import resyn_digits, resyn_search
 
 pytestmark = pytest.mark.bubblewrap
@@ -82,6 +84,17 @@ def test_a_run_without_packages_is_not_begun(tmp_path):
     with pytest.raises(ConfigError, match="--packages"):
         run.train(get_recipe("environments")(), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_package_with_too_few_problems_is_refused_before_the_first_step(tmp_path):
+    few = Package(
+        name="few", module=Module(SUM.replace("randrange(100)", "randrange(2)")), levels=(1, 2, 3),
+        domain="stem", licence="CC0-1.0", author="me", title="few",
+    )  # fmt: skip
+    packages.write(tmp_path, few, [])
+    own = PackagedProblems(directory=str(tmp_path))
+    with pytest.raises(ConfigError, match=r"problems drawn from level 2 of few .*Leave it out, or"):
+        Session(dataclasses.replace(get_recipe("environments")(), problems=own))
 
 
 def test_sides_of_the_split_and_demonstrations(directory):

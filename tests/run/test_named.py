@@ -1,5 +1,6 @@
 """Parts of a stage by name on the command line; sizes that two parts share are said once."""
 
+import contextlib
 import dataclasses
 import inspect
 import json
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from loong_jax import cli, configs, options, own, recipes
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, LoongError
 from loong_jax.orchestrator import baselines, changes
 from loong_jax.orchestrator.changes import Assign
 from loong_jax.orchestrator.dora import decide
@@ -167,8 +168,13 @@ def test_what_is_wrong_in_a_file_of_your_own_is_one_line(recipe, tmp_path, funct
             "if (ratio > 3).any(): raise ValueError",
             r"line \d+, raised Tracer.*use jnp\.where for `if`",
         ),
-        ("return ratio", r"own\.py:NoClip: `gain` gave .* of shape \(4,\)\. Return two arrays"),
-        ("return ratio, ratio[:2]", "Return two arrays of that shape"),
+        (
+            "return ratio",
+            r"own\.py:NoClip: `gain` gave float32\[4\], and must give float32\[4\], b",
+        ),
+        ("return ratio, ratio[:2]", r"gave float32\[4\], float32\[2\], and .*Return these two"),
+        ("return ratio, 1.0 * (ratio > 3)", r"and must give float32\[4\], bool\[4\]: what a token"),
+        ("ratio + 1", "gave a NoneType, and must give"),
     ],
 )
 def test_a_gain_that_jax_cannot_trace_or_that_is_none_says_so(tmp_path, body, said):
@@ -322,7 +328,7 @@ def test_a_run_whose_file_is_gone_is_read_and_goes_on_once_it_is_there(recipe, t
     assert "--rl.scheduler own.py:Slow" in train_help.settings_that_matter("rl", config, "")
     assert cli.main(["train", "--run-dir", str(run_dir)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"{file} is missing, which is to hold Slow. Put it back there" in line
+    assert f"{file} is missing, which is to hold Slow. Put it there" in line
     there, _ = chosen(configs.load(run_dir), f"--rl.scheduler {moved}:Slow")
     named.try_own_parts(there)
     (change,) = configs.open_run(there, run_dir)
@@ -433,26 +439,106 @@ def test_settings_of_your_own_have_any_name(tmp_path):
     assert (part.part.name, part.part.tolerance, part.part.threshold) == ("a", 2.0, "auto")
 
 
+def test_a_file_without_a_part_is_refused(recipe, tmp_path):
+    (tmp_path / "own.py").write_text(SCHEDULERS)
+    for name in (f"{tmp_path}/own.py", f"{tmp_path}/own.py:"):
+        with pytest.raises(ConfigError, match=r"own\.py:?' is not of the form FILE\.py:NAME"):
+            chosen(recipe, f"--rl.scheduler {name}")
+
+
 def test_a_file_that_is_misspelt_is_suggested(tmp_path):
     (tmp_path / "shrink.py").write_text("")
     with pytest.raises(ConfigError, match=r"Beside it is shrink\.py"):
         own.own_function(f"{tmp_path}/shrnk.py:Shrink")
 
 
-@pytest.mark.parametrize(("value", "said"), [("'0'", "is no whole number"), ("-1", "must be >= 0")])
-def test_bounds_of_a_scheduler_of_your_own_are_checked_before_it_runs(tmp_path, value, said):
-    (tmp_path / "own.py").write_text(
-        "import dataclasses\nfrom loong_jax.orchestrator.dora import DoraPolicy\n\n\n"
-        "@dataclasses.dataclass(frozen=True, kw_only=True)\nclass Mine:\n"
-        f"    groups_per_step: int = 2\n    max_staleness = {value}\n"
-        "    mixes_versions = False\n    needs = ()\n\n"
-        "    def decide(self, view, now):\n        return []\n"
-    )
-    recipe, _ = named.choose(
-        recipes.get_recipe("rl")(), ["--rl.scheduler", f"{tmp_path}/own.py:Mine"]
-    )
-    with pytest.raises(ConfigError, match=said):
-        named.try_own_parts(recipe)
+SOUND = """
+import dataclasses
+import jax.numpy as jnp
+from loong_jax.orchestrator.changes import Assign, Issue
+from loong_jax.orchestrator.dora import DoraPolicy
+from loong_jax.rl.objectives import AsymmetricClip
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mine:
+    groups_per_step: int = 2
+    high: float = 3.0
+    max_staleness = 1
+    mixes_versions = False
+    needs = ()
+
+    def advantages(self, rewards):
+        return rewards - rewards.mean()
+
+    def gain(self, ratio, advantage, logprob):
+        is_clipped = ratio > self.high
+        return jnp.where(is_clipped, 0.0, ratio) * advantage, is_clipped
+
+    def decide(self, view, now):
+        return [Assign(0, 0)]
+
+def mine(stage):
+    return dataclasses.replace(stage.objective, signal=Mine(), clip=Mine())
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("", "", ""),
+        (
+            "staleness = 1",
+            "staleness = '1'",
+            r"max_staleness='1' of \S*own\.py:Mine is not a whole",
+        ),
+        (
+            "staleness = 1",
+            "staleness = -1",
+            r"max_staleness=-1 of \S*own\.py:Mine is not a whole number from 0 on",
+        ),
+        ("versions = False", "versions = 'no'", r"mixes_versions='no' of \S+ is not True or False"),
+        ("needs = ()", "needs = ('SwapsWeights',)", r"needs=\('Sw.* is not a tuple of classes"),
+        ("needs = ()", "needs = Assign", "needs=.* is not a tuple of classes of `protocols`"),
+        ("return [Assign(0, 0)]", "pass", r"policy \S*own\.py:Mine decided None, which is no list"),
+        (
+            "return [Assign(0, 0)]",
+            "return []",
+            r"no event is to come .* `decide` of \S*py:Mine issue",
+        ),
+        ("[Assign(0, 0)]", "[Assign(99, 0)]", "99 is no replica"),
+        ("view, now", "view", r"own\.py:Mine raised TypeError: .*decide\(\) takes 2"),
+        (
+            "return [Assign(0, 0)]",
+            "return DoraPolicy(groups_per_step=0)",
+            r"line 24: groups_per_step=0",
+        ),
+        ("return rewards -", "rewards -", r"own\.py:Mine: `advantages` gave None"),
+        (
+            "return rewards - rewards.mean()",
+            "return rewards[:1]",
+            "Return one finite number for each",
+        ),
+        (
+            "is_clipped = ratio > self.high",
+            "assert ratio.max() < 3",
+            r"line 20, raised Tracer.*jnp\.where",
+        ),
+        ("advantage, logprob):", "advantage):", r"own\.py:Mine raised TypeError: .*gain\(\) takes"),
+        (", is_clipped\n", "\n", r"`gain` gave float32\[2, 3\], and must give"),
+        ("clip=Mine()", "clip=0.2", r"own\.py:mine, line 27: clip: its class float lacks gain"),
+        (
+            "clip=Mine()",
+            "clip=AsymmetricClip(eps_high=-1.0)",
+            r"own\.py:mine, line 27: eps_low=0\.2",
+        ),
+    ],
+)
+def test_parts_of_your_own_are_tried_before_anything_runs(recipe, tmp_path, old, new, said):
+    file = tmp_path / "own.py"
+    file.write_text(SOUND.replace(old, new))
+    words = f"--rl.scheduler {file}:Mine --rl.objective {file}:mine"
+    with pytest.raises(LoongError, match=said) if said else contextlib.nullcontext():
+        named.try_own_parts(chosen(recipe, words)[0])
 
 
 def test_a_file_of_your_own_that_exits_is_told_of(tmp_path):

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -22,7 +23,7 @@ from loong_jax.rl import checkpoint
 from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rollout.records import Rollout
-from loong_jax.run import own_admission, own_problems, run, starting
+from loong_jax.run import demonstrations, own_admission, own_problems, run, starting
 from loong_jax.run.session import Judge, Session
 from loong_jax.run.texts import Texts
 from loong_jax.verifiers.pool import LocalVerifierPool
@@ -269,6 +270,8 @@ def test_where_fewer_are_held_out_than_asked_for_all_are_posed(file, monkeypatch
     asked = dataclasses.replace(full.evaluation, num_problems=500)
     session = object.__new__(Session)  # with neither pool nor model
     session.recipe = dataclasses.replace(full, evaluation=asked)
+    held_out = functools.partial(demonstrations.held_out, session.recipe, split="test", count=500)
+    session.posed = {domain: held_out(domain) for domain in ("stem", "logic")}
     session.texts = Texts(tokenizer=AsciiTokenizer())
     session.judge = lambda problems, rollouts: [verdict.wrong("no")] * len(rollouts)
     monkeypatch.setattr(Session, "sampler", lambda session, weights, progress: nothing_said)

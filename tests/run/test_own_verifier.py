@@ -43,12 +43,20 @@ def test_it_is_admitted_by_the_cases_of_its_class(place, capsys):
     text = (place / "json_value.py").read_text()
     for name, old, new, said in (
         ("bare", "cases", "others", "its class has no cases"),
+        ("single", "def verify(", "cases = {'gold': '1'}\n\n    def verify(", "or not as a list"),
+        (
+            "timid",
+            'verdict.wrong("format"',
+            'verdict.ungradable("format"',
+            "malformed answers are ungr",
+        ),
+        ("shut", '"""Holds nothing."""', "self.holds()", "raised AttributeError"),
         ("odd", '"question": "As JSON?"', '"asked": ""', "Give question and answer"),
         ("typed", '"gold": "417"', '"gold": 417', "all others are strings"),
         ("letters", '"gold": "417"', '"gold": "417", "perturbed": "418"', "is a list of strings"),
         ("lax", "if same else", "if True else", "constant"),
         ("open", "def close", "def end", "open.py:JsonVerifier: its class JsonVerifier lacks cl"),
-        ("none", "return verdict.wrong", "verdict.wrong", "more. Mend it before it rewards;"),
+        ("none", "return verdict.wrong", "verdict.wrong", "more like it)\n  Mend it before"),
     ):
         (place / f"{name}.py").write_text(text.replace(old, new))
         assert cli.main(["verify", "admission", f"{name}.py:JsonVerifier"]) == 1
@@ -83,7 +91,8 @@ def test_lines_name_it_by_the_end_of_its_path_where_the_command_does_too(place):
     for name in (NAME, f"elsewhere/{NAME}", "json_value.py:Other", f"/{NAME}"):
         json_files.write_jsonl(file, [line, {**line, "verifier": name}, {"verifier": name}])
         with pytest.raises(
-            ConfigError, match=r"^\S+ names .*no file of data may start.*--verifier \S+$"
+            ConfigError,
+            match=r"^\S+ names .*no file of data may start(; given is \S+)?\. .*: --verifier \S+$",
         ):
             problem_files.read(file, () if name == NAME else [f"{place}/{NAME}"])
     assert problem_files.from_record({**line, "verifier": NAME}) is None

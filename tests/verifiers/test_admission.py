@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 import time
 from types import SimpleNamespace
 
@@ -107,6 +108,13 @@ class Evaluates(Exact):
             return text == gold
 
 
+class GradesFormsAlone(Exact):
+    def verify(self, problem, response_text):
+        if len(response_text) > 7:
+            return verdict.ungradable("format")
+        return super().verify(problem, response_text)
+
+
 class Raises(Exact):
     def is_right(self, gold, text):
         return text == gold or float(text) == 0.5
@@ -149,6 +157,7 @@ SLOPPY = [
     (AcceptsAnything, "1 MB"),
     (AcceptsAnything, "payload"),
     (ComparesLengths, "perturbed"),
+    (GradesFormsAlone, "ungradable"),
     (Raises, "wrong type"),
     (ReturnsBools, "gold"),
     (ChangesItsMind, "determinism"),
@@ -168,6 +177,14 @@ def test_a_sloppy_verifier_is_refused_by_name_and_case(kind, check, monkeypatch)
     assert check in {failure.check for failure in report.failures}
     with pytest.raises(VerifierError, match=f"{kind.__name__} is not admitted.*admission-math/1/"):
         report.require()
+
+
+def test_one_fault_is_one_row():
+    first, true, false, remedy = admission.rows(admit(ReturnsBools(), cases()))
+    assert "REFUSED" in first
+    assert re.fullmatch(r"  check 'gold'.*returned True, .* \(\d+ more like it\)", true)
+    assert re.fullmatch(r"  check 'constant'.*returned False, .* \(\d+ more like it\)", false)
+    assert remedy == f"  {admission.REMEDY}"
 
 
 def test_a_slow_verifier_is_asked_no_more_than_a_few_times(monkeypatch):

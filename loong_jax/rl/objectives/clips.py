@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from loong_jax.errors import ConfigError, shown
+from loong_jax.errors import ConfigError, form_of
 from loong_jax.own import OwnPart
 
 
@@ -164,10 +164,12 @@ def clipped_gain(
     """
     if isinstance(clip, OwnPart):
         found = clip.gain(ratio, advantage, logprob)
-        if not isinstance(found, tuple) or [*map(jnp.shape, found)] != [ratio.shape] * 2:
+        have = [form_of(one) for one in (found if isinstance(found, tuple) else (found,))]
+        want = [form_of(ratio), f"bool{list(ratio.shape)}"]
+        if have != want:
             raise ConfigError(
-                f"{clip.kind}: `gain` gave {shown(found)} for ratios of shape {ratio.shape}. "
-                "Return two arrays of that shape: what a token gains, and where the clip stops it."
+                f"{clip.kind}: `gain` gave {', '.join(have)}, and must give {', '.join(want)}: "
+                "what a token gains, and True where the clip stops it. Return these two."
             )
         return found
     low, high = _bounds(clip, step)
