@@ -195,6 +195,10 @@ def export_hf(source: Path, destination: Path, *, max_shard_bytes: int | None = 
     CheckpointError where there is no config, where the weights are not of it, or where
     `destination` holds what no such export put there.
     """
+    if (destination / "model.json").exists() and destination.resolve() != source.resolve():
+        raise CheckpointError(  # the config there would be taken for that of what is exported
+            f"{destination} already holds a model. Name another directory, or delete it."
+        )
     config, config_text = sources.read_model(source)
     record = sources.model_record(source) or {}
     files_before = _fingerprint_of_files(checkpoints.weight_directories(source)[0])

@@ -213,6 +213,10 @@ def test_an_import_goes_beside_no_other_published_weights(tmp_path):
     with pytest.raises(CheckpointError, match="there already holds a model"):
         convert.import_hf(PUBLISHED, tmp_path / "there")
     convert.import_hf(tmp_path / "there", tmp_path / "there")
+    convert.import_hf(PUBLISHED, tmp_path / "ours")
+    convert.import_hf(PUBLISHED, tmp_path / "others")
+    with pytest.raises(CheckpointError, match="others already holds a model"):
+        convert.export_hf(tmp_path / "ours", tmp_path / "others")
 
 
 def test_a_stage_of_a_run_is_exported_with_the_config_of_the_run(tmp_path):
