@@ -71,10 +71,15 @@ def main(arguments: Arguments | None = None) -> int:
         with interrupts.handled():
             module, _, function = COMMANDS[name].run.partition(":")
             return getattr(importlib.import_module(f"loong_jax.{module}"), function)(rest)
-    except LoongError as error:
+    except (LoongError, OSError) as error:
+        if isinstance(error, BrokenPipeError):  # whoever reads us has seen enough, as `| head` does
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 141
         if os.environ.get("LOONG_TRACEBACK"):
             raise
-        print(f"loong {name}: {error}", file=sys.stderr)
+        # of a file or disk that is not as it should be, which nobody looked at before
+        remedy = "" if isinstance(error, LoongError) else ". Correct that, and repeat the command."
+        print(f"loong {name}: {error}{remedy}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as error:
         terminated = isinstance(error, interrupts.Terminated)
@@ -85,9 +90,6 @@ def main(arguments: Arguments | None = None) -> int:
             what += f"; {goes_on if has_saved(rest) else anew}"
         print(f"loong {name}: {what}", file=sys.stderr)
         return interrupts.TERMINATED if terminated else interrupts.INTERRUPTED
-    except BrokenPipeError:  # the reader of our output has seen enough, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
 
 
 def _refuse_missing_paths(command: Command, words: Arguments) -> None:

@@ -204,8 +204,12 @@ def test_an_error_is_one_line_and_a_traceback_on_request(runs, monkeypatch, caps
     monkeypatch.setattr(run, "train", refuse)
     assert cli.main(["train", "toy"]) == 1
     assert capsys.readouterr().err == "loong train: seed=1 is not 2. Use 2.\n"
+    monkeypatch.setattr(run, "train", lambda *_, **__: os.listdir("nowhere"))
+    assert cli.main(["train", "toy"]) == 1
+    said = "No such file or directory: 'nowhere'. Correct that, and repeat the command.\n"
+    assert capsys.readouterr().err == f"loong train: [Errno 2] {said}"
     monkeypatch.setenv("LOONG_TRACEBACK", "1")
-    with pytest.raises(ConfigError):
+    with pytest.raises(FileNotFoundError):
         cli.main(["train", "toy"])
 
 

@@ -55,7 +55,7 @@ def read_json(path: AnyPath | str, default: Any = None) -> Any:
         return json.loads(remote.located(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return default
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LoongError(
             f"{path} is not JSON ({error}). Delete it and repeat the command that wrote it."
         ) from error
@@ -78,7 +78,7 @@ def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
             record = json.loads(line)
             if not isinstance(record, dict):
                 raise ValueError("not an object")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number == len(lines):
                 break
             raise LoongError(

@@ -16,7 +16,7 @@ import tokenizers
 
 from loong_jax.data import json_files
 from loong_jax.data.chat_template import ChatTemplate, Messages
-from loong_jax.errors import CheckpointError, ConfigError
+from loong_jax.errors import CheckpointError, ConfigError, LoongError
 from loong_jax.remote import AnyPath
 
 # Files of a model beside weights and config: text, template, tokens that end an answer.
@@ -294,14 +294,21 @@ def load_tokenizer(
         config = dict(json.loads(config))
     settings = _beside(file, "tokenizer_config.json")
     size = config.get("vocab_size") if vocab_size is None else vocab_size
-    return HfTokenizer(
-        file,
-        vocab_size=size,
-        config=config,
-        settings=_beside(file, "special_tokens_map.json") | settings,
-        generation=_beside(file, "generation_config.json"),
-        templates=_templates(file.parent, settings),
-    )
+    try:
+        return HfTokenizer(
+            file,
+            vocab_size=size,
+            config=config,
+            settings=_beside(file, "special_tokens_map.json") | settings,
+            generation=_beside(file, "generation_config.json"),
+            templates=_templates(file.parent, settings),
+        )
+    except LoongError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # of a value of another kind
+        raise CheckpointError(
+            f"a file beside {file} is not what a tokenizer has: {error!r:.200}. Fetch it again."
+        ) from error
 
 
 def without_end(tokenizer: Tokenizer, tokens: Tokens) -> Tokens:

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import itertools
 import json
+import math
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -87,7 +88,8 @@ class ProblemStream:
     def __post_init__(self):
         if self.split not in ("train", "validation", "test"):
             raise ValueError(f"split={self.split!r} is not train, validation or test. Choose one.")
-        if not self.level_weights or min(self.level_weights.values()) <= 0:
+        shares = self.level_weights.values()
+        if not shares or not all(0 < share < math.inf for share in shares):
             raise ValueError(
                 f"level_weights={dict(self.level_weights)} must name levels with positive shares. "
                 "Leave out the levels that are not wanted."

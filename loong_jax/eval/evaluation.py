@@ -185,7 +185,7 @@ class EvaluationResult:
         path = Path(directory) / "evaluation.json"
         try:
             return cls.from_json(json.loads(path.read_text()))
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise LoongError(
                 f"{path} is missing or not an evaluation ({error!r}). If the stage is of this "
                 "run, delete its done.json, and the same `loong train` command evaluates it again."

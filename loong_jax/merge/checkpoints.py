@@ -138,6 +138,11 @@ def _refuse_weights(output: Path) -> None:
     """Raises CheckpointError where checkpoints of others lie in `output`."""
     from loong_jax.rl import checkpoint  # orbax, only where checkpoints are ours
 
+    if published.is_published(output):  # which would be read instead of the merge
+        raise CheckpointError(
+            f"{output} already holds safetensors files, and a merge replaces none. Give another"
+            " output."
+        )
     for place in weight_directories(output):
         if found := checkpoint.steps(place):
             raise CheckpointError(

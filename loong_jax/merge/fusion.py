@@ -65,6 +65,8 @@ def fuse(
 def prepare(base: Weights | None, experts: Experts, **settings: Any) -> Plan:
     """Checks the inputs of `fuse` and takes what the method must know of the whole model."""
     plan = plan_lib.make(base, experts, **settings)
+    if not plan.merged_paths():  # whole numbers alone, which must agree
+        return plan
     of_model = streaming.measured(plan.method, "measure_model", streaming.WholeModel(plan))
     return dataclasses.replace(plan, of_model=of_model)
 

@@ -24,7 +24,7 @@ from loong_jax.remote import AnyPath
 
 REPORT = "fusion.json"
 _SOURCE = "a merge"  # tells its unfinished files from those of an export
-_BESIDES = (".json", ".txt", ".model", ".jinja", ".md")  # also copied from the base
+_BESIDES = (".json", ".txt", ".model", ".jinja", ".md", ".py")  # also copied from the base
 
 
 class StoredFile:

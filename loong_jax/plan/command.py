@@ -146,7 +146,9 @@ def check_outputs(chosen: PlanOptions) -> None:
 
 def _is_device(path: Path | None) -> bool:
     """/dev/stdout, say, or a pipe."""
-    return path is not None and path.exists() and not (path.is_file() or path.is_dir())
+    if path is None or not path.exists():
+        return False
+    return places.is_stdout(path) or not (path.is_file() or path.is_dir())
 
 
 def make_config(chosen: PlanOptions) -> ModelConfig:

@@ -254,7 +254,7 @@ def _fields_in(path: Path) -> dict[str, Any]:
     """The fields of a model in a file of its own, an import's model.json or a published one."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not JSON: {error}. Correct it.") from error
     if isinstance(value, dict) and "config" in value:
         value = value["config"]

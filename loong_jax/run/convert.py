@@ -20,7 +20,7 @@ import numpy as np
 import tyro
 
 from loong_jax import configs, options
-from loong_jax.data import json_files
+from loong_jax.data import disk, json_files
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.merge import checkpoints, published
 from loong_jax.models import parameters
@@ -115,8 +115,9 @@ def import_hf(source: AnyPath | str, destination: Path, *, dtype: str | None = N
     `destination` already holds a model, other weights or an import of another model.
     """
     staging = destination / ".import"
-    _refuse_other_weights(destination, is_begun=(staging / "source").exists())
     found = HfCheckpoint(source, dtype)
+    is_other = destination.resolve() != found.directory.resolve()
+    _refuse_other_weights(destination, is_other, is_begun=(staging / "source").exists())
     files.make_directory(staging)
     mark, fingerprint = staging / "source", _fingerprint(found, dtype)
     if not mark.exists():
@@ -146,9 +147,13 @@ def import_hf(source: AnyPath | str, destination: Path, *, dtype: str | None = N
     shutil.rmtree(staging)
 
 
-def _refuse_other_weights(destination: Path, *, is_begun: bool) -> None:
-    """Raises CheckpointError on weights that the import, begun earlier or not, did not write."""
-    if (destination / "model.json").exists() and not is_begun:
+def _refuse_other_weights(destination: Path, is_other: bool, *, is_begun: bool) -> None:
+    """Raises CheckpointError on weights that the import, begun earlier or not, did not write.
+
+    Published ones would be read instead of its own, unless they are what is imported.
+    """
+    is_ours = (destination / "model.json").exists() and not is_begun
+    if is_ours or (is_other and published.is_published(destination)):
         raise CheckpointError(
             f"{destination} already holds a model. Name another directory, or delete it."
         )
@@ -190,6 +195,10 @@ def export_hf(source: Path, destination: Path, *, max_shard_bytes: int | None = 
     CheckpointError where there is no config, where the weights are not of it, or where
     `destination` holds what no such export put there.
     """
+    if (destination / "model.json").exists() and destination.resolve() != source.resolve():
+        raise CheckpointError(  # the config there would be taken for that of what is exported
+            f"{destination} already holds a model. Name another directory, or delete it."
+        )
     config, config_text = sources.read_model(source)
     record = sources.model_record(source) or {}
     files_before = _fingerprint_of_files(checkpoints.weight_directories(source)[0])
@@ -228,21 +237,21 @@ def _copy(found: HfCheckpoint, staging: Path) -> dict[str, np.ndarray]:
     for leaf, spec in found.shapes.items():
         file = staging / (leaf.replace("/", ".") + ".bin")
         is_new = not any(note.startswith(f"{leaf} ") for note in noted)
-        mode = "w+" if is_new else "r+"
-        held = np.memmap(file, found.dtypes[leaf], mode, shape=spec.shape)
         row_bytes = math.prod(spec.shape[1:]) * found.dtypes[leaf].itemsize
         rows = max(1, BLOCK_BYTES // row_bytes)
-        for start in range(0, spec.shape[0], rows):
-            stop = min(start + rows, spec.shape[0])
-            note = f"{leaf} {start} {stop}"
-            if note not in noted:
-                held[start:stop] = found.read(
-                    leaf, ((start, stop), *((0, size) for size in spec.shape[1:]))
-                )
-                held.flush()
-                with done.open("a") as stream:
-                    stream.write(note + "\n")
-        leaves[leaf] = held
+        with disk.writing(file), file.open("wb" if is_new else "r+b") as held:
+            for start in range(0, spec.shape[0], rows):
+                stop = min(start + rows, spec.shape[0])
+                note = f"{leaf} {start} {stop}"
+                if note not in noted:
+                    others = ((0, size) for size in spec.shape[1:])
+                    held.seek(start * row_bytes)
+                    held.write(found.read(leaf, ((start, stop), *others)).view(np.uint8).data)
+                    held.flush()
+                    os.fsync(held.fileno())
+                    with done.open("a") as stream:
+                        stream.write(note + "\n")
+        leaves[leaf] = np.memmap(file, found.dtypes[leaf], "r", shape=spec.shape)
     return leaves
 
 

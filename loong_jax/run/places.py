@@ -6,6 +6,8 @@ from pathlib import Path
 
 from loong_jax.errors import ConfigError
 
+_STDOUT = "/dev/stdout"
+
 
 def prepare_files(**files: Path | None) -> None:
     """Makes the directory of each and tries a file beside it, which is removed; None is left alone.
@@ -34,12 +36,19 @@ def _flag(option: str) -> str:
     return "--" + option.replace("_", "-")
 
 
+def is_stdout(path: Path) -> bool:
+    """True for /dev/stdout, and for the file that it is; a file that replaced it would be lost."""
+    return os.path.exists(path) and os.path.exists(_STDOUT) and os.path.samefile(path, _STDOUT)
+
+
 def _no_file(path: Path) -> str | None:
     """The reason why nothing can be written to `path`; None where it can."""
     if os.path.isdir(path):
         return "it is a directory"
     if os.path.exists(path) and not os.path.isfile(path):
         return "it is no regular file"
+    if is_stdout(path):
+        return "what this command prints goes there"
     there, _ = _what_there_is(path.parent)
     if not os.path.isdir(there):
         return f"{there} is no directory"

@@ -159,10 +159,12 @@ def model_record(source: AnyPath) -> dict[str, Any] | None:
         path = directory / "model.json"
         if path.exists():
             record = json_files.read_json(path)
-            if record.get("format_version") != FORMAT_VERSION:
+            is_whole = isinstance(record, dict) and record.keys() >= {"config", "hf_config"}
+            version = record.get("format_version") if is_whole else None
+            if version != FORMAT_VERSION:
                 raise CheckpointError(
-                    f"{path} has format_version={record.get('format_version')!r}, not "
-                    f"{FORMAT_VERSION}. Use the version of loong_jax that wrote it."
+                    f"{path} has format_version={version!r}, not {FORMAT_VERSION}. Use the version "
+                    "of loong_jax that wrote it."
                 )
             return record
     return None

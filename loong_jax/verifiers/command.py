@@ -61,14 +61,16 @@ def verify_file(verifier: Verifier, source: Path, destination: Path) -> dict[str
     `destination` is replaced once all verdicts are known. Raises VerifierError where `source`
     cannot be read or `destination` cannot be replaced, such as a directory or /dev/stdout.
     """
-    target = destination.resolve()  # a link stays one
+    target = Path(os.path.realpath(destination))  # a link stays one
     counts: collections.Counter[str] = collections.Counter(
         dict.fromkeys(("correct", "wrong", "ungradable"), 0)
     )
     partial = target.with_name(target.name + ".partial")
     watch = raised.RaisedWatch(logger.warning)
     try:
-        if destination.exists() and not destination.is_file():
+        there, stdout = destination.exists(), Path("/dev/stdout")  # a file too, perhaps
+        is_stdout = there and stdout.exists() and destination.samefile(stdout)
+        if is_stdout or (there and not destination.is_file()):
             raise VerifierError(f"{destination} is no regular file. Name a file: it is replaced.")
         target.parent.mkdir(parents=True, exist_ok=True)
         with open(source, "rb") as lines, open(partial, "w", encoding="utf-8") as out:
@@ -81,7 +83,8 @@ def verify_file(verifier: Verifier, source: Path, destination: Path) -> dict[str
         watch.ended()
     except OSError as error:
         raise VerifierError(
-            f"{error.filename}: {error.strerror}. Name files that can be read and written."
+            f"{error.filename or partial}: {error.strerror}. Name files that can be read and "
+            "written."
         ) from error
     finally:
         verifier.close()

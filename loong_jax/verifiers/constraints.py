@@ -208,8 +208,8 @@ def _count(constraint: Mapping[str, Any], text: str) -> Checked:
         wanted = _text(of, "text")
         number = len([*_occurrences(text, wanted, exact=bool(constraint.get("exact")))])
         name = repr(wanted)
-    elif of in _COUNTED:
-        number, name = _COUNTED[str(of)](text), str(of)
+    elif isinstance(of, str) and of in _COUNTED:
+        number, name = _COUNTED[of](text), of
     else:
         raise VerifierError(f"of={of!r:.80} is unknown. Choose one of {', '.join(_COUNTED)}.")
     return _within(constraint, name, number)

@@ -35,9 +35,10 @@ def test_damage_further_up_is_an_error(tmp_path):
 
 
 def test_damaged_json_is_an_error(tmp_path):
-    (tmp_path / "x.json").write_text("{")
-    with pytest.raises(LoongError, match="not JSON"):
-        json_files.read_json(tmp_path / "x.json")
+    for text in ("{", "[" * 100_000):
+        (tmp_path / "x.json").write_text(text)
+        with pytest.raises(LoongError, match="not JSON"):
+            json_files.read_json(tmp_path / "x.json")
 
 
 def test_jsonl_round_trip(tmp_path):

@@ -189,6 +189,14 @@ def test_damaged_files_are_named(directory):
     write(directory, tokenizer_config__json="[1]")
     with pytest.raises(CheckpointError, match=r"tokenizer_config\.json"):
         load_tokenizer(directory, {}, 512)
+    for settings in (
+        {"eos_token": {"a": 1}},
+        {"chat_template": [1]},
+        {"added_tokens_decoder": {"x": 1}},
+    ):
+        write(directory, tokenizer_config__json=settings)
+        with pytest.raises(CheckpointError, match=r"tokenizer\.json is not what a tokenizer has"):
+            load_tokenizer(directory, {"eos_token_id": 2}, 512)
     write(directory, tokenizer_config__json={}, tokenizer__json="{")
     with pytest.raises(CheckpointError, match="is no tokenizer"):
         load_tokenizer(directory, {}, 512)

@@ -100,10 +100,11 @@ def test_take_distinct_ends_where_there_are_too_few(monkeypatch):
 def test_bad_settings_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         stream(**changes)
-    with pytest.raises(ValueError, match="positive shares"):
-        ProblemStream(
-            environment=environments.get_environment("gates"),
-            level_weights={1: 0.0},
-            split="train",
-            seed=0,
-        )
+    for share in (0.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="positive shares"):
+            ProblemStream(
+                environment=environments.get_environment("gates"),
+                level_weights={1: share},
+                split="train",
+                seed=0,
+            )

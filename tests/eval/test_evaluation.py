@@ -126,9 +126,10 @@ def test_evaluation_json_round_trips(tmp_path):
     path = result.save(tmp_path / "stages" / "sft")
     assert json.loads(path.read_text())["stage"] == "sft"
     assert EvaluationResult.load(path.parent).to_json() == result.to_json()
-    path.write_text("{")
-    with pytest.raises(LoongError, match="loong train"):
-        EvaluationResult.load(path.parent)
+    for text in ("{", "[]", '{"domains": []}'):
+        path.write_text(text)
+        with pytest.raises(LoongError, match="loong train"):
+            EvaluationResult.load(path.parent)
 
 
 def test_repeated_problems_are_refused():

@@ -136,6 +136,13 @@ def test_no_checkpoint_is_replaced(tmp_path, output):
     assert np.all(checkpoints.load_weights(tmp_path / "b")["up"] == 2)
 
 
+def test_a_merge_of_our_own_goes_beside_no_published_weights(tmp_path):
+    (tmp_path / "fused").mkdir()
+    (tmp_path / "fused" / "model.safetensors").touch()
+    with pytest.raises(CheckpointError, match="already holds safetensors files"):
+        checkpoints.merge_checkpoints(own_checkpoints(tmp_path))
+
+
 def test_a_killed_merge_of_our_own_checkpoints_is_repeated(tmp_path, monkeypatch):
     settings = own_checkpoints(tmp_path)
     write = checkpoints.save_weights

@@ -184,6 +184,8 @@ def test_integer_leaves_must_agree():
     assert np.array_equal(merge.fuse(base, [same, base])["position"], np.arange(3))
     with pytest.raises(ConfigError, match="position"):
         merge.fuse(base, {"a": same | {"position": np.arange(1, 4)}})
+    numbers = {"position": np.arange(3)}
+    assert np.array_equal(merge.fuse(numbers, [numbers])["position"], np.arange(3))
 
 
 def test_linear_needs_no_base(models):

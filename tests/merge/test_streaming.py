@@ -73,6 +73,7 @@ def disk(tmp_path):
             index = {"metadata": {}, "weight_map": weight_map}
             (tmp_path / name / "model.safetensors.index.json").write_text(json.dumps(index))
             (tmp_path / name / "config.json").write_text("{}")
+            (tmp_path / name / "modeling.py").touch()
     return tmp_path, base, experts
 
 
@@ -118,7 +119,8 @@ def test_from_disk_to_disk_as_in_memory(name, disk, monkeypatch):
                 found[path].astype(float), leaf.astype(float), rtol=0, atol=1e-2
             )
     assert report["global"]["gain"] == pytest.approx(wanted["global"]["gain"], abs=1e-3)
-    assert (run_dir / "out" / "config.json").exists()
+    for name in ("config.json", "modeling.py"):
+        assert (run_dir / "out" / name).exists()
     assert (run_dir / "out" / "model.safetensors.index.json").exists()
     assert json.loads((run_dir / "out" / "fusion.json").read_text()) == report
 

@@ -317,6 +317,7 @@ def test_a_directory_without_a_model_is_refused(tmp_path, name):
     [
         ('{"model_type": "gpt2"}', "model_type='gpt2'"),
         ('{"vocab_size": 128', "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
         ("[1]", "of type list"),
         ('{"config": 3}', "of type int"),
         ('{"vocab_size": 128}', "model.json: mo_e_config.* missing.*hidden_size"),

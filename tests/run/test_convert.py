@@ -1,6 +1,7 @@
 """`loong import-hf` and `loong export-hf`, killed and not."""
 
 import dataclasses
+import errno
 import json
 import os
 import shutil
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from loong_jax import cli, configs, recipes
-from loong_jax.errors import CheckpointError
+from loong_jax.errors import CheckpointError, DiskFullError
 from loong_jax.merge import checkpoints
 from loong_jax.models import moe, parameters
 from loong_jax.models.hf import HfCheckpoint
@@ -156,6 +157,25 @@ def test_a_killed_import_goes_on(tmp_path, monkeypatch):
         np.testing.assert_array_equal(found, expected)
 
 
+def test_a_full_disk_is_told_and_the_import_goes_on(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(DiskFullError, match=r"no room to write .*\.bin"):
+            convert.import_hf(PUBLISHED, tmp_path / "ours")
+    convert.import_hf(PUBLISHED, tmp_path / "ours")
+    assert sorted(p.name for p in (tmp_path / "ours").iterdir()) == ["model.json", "weights"]
+
+
+@pytest.mark.parametrize("text", ["[]", '{"format_version": 1}', '{"config": 1, "hf_config": 2}'])
+def test_a_damaged_record_of_a_model_is_named(tmp_path, text):
+    (tmp_path / "model.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"model\.json has format_version=None"):
+        sources.read_model(tmp_path)
+
+
 def test_an_import_killed_after_its_last_file_is_finished(tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patched:
         patched.setattr(convert.shutil, "rmtree", interrupted)
@@ -185,6 +205,18 @@ def test_an_import_replaces_no_weights(tmp_path, step):
         convert.import_hf(PUBLISHED, tmp_path)
     np.testing.assert_array_equal(stages.load_weights(tmp_path)["head"], weights["head"])
     assert [p.name for p in tmp_path.iterdir()] == ["weights"]
+
+
+def test_an_import_goes_beside_no_other_published_weights(tmp_path):
+    """They would be read instead of it."""
+    shutil.copytree(PUBLISHED, tmp_path / "there")
+    with pytest.raises(CheckpointError, match="there already holds a model"):
+        convert.import_hf(PUBLISHED, tmp_path / "there")
+    convert.import_hf(tmp_path / "there", tmp_path / "there")
+    convert.import_hf(PUBLISHED, tmp_path / "ours")
+    convert.import_hf(PUBLISHED, tmp_path / "others")
+    with pytest.raises(CheckpointError, match="others already holds a model"):
+        convert.export_hf(tmp_path / "ours", tmp_path / "others")
 
 
 def test_a_stage_of_a_run_is_exported_with_the_config_of_the_run(tmp_path):

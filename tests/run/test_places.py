@@ -23,12 +23,14 @@ def test_places_that_can_be_written_pass_and_nothing_is_left(tmp_path, monkeypat
     assert (tmp_path / "old.json").read_text() == "old"
 
 
-def test_places_that_cannot_be_written_are_named_with_their_option(tmp_path):
+def test_places_that_cannot_be_written_are_named_with_their_option(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file").touch()
     (tmp_path / "dangling").symlink_to("nowhere")
-    long = tmp_path / ("x" * 255)
-    for path in (tmp_path / "pipe", tmp_path, tmp_path / "file" / "x", long):
+    long, stdout = tmp_path / ("x" * 255), tmp_path / "stdout"
+    stdout.touch()
+    monkeypatch.setattr(places, "_STDOUT", stdout)
+    for path in (tmp_path / "pipe", tmp_path, tmp_path / "file" / "x", long, stdout):
         with pytest.raises(ConfigError, match=r"--chart-file .*cannot be written: .* Name a file"):
             places.prepare_files(chart_file=path)
     for path in (tmp_path / "file", tmp_path / "file" / "x", tmp_path / "dangling", "/proc/x/y"):

@@ -1,13 +1,17 @@
 """`loong verify`: one verdict a line, in order, whatever the lines hold."""
 
+import errno
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from loong_jax import cli
+from loong_jax.errors import VerifierError
 from loong_jax.verifiers import command, get_verifier
 
 
@@ -60,6 +64,31 @@ def test_an_output_that_cannot_be_replaced_is_refused_before_anything_is_judged(
     assert pipe.is_fifo()
 
 
+def test_what_the_command_prints_to_is_not_replaced(tmp_path):
+    """A file that other verdicts were printed to before."""
+    source, there = tmp_path / "in.jsonl", tmp_path / "there"
+    source.write_text('{"gold": "5", "answer": "5"}\n')
+    there.write_text("before\n")
+    words = ["verify", "math", "--input", str(source), "--output", "/dev/stdout"]
+    with there.open("a") as stdout:
+        command_line = [sys.executable, "-m", "loong_jax.cli", *words]
+        done = subprocess.run(command_line, stdout=stdout, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 1
+    assert b"/dev/stdout is no regular file" in done.stderr
+    assert there.read_text() == "before\n"
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(command, "as_record", full)
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"gold": "5", "answer": "5"}\n')
+    with pytest.raises(VerifierError, match=r"out\.jsonl\.partial: No space left"):
+        command.verify_file(get_verifier("math"), source, tmp_path / "out.jsonl")
+
+
 def test_an_interrupted_run_leaves_no_file(tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
@@ -91,6 +120,9 @@ def test_an_output_that_is_a_link_stays_one(tmp_path):
     source, link = tmp_path / "in.jsonl", tmp_path / "link"
     source.write_text('{"gold": "5", "answer": "5"}\n')
     (tmp_path / "out.jsonl").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    loop = ["--input", str(source), "--output", str(tmp_path / "loop")]
+    assert cli.main(["verify", "math", *loop]) == 0  # leads nowhere, and is replaced
     link.symlink_to("out.jsonl")
     assert cli.main(["verify", "math", "--input", str(source), "--output", str(link)]) == 0
     assert link.is_symlink()

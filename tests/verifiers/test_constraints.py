@@ -91,6 +91,7 @@ def test_no_content_keeps_nothing(text):
         [{"kind": "magic"}],
         [{"kind": ["json"]}],
         [{"kind": "count", "of": "cats"}],
+        [{"kind": "count", "of": ["words"], "at_least": 1}],
         [{"kind": "count", "of": "words"}],
         [{"kind": "count", "of": "words", "at_least": -1}],
         [{"kind": "count", "of": "words", "at_least": True}],
@@ -108,7 +109,7 @@ def test_malformed_constraints_are_ours(bad):
     with pytest.raises(VerifierError):
         constraints.check(bad, "text")
     one = get_verifier("constraints")
-    assert one.verify_record({"constraints": bad, "answer": "text"}).outcome == "ungradable"
+    assert one.verify_record({"constraints": bad, "answer": "text"}).reason == "constraints"
     assert one.score(bad, "text").value is None
 
 

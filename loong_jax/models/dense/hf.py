@@ -54,6 +54,7 @@ _KEYS: dict[str, tuple[str, Any]] = {
     "rms_norm_eps": ("rms_norm_eps", 1e-6),
     "max_position": ("max_position_embeddings", 2048),
 }
+_FULL = "full_attention"  # of a layer that sees all tokens before
 _FLAGS = ("attention_bias", "mlp_bias", "tie_word_embeddings")
 _KINDS: tuple[config_json.Kind, ...] = ("linear", "llama3", "yarn")
 # Key -> the values under which the model is the one that is built here.
@@ -78,7 +79,7 @@ def read_config(record: Mapping[str, Any], **changes: Any) -> DenseConfig:
     that is not built here.
     """
     architecture = _architecture(record)
-    _refuse_other_models(record)
+    config_json.refuse_values(record, _REQUIRED)
     found: Json = {}
     for field, (key, default) in _KEYS.items():
         default = architecture.defaults.get(key, default)
@@ -100,6 +101,7 @@ def read_config(record: Mapping[str, Any], **changes: Any) -> DenseConfig:
             )
         found["head_dim"] = found["hidden_size"] // found["num_heads"]
     length = found["max_position"]
+    _refuse_sliding_window(record, found["num_layers"], length)
     found["rope_theta"], found["rope"] = config_json.read_rotary(
         record, _KINDS, theta=1e4, length=length
     )
@@ -192,31 +194,26 @@ def _check_flag(key: str, value: Any) -> None:
         raise ConfigError(f"config.json has {key}={value!r}, and it is true or false. Correct it.")
 
 
-def _refuse_other_models(record: Mapping[str, Any]) -> None:
-    config_json.refuse_values(record, _REQUIRED)
-    if slides := _sliding_window(record):
-        raise ConfigError(
-            f"config.json has {slides}: some layers see the last tokens only, which is not built "
-            "here. Choose a checkpoint without sliding windows, or remove the keys if they are "
-            "wrong."
-        )
-
-
-def _sliding_window(record: Mapping[str, Any]) -> str | None:
-    """The setting by which a window is shorter than a possible sequence in some layer, if any."""
+def _refuse_sliding_window(record: Mapping[str, Any], num_layers: int, length: int) -> None:
+    """Raises ConfigError where a window is shorter than a possible sequence in some layer."""
     window, kinds = record.get("sliding_window"), record.get("layer_types")
-    if odd := [kind for kind in kinds or () if kind != "full_attention"]:
-        return f"{odd[0]!r} among its layer_types"
+    if not isinstance(kinds or [], list):
+        raise ConfigError(f"config.json has layer_types={kinds!r}, and it is a list. Correct it.")
+    slides = [f"{kind!r} among its layer_types" for kind in kinds or () if kind != _FULL]
     qwen = str(record.get("model_type", "qwen")).startswith("qwen")
     in_use = record.get("use_sliding_window", not qwen)
-    if kinds or window is None or not in_use:
-        return None
-    config_json.check_whole("sliding_window", window)
-    num_layers = record.get("num_hidden_layers", 32)
-    first = record.get("max_window_layers", 28) if qwen else 0
-    if window >= record.get("max_position_embeddings", 2048) or first >= num_layers:
-        return None
-    return f"sliding_window={window}"
+    if not kinds and window is not None and in_use:
+        config_json.check_whole("sliding_window", window)
+        first = record.get("max_window_layers", 28) if qwen else 0
+        config_json.check_whole("max_window_layers", first, smallest=0)
+        if window < length and first < num_layers:
+            slides.append(f"sliding_window={window}")
+    if slides:
+        raise ConfigError(
+            f"config.json has {slides[0]}: some layers see the last tokens only, which is not "
+            "built here. Choose a checkpoint without sliding windows, or remove the keys if they "
+            "are wrong."
+        )
 
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"

@@ -16,9 +16,9 @@ from jax.typing import DTypeLike
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, processors
 from tokenizers import pre_tokenizers as cutting
 
-from loong_jax.errors import CheckpointError, ConfigError
+from loong_jax.errors import CheckpointError, ConfigError, LoongError
 from loong_jax.models.hf import files, reading, unfinished, writing
-from loong_jax.models.hf.checkpoint import weight_dtype
+from loong_jax.models.hf.checkpoint import HfCheckpoint, weight_dtype
 from loong_jax.models.rope import Llama3Scaling, frequencies
 
 _ARCHITECTURES = {
@@ -51,7 +51,18 @@ def import_gguf(source: Path, destination: Path, *, dtype: DTypeLike = "float32"
     Raises CheckpointError where the file is damaged, of another kind of model or tokenizer, or has
     values that `dtype` cannot hold, and where `destination` already holds a model.
     """
-    chosen = weight_dtype(dtype)
+    try:
+        _import(source, destination, weight_dtype(dtype))
+    except (LoongError, MemoryError):
+        raise
+    except Exception as error:  # a field of another kind or size; tokenizers raise bare Exceptions
+        raise CheckpointError(
+            f"{source} is damaged, or has what is not read here: {error!r:.200}. Fetch it again, "
+            "or take the model's own safetensors files."
+        ) from error
+
+
+def _import(source: Path, destination: Path, chosen: np.dtype) -> None:
     fields, tensors = _opened(source)
     config = _config(fields, tensors) | {"torch_dtype": chosen.name}
     beside = _tokenizer_files(fields)
@@ -82,6 +93,7 @@ def import_gguf(source: Path, destination: Path, *, dtype: DTypeLike = "float32"
             (export.aside / name).write_text(content, encoding="utf-8")
             written.append(name)
         (export.aside / "config.json").write_bytes(text)
+        HfCheckpoint(export.aside)  # raises where tensors and config do not fit
         unfinished.finish(export, [*written, "config.json"])
 
 

@@ -190,7 +190,7 @@ class Completions:
         let_in(frontend, http.headers.get("authorization"))
         body = openai_schema.parse_json(await read_body(http, receive, frontend.limits))
         asked = openai_schema.parse(body, is_chat=self.is_chat, limits=frontend.limits)
-        name = body.get("model", frontend.model_name)
+        name = frontend.model_name if body.get("model") is None else body["model"]
         if not isinstance(name, str):
             raise ApiError(400, "model must be a text.", param="model")
         check_model(frontend, name)

@@ -81,7 +81,7 @@ class MetamathVerifier:
         if name == BUILT_IN:
             package = resources.files("loong_jax.verifiers.formal")
             return package.joinpath("propositional.mm").read_text()
-        if name not in self._files:
+        if not isinstance(name, str) or name not in self._files:
             known = ", ".join(sorted({BUILT_IN, *self._files}))
             raise VerifierError(f"database {name!r} is unknown. Choose one of {known}.")
         return _file(self._files[name])

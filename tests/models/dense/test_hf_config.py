@@ -14,6 +14,10 @@ PLAIN = dict(
     intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
     rms_norm_eps=1e-5, rope_theta=1e4, hidden_act="silu",
 )  # fmt: skip
+WINDOWED = dict(
+    architectures=["Qwen2ForCausalLM"], model_type="qwen2", sliding_window=512,
+    use_sliding_window=True,
+)  # fmt: skip
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32)
 
 
@@ -67,6 +71,10 @@ def test_models_of_other_architectures_are_refused(changes, named):
         (dict(partial_rotary_factor=0.5), "partial_rotary_factor"),
         (dict(sliding_window=512), "sliding_window"),
         (dict(layer_types=["full_attention", "sliding_attention"]), "sliding_attention"),
+        (dict(layer_types=3), "layer_types=3, and it is a list"),
+        (dict(sliding_window=512, max_position_embeddings="x"), "max_position_embeddings='x'"),
+        (WINDOWED | dict(max_window_layers="x"), "max_window_layers='x'"),
+        (WINDOWED | dict(max_window_layers=1, sliding_window=4096), "sliding_window=4096"),
         (dict(num_key_value_heads=3), "num_key_value_heads"),
         (dict(hidden_size=26), "head_dim"),
         (dict(head_dim=7), "head_dim"),

@@ -10,6 +10,7 @@ import tokenizers
 
 from loong_jax import cli
 from loong_jax.errors import CheckpointError, ConfigError
+from loong_jax.models.hf import from_gguf
 from loong_jax.models.hf.from_gguf import import_gguf
 
 WIDTH, HEADS, KV_HEADS, HEAD, FFN = 64, 4, 2, 16, 96
@@ -181,3 +182,21 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path):
     write(path, weights=weights)
     with pytest.raises(CheckpointError, match=r"output_norm\.weight holds 1 values that are not"):
         import_gguf(path, out)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("tokenizer.ggml.eos_token_id", 10**9, "is damaged"),
+        ("llama.attention.head_count_kv", [2], "is damaged"),
+        ("llama.embedding_length", 32, "has the shape"),
+        ("llama.block_count", 2, "are missing"),
+    ],
+)
+def test_a_damaged_file_leaves_nothing_to_load(tmp_path, monkeypatch, field, value, said):
+    write(tmp_path / "a.gguf")
+    fields, tensors = from_gguf._opened(tmp_path / "a.gguf")
+    monkeypatch.setattr(from_gguf, "_opened", lambda _: (fields | {field: value}, tensors))
+    with pytest.raises(CheckpointError, match=said):
+        import_gguf(tmp_path / "a.gguf", tmp_path / "hf")
+    assert not (tmp_path / "hf" / "config.json").exists()

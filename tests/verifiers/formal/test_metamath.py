@@ -95,6 +95,7 @@ def test_frames_give_hypotheses():
         {"statement": "|- ph"},
         {"statement": 5, "answer": "x"},
         {"statement": "|- ( ph", "answer": "x", "database": "nowhere"},
+        {"statement": "|- ( ph", "answer": "x", "database": ["propositional"]},
         {"statement": "|- nonsense", "answer": "x"},
         {"statement": "|- ph $= wph $.", "answer": "x"},
         {"statement": "|- ph", "answer": "x", "frame": "cheat $a |- ph $."},
