@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -140,11 +141,14 @@ class WatchedWorker(worker.WorkerProcess):
         super().__init__(config)
         self._verifiers: dict[str, Any] = {}
 
-    def judge(self, request: bytes, deadline_s: float) -> bytes:
-        super().judge(request, deadline_s)
-        worker.judge(self._verifiers, self._config, json.loads(request))
-        is_correct = zlib.crc32(request) % 2
-        return worker.encode(verdict.correct() if is_correct else verdict.wrong("value"))
+    def judge(self, requests: Sequence[bytes], deadlines_s: Sequence[float]) -> list[bytes]:
+        super().judge(requests, deadlines_s)
+        for request in requests:
+            worker.judge(self._verifiers, self._config, json.loads(request))
+        return [
+            worker.encode(verdict.correct() if zlib.crc32(request) % 2 else verdict.wrong("value"))
+            for request in requests
+        ]
 
 
 def smallest() -> Recipe:

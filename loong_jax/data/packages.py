@@ -45,9 +45,10 @@ class Package:
         for field in dataclasses.fields(self):
             value, kind = getattr(self, field.name), kinds.get(field.name, str)
             if not isinstance(value, kind):
+                wanted = "Module(TEXT)" if kind is Module else getattr(kind, "__name__", "a tuple")
                 raise ConfigError(
                     f"{field.name}={shown(value)} of a package is of type {type(value).__name__}. "
-                    f"Give {'Module(TEXT)' if kind is Module else field.type}."
+                    f"Give {wanted}."
                 )
         if not self.domain.strip():
             raise ConfigError(f"domain={self.domain!r} of {self.name} is empty. Give a word.")
@@ -232,7 +233,8 @@ def _refuse_unsound_draws(package: Package, runner: ModuleRunner) -> None:
         golds = both([("reference", (state,)) for state in states])
         both([("steps", (state,)) for state in states])
         are_right = both([("reward", pair) for pair in zip(states, golds, strict=True)])
-        both([("reward", (state, one)) for state in states for one in ("0", "-1", *golds[::-5])])
+        others = ("0", "1", "-1", "x", "²", *golds[::-5])
+        both([("reward", (state, one)) for state in states for one in others])
         for (level, _), gold, is_right in zip(draws, golds, are_right, strict=True):
             if not is_right:
                 raise unsound(

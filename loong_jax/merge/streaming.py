@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import jax
@@ -261,6 +261,12 @@ def _split(method: Method) -> tuple[dict[str, float], Choices]:
     """The settings by name: numbers, which are traced, and choices, which are compiled in."""
     given = {name: value for name, value in method.settings().items() if name != "seed"}
     numbers = {name: float(value) for name, value in given.items() if type(value) in (float, int)}
+    for name, value in given.items():
+        if not isinstance(value, Hashable):
+            raise ConfigError(
+                f"{type(method).__name__}: {name}={value!r:.80} is of type {type(value).__name__}, "
+                "and what is compiled in stays as it is. Make it a number, a text or a tuple."
+            )
     return numbers, tuple((name, v) for name, v in given.items() if name not in numbers)
 
 

@@ -149,6 +149,8 @@ def refuse_action(action: Action, ledger: Ledger, policy: Policy) -> None:
             fault = f"afterwards is one of {', '.join(get_args(changes.Afterwards))}."
         case changes.Dispatch(replica, _, version) if ledger.replicas[replica].version != version:
             fault = f"that replica hosts version {ledger.replicas[replica].version}."
+        case changes.Issue(_, version) if version > ledger.newest_version:
+            fault = f"no version is published after {ledger.newest_version}. Issue under that one."
         case _ if unknown:
             fault = f"{unknown[0]!r} is no open ticket: they are named by `number`, an int."
         case _:

@@ -104,12 +104,26 @@ def test_a_package_is_tried_before_it_rewards():
         ),
         ("seed * 8 + level", "level", "level 1 asks 'Add 17 72.' for each of 8 seeds"),
         ("    return {", "    {", r"generate\(1, .*generate gave None, not a JSON value"),
-        ("answer.strip() ==", "str(int(answer)) ==", "is not judged .* by `reward`"),
+        (
+            "answer.strip() ==",
+            "str(int(answer)) ==",
+            r"reward\(.*'x'\) .* gave no value .*ValueError",
+        ),
+        (
+            "answer.strip() ==",
+            "1 // (len(answer) < 50) and answer.strip() ==",
+            "is not judged .*Zero",
+        ),
         ("answer.strip()", "answer.nothing()", r"reward\(.* gave no value .*True or False"),
         (
             "answer.strip() ==",
             "(not answer.isdigit() or 1 // int(answer)) and answer.strip() ==",
             r"reward\(.*'0'\) .* gave no value \(raised: ZeroDivisionError",
+        ),
+        (
+            "answer.strip() ==",
+            "answer.isdigit() and str(int(answer)) ==",
+            r"reward\(.*²'\) .* gave no value \(raised: ValueError",
         ),
         (STEPS, "return [0 / 0", r"steps\(.*ZeroDiv.* list of texts"),
         (STEPS, "return str([1]) or [1", r"steps gave '\[1\]', not a"),

@@ -208,6 +208,10 @@ def test_an_equation_that_fails_is_told_of_by_tensor_and_line(
         ("def measure_model(self, model): return {1: 1.0}", "measure_model returned {1: 1.0}"),
         ("def measure(self, matrix): return {'peak': 1.0}", "'factor'.* not measured, but 'peak'"),
         (
+            "table: dict = dataclasses.field(default_factory=dict)",
+            r"Mine: table=\{\} is of type dict.* Make it a number, a text or a tuple",
+        ),
+        (
             "def measure(self, matrix): return {'factor': float('nan')}",
             "not finite.* in the weights, in the equation of .*mine.py:Mine, or",
         ),

@@ -225,6 +225,7 @@ def test_a_run_whose_problems_are_solved_ends_early():
         ([Issue(64, 0)], "its count is no whole number from 1 to what is left of the 5000"),
         ([Issue("32", 0)], r"count='32'.*its count is no whole number"),
         ([Issue(0, 0)], "Issue what `groups_per_step` still lacks"),
+        ([Issue(1, 9)], "no version is published after 0. Issue under that one"),
         ([Assign(0, 0)], "10000 times without an event"),
         ([Train(())], "a step trains on 2 groups"),
         ([Assign(7, 0)], "7 is no replica: they are numbered 0 to"),
