@@ -52,7 +52,7 @@ COLD_START = SftStage(
 def quickstart() -> Recipe:
     """Trains a LongCat-Flash reasoner of a million parameters, from nothing to a report.
 
-    Command: make quickstart, or loong train quickstart. Machine: 2 CPU cores, 3 GB; nine minutes
+    Command: make quickstart, or loong train quickstart. Machine: 2 CPU cores, 3 GB; six minutes
     when idle. Expect sampled pass@1 of 30 to 40 % in every domain after the cold start,
     80 to 90 % for each expert in its own domain. The fused model came out between 3.4 points below
     and 10 above the expert of a domain, from run to run.
