@@ -86,25 +86,25 @@ def test_a_run_without_packages_is_not_begun(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_package_with_too_few_problems_is_refused_before_the_first_step(tmp_path):
-    few = Package(
-        name="few", module=Module(SUM.replace("randrange(100)", "randrange(2)")), levels=(1, 2, 3),
-        domain="stem", licence="CC0-1.0", author="me", title="few",
-    )  # fmt: skip
-    packages.write(tmp_path, few, [])
-    own = PackagedProblems(directory=str(tmp_path))
-    with pytest.raises(ConfigError, match=r"problems drawn from level 2 of few .*Leave it out, or"):
-        Session(dataclasses.replace(get_recipe("environments")(), problems=own))
-
-
-def test_a_question_without_tokens_is_refused_before_the_first_step(tmp_path):
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "randrange(100)", "randrange(2)",
+            r"problems drawn from level 2 of odd .*Leave it out, or",
+        ),
+        ('"Add ', '"Plus\u00e9 ', "problem odd-.* cannot be asked: character '\u00e9' at"),
+    ],
+    ids=["too few problems", "a question without tokens"],
+)  # fmt: skip
+def test_a_package_that_cannot_be_posed_is_refused_before_the_first_step(tmp_path, old, new, said):
     odd = Package(
-        name="odd", module=Module(SUM.replace('"Add ', '"Plus\u00e9 ')), levels=(1,), domain="stem",
+        name="odd", module=Module(SUM.replace(old, new)), levels=(1, 2, 3), domain="stem",
         licence="CC0-1.0", author="me", title="odd",
     )  # fmt: skip
     packages.write(tmp_path, odd, [])
     own = PackagedProblems(directory=str(tmp_path))
-    with pytest.raises(ConfigError, match=r"problem odd-.* cannot be asked: character 'é' at"):
+    with pytest.raises(ConfigError, match=said):
         Session(dataclasses.replace(get_recipe("environments")(), problems=own))
 
 
