@@ -221,7 +221,11 @@ def show(watch: Watch, *, names_functions: bool) -> None:
     said("\napart: " + ", ".join(f"{file} ({why})" for file, why in apart.items()))
     others = {
         kind: [name for name in watch.made if any(m in name for m in modules)]
-        for kind, modules in (("arrays of programs", ARRAYS), ("messages", MESSAGES))
+        for kind, modules in (
+            ("arrays of programs", ARRAYS),
+            ("messages", MESSAGES),
+            ("views of all tickets at once", ("orchestrator.ledger",)),
+        )
     }
     grouped = {name for names in others.values() for name in names}
     forms = [name for name in watch.made if name not in grouped]
