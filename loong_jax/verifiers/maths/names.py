@@ -5,6 +5,7 @@ import tomllib
 import types
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text(encoding="utf-8"))
 
@@ -41,7 +42,7 @@ def rewrites(table: str) -> list[tuple[str, re.Pattern[str], str]]:
     return rules
 
 
-def rewritten(text: str, rules: Iterable[tuple[str, re.Pattern[str], str]]) -> str:
+def rewritten(text: str, rules: Iterable[tuple[str, re.Pattern[str], Any]]) -> str:
     for hint, pattern, new in rules:
         if hint in text:
             text = pattern.sub(new, text)
