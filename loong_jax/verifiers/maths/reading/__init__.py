@@ -252,6 +252,17 @@ class Parser:
         self.bars = saved
         return node
 
+    def attempt(self, rule: Callable[[], Node | None]) -> Node | None:
+        """What a rule makes of the next tokens; None where it fails, which takes none of them."""
+        mark = self.position, self.bars, self.colon_is_ratio
+        try:
+            node = rule()
+        except ParseError:
+            node = None
+        if node is None:
+            self.position, self.bars, self.colon_is_ratio = mark
+        return node
+
     def nested(self, rule: Callable[[], Node]) -> Node:
         self._depth += 1
         if self._depth > MAX_DEPTH:
