@@ -13,10 +13,6 @@ _SENTENCES = re.compile(  # begins with white space, so that the search is fast
     r"\s(?:(?<=[.!?].)(?<!i\.e\..)(?<!e\.g\..)\s*|(?<=\n)\n*)", re.DOTALL
 )
 SAID = names.patterns("prose", NUMERAL=numerals.PATTERN)
-_OF_LETTER = re.compile(r"(?<=numbers)\s+\$?[a-z]\$?\Z")
-_DECIMAL_COMMA = re.compile(r"-?\d+,\d{1,2}")
-_LARGER = re.compile(r"(?<![\d.,/])(\d+)\s+([A-Za-z]+)\s+(?:and\s+)?\Z")
-_OWN_UNIT = re.compile(r"\\text\{ ([A-Za-z]+)\}\Z")
 _NO_UNITS_IN_PROSE = frozenset(("in", "as", "at", "pm", "a", "am"))
 _BRACKETED = re.compile(r"\([^()]*\)")
 
@@ -38,7 +34,7 @@ def stated(text: str) -> Iterator[str]:
     if "odds" in sentence:  # 3:5 is no probability of 3/5
         return
     if (everywhere := SAID.HOLDS.search(sentence)) is not None:
-        yield _OF_LETTER.sub("", sentence[everywhere.end() :])
+        yield re.sub(r"(?<=numbers)\s+\$?[a-z]\$?\Z", "", sentence[everywhere.end() :])
         return
     if (kept := SAID.ONLY.search(sentence)) is not None:
         yield kept[1]
@@ -100,12 +96,12 @@ def labelled_parts(text: str) -> list[str] | None:
 
 def with_larger_unit(amount: str, before: str) -> str:
     """1 minute 30 seconds, where an amount of a larger unit stands before 30 seconds."""
-    larger, own = _LARGER.search(before[-40:]), _OWN_UNIT.search(amount)
-    if larger is None or own is None or larger[2] not in UNITS or own[1] not in UNITS:
+    larger = re.search(r"(?<![\d.,/])(\d+)\s+([A-Za-z]+)\s+(?:and\s+)?\Z", before[-40:])
+    own = re.search(r"\\text\{ ([A-Za-z]+)\}\Z", amount)
+    one, other = larger and UNITS.get(larger[2]), own and UNITS.get(own[1])
+    if not larger or not one or not other or one.dimensions != other.dimensions:
         return amount
-    one, other = UNITS[larger[2]], UNITS[own[1]]
-    is_larger = one.dimensions == other.dimensions and one.factor > other.factor
-    return f"{larger[1]} \\text{{ {larger[2]}}} {amount}" if is_larger else amount
+    return f"{larger[1]} \\text{{ {larger[2]}}} {amount}" if one.factor > other.factor else amount
 
 
 def end_of_sequence(sentence: str) -> str | None:
@@ -119,15 +115,15 @@ def end_of_sequence(sentence: str) -> str | None:
 def with_unit_after(content: str, text: str, end: int) -> str:
     """A number or formula, and the unit written where it ends in a text, at `end`."""
     unit = unit_after(text, end)
-    if unit and _DECIMAL_COMMA.fullmatch(content):
+    if unit and re.fullmatch(r"-?\d+,\d{1,2}", content):
         content = content.replace(",", ".")  # 2,4 km
     if not unit or "," in content:
         return content
     if "+" in content or "-" in content[1:]:
-        *_, last = content.split("=")
-        if "=" in content:
-            return content if re.search(r"[-+]", last.strip()[1:]) else last.strip() + unit
-        return f"({content}){unit}"  # the unit is that of the sum
+        _, equals, last = content.rpartition("=")
+        if not equals:
+            return f"({content}){unit}"  # the unit is that of the sum
+        return content if re.search(r"[-+]", last.strip()[1:]) else last.strip() + unit
     return content + unit
 
 
@@ -152,21 +148,20 @@ def after_last_equals(text: str) -> str | None:
     return said.strip() if is_equation else None
 
 
-_THOUGHT_HINTS = str.split(  # some of them is in all of that
-    "no wait oops sorry scratch correct mistake misread actually wrong hmm reflection thought"
+_MAY_TAKE_BACK = re.compile(  # some of it is in all of that
+    "(?i)no|wait|oops|sorry|scratch|correct|mis(?:take|read)|actually|wrong|hmm|reflection|thought"
 )
 
 
 def second_thought(text: str) -> str | None:
     """The replacement in a text that takes something back, to the end of that sentence."""
-    lowered = text.lower()
-    if not any(hint in lowered for hint in _THOUGHT_HINTS):
+    if not _MAY_TAKE_BACK.search(text):
         return None
-    found = list(SAID.SECOND_THOUGHTS.finditer(text))
-    if not found:
+    *_, found = (None, *SAID.SECOND_THOUGHTS.finditer(text))
+    if found is None:
         disowned = SAID.DISOWNED.search(text)
         return None if disowned is None else next(stated(text[disowned.end() :]), None)
-    said = last_sentence(_SENTENCES.split(text[found[-1].end() :].strip())[0])
+    said = last_sentence(_SENTENCES.split(text[found.end() :].strip())[0])
     said = re.sub(r",?\s+(?:and\s+)?not\s.*", "", said)
     return said if SAID.HAS_MATHS.search(SAID.CLAUSE_END.split(said)[0]) else None
 

@@ -9,7 +9,7 @@ from loong_jax.problems.response import Box
 from loong_jax.verifiers.maths import languages, names, reading, values
 from loong_jax.verifiers.maths.expression import CostError, ParseError
 from loong_jax.verifiers.maths.extract import prose
-from loong_jax.verifiers.maths.reading import readings, sides
+from loong_jax.verifiers.maths.reading import readings
 from loong_jax.verifiers.maths.units import UNITS
 
 _GAP = re.compile(r"\s{8,}")
@@ -19,7 +19,7 @@ _ESCAPED = re.compile(r'\\(["/\\]|n(?![A-Za-z]))')
 READ = 10_000  # so many last characters of a long response are put into English,
 BESIDE = 1_000  # or from so many before its last box, where that is earlier
 SPRAY = 12  # so many different boxes are no solution's intermediate results
-_MULTIPLE = re.compile(r"\$?\s*" + sides.SAID.ASIDE.pattern, re.IGNORECASE)
+_MULTIPLE = re.compile(r"\$?\s*" + reading.SIDES.ASIDE.pattern, re.IGNORECASE)
 _POWER_AFTER = re.compile(r"\^(?:\d|\{[^{}]{1,20}\})(?<!\\circ\})")  # \boxed{3}^2
 
 

@@ -10,7 +10,7 @@ from fractions import Fraction
 from loong_jax.verifiers.maths import expression as tree
 from loong_jax.verifiers.maths import names, reading, wording
 from loong_jax.verifiers.maths.expression import CostError, Node, ParseError
-from loong_jax.verifiers.maths.reading import Parser, factors, numerals, sides, sums, words
+from loong_jax.verifiers.maths.reading import Parser, numerals, sums, words
 
 LETTERS = re.compile(r"[^\W\d_]")
 _DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d{1,2}|\d{4,}|(?<=^0,)\d+)")
@@ -170,7 +170,7 @@ def union(parser: Parser) -> Node:
 class Grammar(Parser):
     whole, items, relation = whole, items, relation
     union, sum, product = union, sums.sum_, sums.product
-    factor, primary, argument = factors.factor, factors.primary, factors.argument
+    factor, primary, argument = sums.factor, sums.primary, sums.argument
 
 
 MAX_TREE_DEPTH = 200  # 1/2/3/... and 3!!!... grow deep without a bracket
@@ -194,7 +194,7 @@ def of(text: str) -> tuple[Node, ...]:
 
 
 def _read(text: str) -> tuple[Node, ...]:
-    text = sides.with_concentrations(text.strip())
+    text = reading.with_concentrations(text.strip())
     text = _DOLLARS.sub(r"\\$", text, count=1) if "$" in text else text
     if text.count("$") > 3 and _FORMULAS.fullmatch(text):
         parts = [part.strip() for part in text.split("$")[1::2]]
@@ -225,7 +225,7 @@ def _read(text: str) -> tuple[Node, ...]:
             return (named,)
         if text[:1].isalpha() and (digits := numerals.with_digits(text)) is not None:
             text = digits
-    if len(text) < 300 and (clause := sides.at_end(text)) is not None:
+    if len(text) < 300 and (clause := reading.at_end(text)) is not None:
         text = clause[0].rstrip("$ ") + clause[1] if clause[0].count("$") < 2 else "".join(clause)
     bare = text.strip(" $")
     if match := _TO_OR_IN.fullmatch(bare):
@@ -245,7 +245,7 @@ def _read(text: str) -> tuple[Node, ...]:
     except ParseError:
         if (only := based or grouped) is not None:
             return (only,)
-        if (value := sides.value_after(text)) is None:
+        if (value := reading.value_after(text)) is None:
             raise
         return _read(value)
     if based is not None:

@@ -1,7 +1,18 @@
-"""Words and commands in formulas: variables, operands, and just words."""
+"""Words and commands in formulas: variables, functions, sums and integrals, and just words."""
+
+import re
 
 from loong_jax.verifiers.maths import names
-from loong_jax.verifiers.maths.expression import Node, ParseError, call, constant, number, symbol
+from loong_jax.verifiers.maths.expression import (
+    ONE,
+    Node,
+    ParseError,
+    call,
+    constant,
+    number,
+    rewritten,
+    symbol,
+)
 from loong_jax.verifiers.maths.reading import Parser, Token, brackets
 from loong_jax.verifiers.maths.units import UNITS
 
@@ -188,3 +199,95 @@ def _run(parser: Parser) -> Node:
             break
         node = Node("mul", (node, parser.nested(parser.factor)))
     return Node("neg", (node,)) if negative else node
+
+
+_END = Token("command", "\\differential")  # stands where dx stood; starts nothing
+
+
+def big(parser: Parser, head: str) -> Node:
+    """Parses the rest of a sum, product or integral after its sign."""
+    bounds: dict[str, Node] = {}
+    while parser.at("_", "^"):
+        side = parser.take().text
+        bounds[side] = parser.argument()
+    if head == "integral":
+        if len(bounds) == 1:
+            raise ParseError("only integrals with bounds and dx are read")
+        variable, ends_there = _take_differential(parser)
+        body = number(1) if ends_there and parser.at(_END.text) else parser.nested(parser.sum)
+        if ends_there:
+            parser.expect(_END.text)
+        if not bounds:
+            return Node("apply", ("antiderivative", symbol(variable), body))
+        return Node(head, (variable, bounds["_"], bounds["^"], body))
+    low = bounds.get("_", ONE)
+    if len(bounds) < 2 or low.head != "chain" or low.args[1].head not in ("symbol", "constant"):
+        raise ParseError(f"{head} without bounds")
+    variable, low = low.args[1].args[0], low.args[2]
+    index = constant(variable)  # the i of a sum over i is no imaginary unit
+    body = rewritten(
+        parser.nested(parser.product), lambda node: symbol(variable) if node == index else None
+    )
+    return Node(head, (variable, low, bounds["^"], body))
+
+
+def limit(parser: Parser) -> Node:
+    if not parser.accept("_"):
+        raise ParseError("lim without its variable")
+    approach = parser.argument()
+    if approach.head != "chain" or approach.args[0] != ("->",) or approach.args[1].head != "symbol":
+        raise ParseError("lim without its variable")
+    body = parser.nested(parser.product)
+    return Node("limit", (approach.args[1].args[0], approach.args[2], body))
+
+
+def _take_differential(parser: Parser) -> tuple[str, bool]:
+    """Finds this integral's dx, takes it out, and returns x and whether the integrand ends there.
+
+    It need not where dx is the numerator of a fraction. Inner integrals come first with theirs.
+    """
+    start, depth, is_open = parser.position, 0, 1
+    fractions: list[int] = []  # depths of numerators
+    try:
+        while parser.token.kind != "end" and depth >= 0:
+            token, following = parser.token, parser.peek()
+            is_sign = token.kind in ("sign", "command")
+            if is_sign and token.text in ("(", "[", "{", "\\{"):
+                depth += 1
+            elif is_sign and token.text in (")", "]", "}", "\\}"):
+                if fractions and fractions[-1] == depth:
+                    fractions.pop()
+                depth -= 1
+            elif token.text in ("\\frac", "\\dfrac", "\\tfrac") and following.text == "{":
+                fractions.append(depth + 1)
+            elif token.text == "\\int":
+                is_open += 1
+            elif found := _differential(token, following):
+                is_open -= 1
+                if is_open == 0 and (depth == 0 or depth in fractions):
+                    before, variable, num_tokens = found
+                    instead = [Token("word", before)] if before else []
+                    if depth == 0:
+                        instead.append(_END)
+                    elif not before and parser.peek(-1).text == "{":
+                        instead.append(Token("number", "1"))  # \frac{dx}{x}
+                    for _ in range(num_tokens - 1):
+                        parser.replace()
+                    parser.replace(*instead)
+                    return variable, depth == 0
+            parser.take()
+    finally:
+        parser.position = start
+    raise ParseError("only integrals with bounds and dx are read")
+
+
+def _differential(token: Token, following: Token) -> tuple[str, str, int] | None:
+    """(letters before dx in its word, variable, number of tokens of dx)."""
+    if not token.is_word:
+        return None
+    if token.text == "d":
+        name = following.text.removeprefix("\\")
+        is_name = name in names.GREEK or (len(name) == 1 and name.isalpha())
+        return ("", name, 2) if is_name else None
+    found = re.fullmatch("(?s)(.*)d([a-zA-Z])", token.text)
+    return (found[1], found[2], 1) if found else None
