@@ -69,8 +69,7 @@ def spans(text: str) -> Iterator[Span]:
         body = "\n".join(apart)
     if (clause := reading.at_end(body)) is not None:
         body, domain = clause
-    line = body.rpartition("\n")[2].strip() if apart is not None else ""
-    for span in _unboxed(body, line):
+    for span in _unboxed(body, body.rpartition("\n")[2].strip() if apart else ""):
         yield Span(span.text.rstrip(" $.") + domain, span.rule) if domain else span
 
 
@@ -85,13 +84,13 @@ def _given(text: str | None, rule: str, *, shorter: bool = False) -> Iterator[Sp
 def _after_box(said: Span) -> Span | None:
     """The answer that a text states after a box, if it may take the place of the boxed one."""
     text = statements.without_bold(said.text).strip(" $.")
-    is_label, is_prose = said.rule == "label", statements.PROSE.search(text) is not None
+    is_one = said.rule == "label" or statements.PROSE.search(text) is None
     if wording.is_choice(text):
         return Span(text, "letter")
     if closing.says_value(text):
-        return said if is_label or not is_prose else None
-    is_answer = is_label or text[:1].isupper() or wording.yes_or_no(text)
-    return Span(text, "label") if len(text.split()) <= 4 and (is_answer or not is_prose) else None
+        return said if is_one else None
+    is_one = is_one or text[:1].isupper() or wording.yes_or_no(text)
+    return Span(text, "label") if is_one and len(text.split()) <= 4 else None
 
 
 def _unboxed(body: str, line: str) -> Iterator[Span]:
@@ -181,7 +180,6 @@ def last_sentence(text: str) -> str:
 
 
 _SAID = names.patterns("refusals")
-_WORDS = re.compile(r"(?<!\\)\b[A-Za-z]{3,}")
 
 
 def gives_up(text: str) -> bool:
@@ -202,8 +200,7 @@ def gives_up(text: str) -> bool:
     if is_broken and not any(_SAID.MATHS.search(span.text) for span in closing.announced(body)):
         return True
     clauses = [clause for clause in _SAID.CLAUSES.split(body) if clause.strip()]
-    may_refuse = _SAID.MAY_REFUSE.search(body) is not None
-    refusing = [i for i, clause in enumerate(clauses) if may_refuse and _refuses(clause)]
+    refusing = [i for i, clause in enumerate(clauses) if _refuses(clause)]
     asking = [i for i, clause in enumerate(clauses) if _SAID.ASKS.search(clause[:400])]
     announced = _SAID.ANNOUNCES.search(clauses[-1]) if clauses else None
     breaks_off = announced is not None and numerals.in_digits(announced[0]) == announced[0]
@@ -227,14 +224,13 @@ def _refuses(clause: str) -> bool:
 def _settles(clause: str) -> bool:
     """True if a clause states something: "so x = 12", "the sum is 5", a formula alone."""
     clause = clause.strip()
-    refuses = _refuses(clause)
-    if _SAID.NOTHING.search(clause) and not refuses:
-        return True
-    if clause.endswith("?") or not _SAID.MATHS.search(clause) or refuses:
+    if (refuses := _refuses(clause)) or _SAID.NOTHING.search(clause):
+        return not refuses
+    if clause.endswith("?") or not _SAID.MATHS.search(clause):
         return False
     if any(rule.search(clause) for rule in (_SAID.ASKS, _SAID.PROMISES, _SAID.SUPPOSES)):
         return False
-    if not _WORDS.search(clause):
+    if not re.search(r"(?<!\\)\b[A-Za-z]{3,}", clause):
         return any(character.isdigit() or character in "\\$=" for character in clause)
     if wording.yes_or_no(clause) is not None or _SAID.CONCLUDES.search(clause):
         return True

@@ -240,12 +240,12 @@ def _is_settled(body: str, breaks: list[re.Match[str]]) -> bool:
 
 def last_inequality(body: str) -> str | None:
     """x > 4 of the lines 2x - 3 > 5, 2x > 8, x > 4, of which each follows from the one before."""
-    lines = [line for line in body.split("\n") if line.strip()]
-    if len(lines) < 2 or SAID.ISOLATED.fullmatch(lines[-1]) is None:
+    first, *others = [line for line in body.split("\n") if line.strip()] or [""]
+    if not others or SAID.ISOLATED.fullmatch(first) or not SAID.ISOLATED.fullmatch(others[-1]):
         return None
-    is_derived = all(re.search(r"[<>≤≥]|\\[gl]e", line) for line in lines)
+    is_derived = all(re.search(r"[<>≤≥]|\\[gl]e", line) for line in (first, *others))
     is_formal = is_derived and not re.search(r"(?<!\\)\b[A-Za-z]{3,}\b", body)
-    return lines[-1].strip() if is_formal and SAID.ISOLATED.fullmatch(lines[0]) is None else None
+    return others[-1].strip() if is_formal else None
 
 
 def _states_nothing(sentence: str) -> bool:
@@ -264,19 +264,27 @@ def _cut(sentence: str) -> int | None:
     """The start of the remark that ends a sentence; None where none does."""
     for tail in SAID.TAIL.finditer(sentence, 1):
         head, rest = sentence[: tail.start()], sentence[tail.end() :]
-        kind = tail.lastgroup
-        opens = tail[0].strip(", ")[:5]
-        gives_reason = kind in ("reason", "aside") or opens in ("as", "where", "which")
+        kind, opens = tail.lastgroup, tail[0].strip(", ")
+        gives_reason = kind in ("reason", "aside") or opens[:5] in ("as", "where", "which")
         if not (SAID.HAS_VALUE.search(head) or len(head.split()) < 4):
             continue
         if (SAID.TURN if gives_reason else SAID.CONCLUDES).search(rest) or SAID.OPENS.search(head):
             continue  # "and since x is real, x = 2"
         ends = SAID.ENDS_ON_VALUE.search(head) is not None
-        if kind == "bare" and "," in rest and SAID.REASON_FIRST.match(head):
+        is_cut = kind != "bare" or ends
+        if kind == "clause":
+            is_cut = ": " not in rest and (ends or not re.search(r"\d", rest))
+        elif kind == "bare" and "," in rest and SAID.REASON_FIRST.match(head):
             continue  # "since 2 is left when divided by 4, it is 7"
-        if kind == "clause" and (": " in rest or (re.search(r"\d", rest) and not ends)):
-            continue
-        if kind != "bare" or (ends and _may_stand(tail[0], head, rest)):
+        elif kind == "bare" and opens in ("after", "before", "during"):
+            is_cut = (
+                ends
+                and len(head.split()) > 2
+                and not re.search(r"\b(?:is|are|was|will be)\b", rest)
+            )
+        elif kind == "bare" and "=" in rest:  # "is 0 when x = 3" may be asked for x
+            is_cut = ends and not re.search(r"=|\b0\b|zero", head)
+        if is_cut:
             return tail.start()
     return None
 
@@ -289,10 +297,3 @@ def count_before(sentence: str) -> str | None:
     if not is_count or SAID.NO_COUNT.search(head) or "=" in head + rest or len(rest.split()) < 2:
         return None
     return None if SAID.CONCLUDES.search(rest) else head
-
-
-def _may_stand(word: str, head: str, rest: str) -> bool:
-    """True if "when ..." says where a value is taken: "is 0 when x = 3" may be asked for x."""
-    if word.strip() in ("after", "before", "during"):
-        return re.search(r"\b(?:is|are|was|will be)\b", rest) is None and len(head.split()) > 2
-    return "=" not in rest or not re.search(r"=|\b0\b|zero", head)
