@@ -12,7 +12,7 @@ TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text(encodin
 
 def by_word(table: str) -> dict[str, str]:
     """The key of every word of a table."""
-    entries = (entry.partition("=") for entry in TABLES["words"][table].split(";"))
+    entries = (entry.strip().partition(" = ") for entry in TABLES["words"][table].split(";"))
     return {word: key.strip() for key, _, words in entries for word in words.split()}
 
 
@@ -60,16 +60,7 @@ PRODUCTS, QUOTIENTS = _SETS["PRODUCTS"], _SETS["QUOTIENTS"]
 _PHRASES = {name: frozenset(phrases) for name, phrases in TABLES["phrases"].items()}
 NOTHING, EVERYTHING = _PHRASES["NOTHING"], _PHRASES["EVERYTHING"]
 WORDS_OF_VALUES = _PHRASES["WORDS_OF_VALUES"]
-RELATIONS = {
-    word: entry.partition(":")[0].strip()
-    for entry in TABLES["relations"]["SPELLINGS"].split(";")
-    for word in entry.partition(": ")[2].split()
-}
-FUNCTIONS = {
-    word: entry.partition("=")[0].partition("|")[0]
-    for entry in TABLES["functions"]["SPELLINGS"].split()
-    for word in entry.rpartition("=")[2].split("|")
-}
+RELATIONS, FUNCTIONS = by_word("relations"), by_word("functions")
 INVERSES = {name: "a" + name for name in str.split("sin cos tan cot sec csc sinh cosh tanh")}
 
 CONSTANTS = {"pi": "pi", "Pi": "pi", "infty": "inf", "infinity": "inf", "oo": "inf", "inf": "inf"}

@@ -115,7 +115,7 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         apposed = _SAID.APPOSED.match(span.text)
         yield from _given(apposed and apposed[1], span.rule)
         yield from _given(statements.without_bold(span.text), span.rule, shorter=True)
-        if closing.is_relative(span.text):
+        if closing.RELATIVE.match(span.text):
             return
         yield from closing.last_maths(prose.without_remarks(span.text))
     said = found[0].text if found and found[0].rule == "label" else ""

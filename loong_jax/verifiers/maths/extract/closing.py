@@ -172,8 +172,7 @@ _OPERATED_AFTER = re.compile(
     re.IGNORECASE,
 )
 _A_NUMBERED_LINE = re.compile(r"^\s*\(?\d{1,2}[.)]\s+[A-Za-z]", re.MULTILINE)
-_A_NUMBER = re.compile(r"[\s$*]*-?\d[\d.,/]*\$?")
-_END_OF_SENTENCE = re.compile(r"[.!?](?=\s|\*|$)|\n\s*\n|\n(?=\W*[A-Z])")
+RELATIVE = _LAST.RELATIVE  # a number that is a distance: "7 less than the total"
 _WORD = re.compile(r"[A-Za-z]{2,}")
 
 
@@ -291,14 +290,8 @@ def _content(match: re.Match[str]) -> str:
 
 def is_tried(sentence: str) -> bool:
     """True if a sentence asks, or supposes what it says: "How about 12?"."""
-    asks = sentence.endswith("?") and _A_NUMBER.search(sentence) is not None
+    asks = sentence.endswith("?") and re.search(r"\d", sentence) is not None
     return asks or _LAST.PREMISE.match(sentence) is not None
-
-
-def is_relative(text: str) -> bool:
-    """True if a text begins with a number that is a distance: "7 less than the total"."""
-    number = _A_NUMBER.match(text)
-    return number is not None and _LAST.RELATIVE.match(text[number.end() :]) is not None
 
 
 def is_mentioned(body: str, start: int, end: int) -> bool:
@@ -310,8 +303,7 @@ def is_mentioned(body: str, start: int, end: int) -> bool:
     numbered = None if line.strip(" (") else _A_NUMBERED_LINE.match(body, start - len(line))
     if numbered and len(_A_NUMBERED_LINE.findall(body, 0, numbered.end())) > 1:
         return True
-    sentence_end = _END_OF_SENTENCE.search(after)
-    rest = after[: sentence_end.start()] if sentence_end else after
+    rest = re.split(r"[.!?](?=\s|\*|$)|\n\s*\n|\n(?=\W*[A-Z])", after, maxsplit=1)[0]
     is_neighbour = _LAST.NEIGHBOUR.search(before) and not _WORD.search(rest)
     if is_neighbour and not prose.unit_after(body, end):
         return True

@@ -235,7 +235,10 @@ def _read(text: str) -> tuple[Node, ...]:
     with_comma = bare.replace("{,}", ",")
     if match := _ZERO_COMMA.fullmatch(with_comma):
         return (_decimal(match[1], match[2]),)
-    grouped = _with_point_groups(bare.rstrip("€ "))
+    grouped = None
+    if (match := _SAID.POINT_GROUPS.fullmatch(bare.rstrip("€ "))) is not None:
+        digits = re.sub("[. ]", "", match[1])
+        grouped = _decimal(digits, match[3]) if match[3] else tree.number(int(digits))
     if match := _SAID.EXCEPT.fullmatch(text):
         left_out = parse(match[1])
         items = left_out.args if left_out.head in tree.BARE_LISTS else (left_out,)
@@ -269,21 +272,19 @@ def _is_formula(line: str) -> bool:
 
 def _without_domains(node: Node) -> Node:
     """A list without what only says where its parameters live, n in Z, which becomes a label."""
-    items = node.args if node.head in tree.BARE_LISTS else ()
-    domains = [_domain(item.unlabelled) for item in items]
-    kept = tuple(item for item, domain in zip(items, domains, strict=True) if not domain)
-    if not kept or len(kept) == len(node.args):
+    kept, labels = [], set()
+    for item in node.args if node.head in tree.BARE_LISTS else ():
+        match item.unlabelled:
+            case Node("chain", (("in",), _, Node("symbol", (name,)))) if name.startswith("set "):
+                labels.add(name.replace("set ", "in "))
+            case Node("chain", (("in",), _, tree.REALS)):
+                labels.add("in R")
+            case _:
+                kept.append(item)
+    if not kept or not labels:
         return node
-    bare = kept[0] if len(kept) == 1 else Node(node.head, kept)
-    labels = sorted({name.replace("set ", "in ") for name in domains if name})
-    return Node("labelled", (bare, tuple(labels)))
-
-
-def _domain(item: Node) -> str:
-    if item.head != "chain" or item.args[0] != ("in",):
-        return ""
-    where = tree.symbol("set R") if item.args[2] == tree.REALS else item.args[2]
-    return where.args[0] if where.head == "symbol" and where.args[0].startswith("set ") else ""
+    bare = kept[0] if len(kept) == 1 else Node(node.head, tuple(kept))
+    return Node("labelled", (bare, tuple(sorted(labels))))
 
 
 cached = functools.lru_cache(maxsize=65536)(_read)
@@ -292,12 +293,3 @@ cached = functools.lru_cache(maxsize=65536)(_read)
 def _decimal(whole: str, decimals: str) -> Node:
     text = f"{whole}.{decimals}"
     return tree.number(Fraction(text), len((whole + decimals).lstrip("-+0")) or 1)
-
-
-def _with_point_groups(text: str) -> Node | None:
-    """3.456,78: a decimal comma, and thousands set apart by points or spaces."""
-    match = _SAID.POINT_GROUPS.fullmatch(text)
-    if match is None:
-        return None
-    whole = match[1].replace(".", "").replace(" ", "")
-    return _decimal(whole, match[3]) if match[3] else tree.number(int(whole))
