@@ -64,7 +64,6 @@ RELATIONS, FUNCTIONS = by_word("relations"), by_word("functions")
 INVERSES = {name: "a" + name for name in str.split("sin cos tan cot sec csc sinh cosh tanh")}
 
 CONSTANTS = {"pi": "pi", "Pi": "pi", "infty": "inf", "infinity": "inf", "oo": "inf", "inf": "inf"}
-CONSTANT_LETTERS = {"e": "e", "i": "i"}
 
 FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!=", "==": "==", "~": "~"}
 

@@ -233,23 +233,20 @@ def read_chemical(text: str) -> Chemical | None:
     may_be_one = re.search("[A-Z]", text) and (is_marked or not text.startswith("\\"))
     if len(text) > MAX_CHEMICAL_CHARS or not may_be_one:
         return None
-    plain = _CHEMISTRY.COMMAND.sub(" ", text.translate(LOWERED).replace("\u2212", "-"))
-    plain = raised(plain).strip(" .")
-    sides = _CHEMISTRY.ARROW.split(plain)
-    found = [_side(side, is_reaction=len(sides) == 2) for side in sides if len(sides) <= 2]
+    plain = raised(text.translate(LOWERED)).replace("\u2212", "-")
+    plain = _CHEMISTRY.COMMAND.sub(" ", plain).strip(" .")
+    sides = _CHEMISTRY.ARROW.split(plain, maxsplit=2)
+    found = (_side(side, is_reaction=len(sides) == 2) for side in sides if len(sides) <= 2)
     kept = tuple(side for side in found if side is not None)
-    if len(kept) < len(sides):
-        return None
-    if len(sides) == 2:
-        return Chemical(kept, True)
+    if len(kept) < len(sides) or len(sides) == 2:
+        return Chemical(kept, True) if len(kept) == len(sides) else None
     formula = kept[0][0][1]
-    elements = [name for name, _ in formula.atoms if name in _ELEMENTS]
-    counted = any(count > 1 for _, count in formula.atoms)
+    has_several = sum(name in _ELEMENTS for name, _ in formula.atoms) > 1
+    is_counted = has_several and any(count > 1 for _, count in formula.atoms)
     is_alone = "\\mathrm" in text or text.strip(" $.").isalnum()
-    is_sure = "\\ce" in text or (len(elements) > 1 and counted and is_alone)
-    if not (is_sure or is_marked or len(elements) > 1 or formula.charge or plain in _MOLECULES):
-        return None
-    return Chemical(kept, is_sure)
+    is_sure = "\\ce" in text or (is_counted and is_alone)
+    is_one = is_sure or is_marked or has_several or formula.charge or plain in _MOLECULES
+    return Chemical(kept, is_sure) if is_one else None
 
 
 def _side(text: str, *, is_reaction: bool) -> tuple[tuple[str, Compound], ...] | None:

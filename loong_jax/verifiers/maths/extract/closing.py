@@ -180,8 +180,7 @@ def last_maths(body: str) -> Iterator[Span]:
     """The last formula or number, with those before it that belong to one list."""
     matches = [
         m for m in _PIECE.finditer(body) if not _is_denied(body, m.start()) and not _is_any(body, m)
-    ]
-    matches = matches[-40:]
+    ][-40:]
     if not matches:
         return
     last, (start, end) = matches[-1], matches[-1].span()
@@ -192,13 +191,7 @@ def last_maths(body: str) -> Iterator[Span]:
         or _LAST.FROM.search(body, max(0, start - 60), start)  # from 60 to 66
         or _LAST.BOUND.search(body[max(0, start - 40) : start])
         or _LAST.PREMISE.match(sentence_before(body, start))
-    ):
-        return
-    if last[5] and (
-        _is_operand(body, last)
-        or (":" in last[5] and "odds" in body[max(0, start - 80) : start])
-        or is_mentioned(body, start, end)
-        or prose.SAID.CODE.search(prose.last_sentence(body))
+        or (last[5] and _is_part(body, last))
     ):
         return
     run = [last]
@@ -235,14 +228,11 @@ def last_maths(body: str) -> Iterator[Span]:
     for match in reversed(matches):  # prose between two amounts in dollars is no formula
         content = _content(match)
         if match[5] or len(statements.PROSE.findall(content)) > 1:
-            numbers = [
-                n for n in _LAST.NUMBER.finditer(content) if not _is_denied(content, n.start())
-            ]
-            text, place = (
-                (body, match) if match[5] else (content, numbers[-1] if numbers else match)
-            )
-            if numbers and not _is_operand(text, place):
-                amount = numbers[-1][0].rstrip(",")
+            numbers = _LAST.NUMBER.finditer(content)
+            *_, last = (None, *(n for n in numbers if not _is_denied(content, n.start())))
+            text, place = (body, match) if match[5] else (content, last)
+            if last and place and not _is_operand(text, place):
+                amount = last[0].rstrip(",")
                 yield Span(prose.with_unit_after(amount, text, place.end()), "number")
             return
 
@@ -294,8 +284,11 @@ def is_tried(sentence: str) -> bool:
     return asks or _LAST.PREMISE.match(sentence) is not None
 
 
-def is_mentioned(body: str, start: int, end: int) -> bool:
-    """True if the number at `start` to `end` is in a sentence that does not end by stating it."""
+def _is_part(body: str, number: re.Match[str]) -> bool:
+    """True if a number is an operand, odds or code, or in a sentence that does not state it."""
+    (start, end), is_odds = number.span(), ":" in number[0]
+    if _is_operand(body, number) or (is_odds and "odds" in body[max(0, start - 80) : start]):
+        return True
     before, after = sentence_before(body, start), body[end:]
     line = body[body.rfind("\n", 0, start) + 1 : start]
     if _LAST.LABEL.search(before) or (_LAST.CITED.search(before) and after.startswith("]")):
@@ -308,4 +301,5 @@ def is_mentioned(body: str, start: int, end: int) -> bool:
     if is_neighbour and not prose.unit_after(body, end):
         return True
     later = prose.sentences(after[len(rest) :].lstrip(".!?*`\n )$"))
-    return any(_WORD.search(said) and not PLEASANT.match(said) for said in later)
+    is_code = prose.SAID.CODE.search(prose.last_sentence(body)) is not None
+    return is_code or any(_WORD.search(said) and not PLEASANT.match(said) for said in later)

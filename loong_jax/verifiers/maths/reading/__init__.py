@@ -38,8 +38,7 @@ class Token(NamedTuple):
 
 END = Token("end", "")
 
-_RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
-_RAISED_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
+_RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
 LOWERED = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 _LOWERED_RUN = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
 _OHM = re.compile("([kM]?)[\u03a9\u2126](?!\\s*\\()")
@@ -47,7 +46,7 @@ _MICRO = re.compile("(?<=[\\d ])[\u03bc\u00b5](?=[mgsAFLHCVWJ]\\b)")
 
 
 def raised(text: str) -> str:
-    return _RAISED_RUN.sub(lambda m: "^{" + m[0].translate(_RAISED) + "}", text)
+    return _RAISED.sub(lambda m: "^{" + unicodedata.normalize("NFKC", m[0]) + "}", text)
 
 
 def plain(text: str) -> str:
@@ -209,14 +208,11 @@ def with_concentrations(text: str) -> str:
     """[A] and [OH^-] as letters with a subscript, where at least two stand in a formula."""
     if text.count("[") < 2 or len(text) > 300 or ("/" not in text and "\\frac" not in text):
         return text
-    if len(SIDES.ONE_CONCENTRATION.findall(text)) != text.count("["):
-        return text
-
-    def lettered(match: re.Match[str]) -> str:
-        name = match[1].replace("+", "plus").replace("-", "minus")
-        return f" c_{{{''.join(filter(str.isalnum, name))}}} "
-
-    return SIDES.ONE_CONCENTRATION.sub(lettered, text)
+    signs = str.maketrans({"+": "plus", "-": "minus", **dict.fromkeys("_^{}", "")})
+    lettered, count = SIDES.ONE_CONCENTRATION.subn(
+        lambda m: f" c_{{{m[1].translate(signs)}}} ", text
+    )
+    return lettered if count == text.count("[") else text
 
 
 _COUNTS = {"two": 2, "2": 2, "three": 3, "3": 3, "four": 4, "4": 4, "one": 1, "1": 1}
@@ -252,19 +248,16 @@ def at_end(text: str) -> tuple[str, str] | None:
     leaves out more than single points and what is below 1 is no such clause: it stays.
     """
     start = max(0, len(text) - MAX_CLAUSE_CHARS)
-    end = text[start:]
-    if not any(hint in end for hint in ("integer", "\\in", "\u2208", "\u00b1", "pm")):
-        return _without_domain(text, start)
-    match = SIDES.CLAUSE.search(text, start)
+    may_end = any(hint in text[start:] for hint in ("integer", "\\in", "\u2208", "\u00b1", "pm"))
+    match = SIDES.CLAUSE.search(text, start) if may_end else None
     if match is None or not text[: match.start()].strip():
         return _without_domain(text, start)
     groups = ("after", "bare", "before", "element", "listed")
     letter, before = next(match[name] for name in groups if match[name]), text[: match.start()]
     if re.search(rf"(?<![A-Za-z\\]){letter}(?![a-z])", before[-200:]) is None:
         return None
-    is_natural = match["set"] is not None and re.search("N|\u2115", match["set"])
-    where = "\\mathbb{N}" if is_natural else "\\mathbb{Z}"
-    return _closed(before), f", {letter} \\in {where}"
+    where = "N" if re.search("N|\u2115", match["set"] or "") else "Z"
+    return _closed(before), f", {letter} \\in \\mathbb{{{where}}}"
 
 
 def _closed(before: str) -> str:
@@ -276,30 +269,24 @@ def _without_domain(text: str, start: int) -> tuple[str, str] | None:
     if SIDES.HINT.search(text, start) is None:
         return None
     for match in SIDES.DOMAIN.finditer(text, start):
-        before, order = text[: match.start()], match["order"]
-        if match["all"] is not None and not re.search(
-            r"\b(?:all|any|every|each|real)\b|forall", match[0]
-        ):
-            continue
+        before, order, gap = text[: match.start()], match["order"], match["gap"]
+        is_any = not match["all"] or re.search(r"\b(?:all|any|every|each|real)\b|forall", match[0])
         sentence = re.split(r"[.!?]\s|\n", before[-300:])[-1]
         letter = rf"(?<![A-Za-z\\]){match['letter']}(?![a-z])"
         is_formula = _FORMULA_BEFORE.search(sentence) and not _LONE.search(sentence)
-        if not is_formula or SIDES.RELATION.search(sentence):
-            continue
-        if re.search(letter, re.sub(r"\\[A-Za-z]+", " ", sentence)) is None:
+        is_of_it = re.search(letter, re.sub(r"\\[A-Za-z]+", " ", sentence))
+        if not is_any or not is_formula or not is_of_it or SIDES.RELATION.search(sentence):
             continue
         if order is None and "=" in sentence and not _OF_ARGUMENT.search(sentence):
             continue  # x = k pi with k in R is no function of k
-        is_set = match["word"] is not None or "(" in match["gap"]
+        is_set = match["word"] is not None or "(" in gap
         if order and not re.search("ne|!=|\u2260", order):
-            is_wide = re.match(r"\\g|>|\u2265", order) and match["bound"] in ("0", "1")
-            if not is_wide or not (
-                is_set or re.search(r"\w(?:\(\w\)|_\w)?\s*=|\A[^=]*\Z", sentence) is None
-            ):
-                continue
-        elif not is_set and "," not in match["gap"] and "quad" not in match["gap"]:
-            continue
-        return _closed(before).rstrip(" ,;(\\"), ""
+            is_set = is_set or not re.search(r"\w(?:\(\w\)|_\w)?\s*=|\A[^=]*\Z", sentence)
+            is_set = is_set and re.match(r"\\g|>|\u2265", order) and match["bound"] in ("0", "1")
+        elif "," in gap or "quad" in gap:
+            is_set = True
+        if is_set:
+            return _closed(before).rstrip(" ,;(\\"), ""
     return None
 
 
@@ -356,9 +343,10 @@ class Parser:
             raise ParseError(f"{self.token.text!r} stands where {texts[0]!r} belongs")
         return self.take().text
 
-    def replace(self, *tokens: Token) -> None:
-        """Puts other tokens where the next one stands."""
-        self._tokens[self.position : self.position + 1] = tokens
+    def replace(self, *tokens: Token, ahead: int = 0, instead_of: int = 1) -> None:
+        """Puts other tokens where the next one stands, or some that come `ahead`."""
+        start = self.position + ahead
+        self._tokens[start : start + instead_of] = tokens
 
     def inside(self) -> Node:
         """Items between brackets, where a bar opens what it would close outside of them."""

@@ -32,7 +32,8 @@ def numeral(parser: Parser, token: Token) -> Node:
         raise CostError(f"the exponent {exponent[:9]} is above {MAX_EXPONENT}")
     if "." not in mantissa and not exponent:
         is_prefix = mantissa == "0" and parser.token.kind == "word" and not parser.token.spaced
-        return (_prefixed(parser) if is_prefix else None) or tree.number(int(mantissa))
+        node = parser.attempt(lambda: _prefixed(parser)) if is_prefix else None
+        return node or tree.number(int(mantissa))
     digits = len(mantissa.replace(".", "").lstrip("0"))
     if parser.token.text.startswith("...") or parser.at("\\ldots", "\\dots", "\\cdots"):
         parser.take()
@@ -43,14 +44,11 @@ def numeral(parser: Parser, token: Token) -> Node:
 
 def _prefixed(parser: Parser) -> Node | None:
     """0x2A, whose x2A is two tokens."""
-    mark, word = parser.position, ""
+    word = ""
     while parser.token.kind in ("word", "number") and not parser.token.spaced:
         word += parser.take().text.lower()
     base = {"b": "2", "x": "16", "o": "8"}.get(word[0], "")
-    node = _in_base(word[1:], base) if word[1:].isalnum() and len(word) < 40 else None
-    if node is None:
-        parser.position = mark
-    return node
+    return _in_base(word[1:], base) if word[1:].isalnum() and len(word) < 40 else None
 
 
 def recurring(whole: str, cycle: str) -> Node:
@@ -177,14 +175,12 @@ def number_from_words(text: str) -> int | Fraction | None:
         value = number_from_words(" ".join(parts[1:]))
         return None if value is None else -value
     if len(parts) == 3 and parts[1] == "in":  # one in eight
-        share = [number_from_words(word) for word in (parts[0], parts[2])]
-        both = isinstance(share[0], int) and isinstance(share[1], int) and share[1]
-        return Fraction(share[0], share[1]) if both else None  # type: ignore[arg-type]
+        one, of = number_from_words(parts[0]), number_from_words(parts[2])
+        return Fraction(one, of) if isinstance(one, int) and isinstance(of, int) and of else None
     if not parts or len(parts) > 12:
         return None
     if len(parts) in (1, 2) and (piece := parts[-1].removesuffix("s")) in _PARTS:
-        count = _ONES.get(parts[0]) if len(parts) == 2 else 1
-        count = 1 if len(parts) == 2 and parts[0] in ("a", "an") else count
+        count = {"a": 1, "an": 1, **_ONES}.get(parts[0]) if len(parts) == 2 else 1
         return Fraction(count, _PARTS[piece]) if count else None
     total = current = 0
     for part in parts:
@@ -251,10 +247,10 @@ def read(words: str) -> Node | None:
         return tree.symbol(_NAMES[named["name"][0]])
     if (match := _SAID.REALS.fullmatch(words)) is None:
         return None
-    sign = match["sign"].replace("-", "")
+    sign = match["sign"].replace("-", "").removeprefix("strictly ")
     if sign == "nonzero":
-        return Node("setminus", (tree.REALS, Node("set", (tree.number(0),))))
+        return Node("setminus", (tree.REALS, Node("set", (tree.ZERO,))))
     is_open = not sign.startswith("non")
-    if sign in ("nonnegative", "positive", "strictly positive"):
-        return Node("interval", (tree.number(0), tree.INFINITY, is_open, True))
-    return Node("interval", (tree.negate(tree.INFINITY), tree.number(0), True, is_open))
+    if sign in ("nonnegative", "positive"):
+        return Node("interval", (tree.ZERO, tree.INFINITY, is_open, True))
+    return Node("interval", (tree.negate(tree.INFINITY), tree.ZERO, True, is_open))

@@ -302,7 +302,7 @@ def _prescript(parser: Parser) -> Node:
     token = parser.take()
     if token.text not in ("C", "P") or not parser.accept("_"):
         raise ParseError("a subscript without its letter")
-    return tree.call("binomial" if token.text == "C" else "permutations", above, argument(parser))
+    return tree.call(words.CHOICES[token.text], above, argument(parser))
 
 
 def command(parser: Parser, token: Token) -> Node:

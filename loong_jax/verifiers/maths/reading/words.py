@@ -97,15 +97,13 @@ def from_word(parser: Parser, token: Token) -> Node:
     opening = ("(",) if word == "zeta" else ("(", "^", "_", "{")
     if word in names.PREFIX_FUNCTIONS or (word in names.FUNCTIONS and parser.at(*opening)):
         return function(parser, word)
-    if token.kind == "text" and len(word) > 1:
-        if parser.at("=", "\\approx", ":", "(", "_", "^"):
-            return subscripted(parser, word)
-        raise ParseError(f"{word!r} is a word")
+    is_text = token.kind == "text" and len(word) > 1
     is_power_of_e = len(word) == 2 and word[1] == "e" and word[0].isalpha() and parser.at("^")
     letters = tuple(word) if is_power_of_e else letters_of(word)  # Be^x, though "be" is a word
-    if letters is None:
-        if parser.at("=", "_") and word.isalpha():
-            return subscripted(parser, word)  # Area = 5
+    if is_text or letters is None:
+        is_name = parser.at("=", "_") and word.isalpha()  # Area = 5
+        if is_name or (is_text and parser.at("=", "\\approx", ":", "(", "_", "^")):
+            return subscripted(parser, word)
         raise ParseError(f"{word!r} is a word")
     if len(letters) > 1:
         parser.replace(Token("word", letters[-1]), parser.token)
@@ -114,11 +112,11 @@ def from_word(parser: Parser, token: Token) -> Node:
 
 
 def _letter(name: str) -> Node:
-    letter = names.CONSTANT_LETTERS.get(name)
-    return symbol(name) if letter is None else constant(letter)
+    return constant(name) if name in ("e", "i") else symbol(name)
 
 
 _POLYNOMIALS = frozenset("PQRTpqruvwy")  # P(x) = ..., where no product is meant
+CHOICES = {"C": "binomial", "P": "permutations", "A": "permutations"}  # C_5^2 and P(5, 2)
 
 
 def subscripted(parser: Parser, name: str) -> Node:
@@ -127,14 +125,14 @@ def subscripted(parser: Parser, name: str) -> Node:
         below = brackets.raw_argument(parser)
         is_number = below.isdigit() and len(below) < 4 and int(below) > 1
         is_count = is_number or below in ("n", "m", "N", "k")
-        if name in ("C", "P", "A") and is_count and parser.accept("^"):
+        if name in CHOICES and is_count and parser.accept("^"):
             lower = number(int(below)) if below.isdigit() else symbol(below)
-            return call("binomial" if name == "C" else "permutations", lower, parser.argument())
+            return call(CHOICES[name], lower, parser.argument())
         if name == "log":
             raise ParseError("log without argument")
         name = f"{name}_{below}"
-    elif name in names.CONSTANT_LETTERS:
-        return _letter(name)
+    elif name in ("e", "i"):
+        return constant(name)
     mark, is_called = parser.position, parser.at("(") and not parser.token.spaced
     if name[0] in "fgh" and (len(name) == 1 or name[1] in "_'"):
         if is_called:
@@ -149,7 +147,7 @@ def subscripted(parser: Parser, name: str) -> Node:
         if name in _POLYNOMIALS and parser.at("=") and [a.head for a in arguments] == ["symbol"]:
             return Node("apply", (name, *arguments))
         if name in ("C", "P") and len(arguments) == 2:
-            return call("binomial" if name == "C" else "permutations", *arguments)
+            return call(CHOICES[name], *arguments)
         parser.position = mark
     return symbol(name)
 
@@ -246,38 +244,31 @@ def _take_differential(parser: Parser) -> tuple[str, bool]:
 
     It need not where dx is the numerator of a fraction. Inner integrals come first with theirs.
     """
-    start, depth, is_open = parser.position, 0, 1
+    depth, is_open, ahead = 0, 1, -1
     fractions: list[int] = []  # depths of numerators
-    try:
-        while parser.token.kind != "end" and depth >= 0:
-            token, following = parser.token, parser.peek()
-            is_sign = token.kind in ("sign", "command")
-            if is_sign and token.text in ("(", "[", "{", "\\{"):
-                depth += 1
-            elif is_sign and token.text in (")", "]", "}", "\\}"):
-                if fractions and fractions[-1] == depth:
-                    fractions.pop()
-                depth -= 1
-            elif token.text in ("\\frac", "\\dfrac", "\\tfrac") and following.text == "{":
-                fractions.append(depth + 1)
-            elif token.text == "\\int":
-                is_open += 1
-            elif found := _differential(token, following):
-                is_open -= 1
-                if is_open == 0 and (depth == 0 or depth in fractions):
-                    before, variable, num_tokens = found
-                    instead = [Token("word", before)] if before else []
-                    if depth == 0:
-                        instead.append(_END)
-                    elif not before and parser.peek(-1).text == "{":
-                        instead.append(Token("number", "1"))  # \frac{dx}{x}
-                    for _ in range(num_tokens - 1):
-                        parser.replace()
-                    parser.replace(*instead)
-                    return variable, depth == 0
-            parser.take()
-    finally:
-        parser.position = start
+    while (token := parser.peek(ahead := ahead + 1)).kind != "end" and depth >= 0:
+        following, is_sign = parser.peek(ahead + 1), token.kind in ("sign", "command")
+        if is_sign and token.text in ("(", "[", "{", "\\{"):
+            depth += 1
+        elif is_sign and token.text in (")", "]", "}", "\\}"):
+            if fractions and fractions[-1] == depth:
+                fractions.pop()
+            depth -= 1
+        elif token.text in ("\\frac", "\\dfrac", "\\tfrac") and following.text == "{":
+            fractions.append(depth + 1)
+        elif token.text == "\\int":
+            is_open += 1
+        elif found := _differential(token, following):
+            is_open -= 1
+            if is_open == 0 and (depth == 0 or depth in fractions):
+                before, variable, num_tokens = found
+                instead = [Token("word", before)] if before else []
+                if depth == 0:
+                    instead.append(_END)
+                elif not before and parser.peek(ahead - 1).text == "{":
+                    instead.append(Token("number", "1"))  # \frac{dx}{x}
+                parser.replace(*instead, ahead=ahead, instead_of=num_tokens)
+                return variable, depth == 0
     raise ParseError("only integrals with bounds and dx are read")
 
 
