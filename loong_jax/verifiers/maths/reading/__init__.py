@@ -299,7 +299,9 @@ class Parser:
     sum: Callable[..., Node]
     product: Callable[..., Node]
     factor: Callable[..., Node]
+    primary: Callable[..., Node]
     argument: Callable[..., Node]
+    starters: set[str]  # commands that begin an operand
 
     def __init__(self, tokens: list[Token]):
         self._tokens = tokens

@@ -27,7 +27,7 @@ def raw_argument(parser: Parser) -> str:
     raise ParseError("a brace is not closed")
 
 
-def parenthesised(parser: Parser) -> Node:
+def parenthesised(parser: Parser, text: str) -> Node:
     node = parser.inside()
     closing = parser.expect(")", "]", "[")
     if node.head == "list":
@@ -94,7 +94,7 @@ def bars(parser: Parser, closing: str, name: str) -> Node:
     return tree.call(name, node)
 
 
-def environment(parser: Parser) -> Node:
+def environment(parser: Parser, text: str) -> Node:
     name = raw_argument(parser)
     if name not in names.MATRIX_ENVIRONMENTS | names.LIST_ENVIRONMENTS:
         raise ParseError(f"{name[:20]} is no environment we know")

@@ -171,6 +171,7 @@ class Grammar(Parser):
     whole, items, relation = whole, items, relation
     union, sum, product = union, sums.sum_, sums.product
     factor, primary, argument = sums.factor, sums.primary, sums.argument
+    starters = sums.STARTERS
 
 
 MAX_TREE_DEPTH = 200  # 1/2/3/... and 3!!!... grow deep without a bracket

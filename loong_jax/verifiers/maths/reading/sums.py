@@ -1,6 +1,7 @@
 """Sums, products and factors: a primary by its first token, with what is written after it."""
 
 import re
+from collections.abc import Callable
 from fractions import Fraction
 
 from loong_jax.verifiers.maths import expression as tree
@@ -156,12 +157,7 @@ _SHARES = {  # after a number: of how many parts
     **dict.fromkeys(("\\permil", "\\textperthousand", "\\perthousand"), 1000),
     "\\permyriad": 10_000,
 }
-_CONSTANTS = {
-    **dict.fromkeys(("\\emptyset", "\\varnothing"), tree.EMPTY),
-    **dict.fromkeys(("\\ldots", "\\dots", "\\cdots", "\\vdots"), tree.symbol("...")),
-}
-_ENCLOSED = {"\\lfloor": ("\\rfloor", "floor"), "\\lceil": ("\\rceil", "ceiling"),
-             "\\lvert": ("\\rvert", "abs"), "\\vert": ("\\vert", "abs"), "\\|": ("\\|", "norm"),
+_ENCLOSED = {"\\lvert": ("\\rvert", "abs"), "\\vert": ("\\vert", "abs"), "\\|": ("\\|", "norm"),
              "\\lVert": ("\\rVert", "norm"), "\\Vert": ("\\Vert", "norm"),
              "|": ("|", "abs")}  # fmt: skip
 
@@ -249,38 +245,23 @@ def _takes_transpose(parser: Parser) -> bool:
 
 
 def primary(parser: Parser) -> Node:
-    token = parser.take()
-    if token.kind == "number":
+    kind, text, _ = token = parser.take()
+    if kind == "number":
         return numerals.numeral(parser, token)
-    if token.kind == "recurring":
-        whole, _, cycle = token.text[:-1].partition("(")
+    if kind == "recurring":
+        whole, _, cycle = text[:-1].partition("(")
         return numerals.recurring(whole, cycle)
-    if token.kind in ("word", "text"):
+    if token.is_word:
         return words.from_word(parser, token)
-    if token.kind == "command":
-        return command(parser, token)
-    if token.text == "(":
-        return brackets.parenthesised(parser)
-    if token.text in ("[", "]"):
-        return brackets.square(parser, token.text)
-    if token.text == "{" and parser.accept("}"):
-        return _prescript(parser) if parser.accept("_", "^") else tree.EMPTY
-    if token.text == "{":  # a LaTeX group, or a set or dictionary of Python
-        node = brackets.braced_set(parser, "}")
-        if node.head != "set":
-            return node
-        return node.args[0] if len(node.args) == 1 else Node("list", node.args)
-    if token.text == "|":
-        return brackets.bars(parser, *_ENCLOSED["|"])
-    if token.text in CURRENCIES:
-        return Node("quantity", (parser.nested(parser.product), CURRENCIES[token.text]))
-    if token.text in ("-", "+"):
+    if (reader := _READERS.get(text)) is not None:
+        return reader(parser, text)
+    if kind == "command":
+        raise ParseError(f"{text} is no command we know")
+    if text in ("-", "+"):
         raise ParseError("a sign stands where a factor belongs")
-    if token.text in ("_", "^"):
-        return _prescript(parser)
-    if token.text.startswith("..."):
+    if text.startswith("..."):
         return tree.symbol("...")
-    raise ParseError(f"{token.text or 'the end'!r} starts no expression")
+    raise ParseError(f"{text or 'the end'!r} starts no expression")
 
 
 def argument(parser: Parser) -> Node:
@@ -293,7 +274,7 @@ def argument(parser: Parser) -> Node:
     if rest and (kind == "word" or (kind == "number" and (first + rest).isdigit())):
         is_number = kind == "number" or rest.isdigit()  # \frac n2 is n over 2
         parser.replace(Token(kind, first), Token("number" if is_number else "word", rest))
-    return parser.nested(lambda: primary(parser))
+    return parser.nested(parser.primary)
 
 
 def _prescript(parser: Parser) -> Node:
@@ -305,67 +286,83 @@ def _prescript(parser: Parser) -> Node:
     return tree.call(words.CHOICES[token.text], above, argument(parser))
 
 
-def command(parser: Parser, token: Token) -> Node:
-    text, name = token.text, token.text[1:]
-    if text in (*words.FRACTIONS, *words.BINOMIALS):
-        pair = parser.argument(), parser.argument()
-        return Node("div", pair) if text in words.FRACTIONS else tree.call("binomial", *pair)
-    if text == "\\sqrt":
-        degree = None
-        if parser.accept("["):
-            degree = parser.nested(parser.sum)
-            parser.expect("]")
-        is_group = parser.at("{")
-        inner = parser.argument() if is_group else parser.nested(lambda: primary(parser))
-        return tree.call("sqrt", inner) if degree is None else tree.call("root", inner, degree)
-    is_function = name in names.FUNCTIONS and text in words.PLAIN_FUNCTIONS
-    if is_function or (name in ("Gamma", "zeta") and parser.at("(")):
-        return words.function(parser, name)
-    if name in names.CONSTANTS:
-        return tree.constant(names.CONSTANTS[name])
-    if name in names.GREEK:
-        return words.subscripted(parser, name)
-    if text in _CONSTANTS:
-        return _CONSTANTS[text]
-    if text == "\\mathbb":
-        return _number_set(parser)
-    if text in names.WRAPPERS:
-        return parser.argument() if parser.at("{") else primary(parser)
-    if text in names.ACCENTS:
-        return tree.symbol(f"{name}({brackets.raw_argument(parser)})")
-    if text in ("\\{", "\\lbrace"):
-        return brackets.braced_set(parser, "\\}", "\\rbrace")
-    if text == "\\langle":
-        node = parser.nested(parser.items)
-        parser.expect("\\rangle", ">")
-        return Node("tuple", node.args) if node.head in ("list", "and") else node
-    if text in ("\\lfloor", "\\lceil"):
-        node = parser.nested(parser.sum)
-        parser.expect(_ENCLOSED[text][0])
-        return tree.call(_ENCLOSED[text][1], node)
-    if text in _ENCLOSED:
-        return brackets.bars(parser, *_ENCLOSED[text])
-    if text == "\\begin":
-        return brackets.environment(parser)
-    if text in words.BIG:
-        return words.big(parser, words.BIG[text])
-    if text == "\\lim":
-        return words.limit(parser)
-    if text in ("\\$", "\\pounds", "\\euro"):
-        return Node("quantity", (parser.nested(parser.product), CURRENCIES[text]))
-    if text in ("\\angle", "\\triangle"):
-        return tree.symbol(f"{name} {brackets.raw_argument(parser)}")
-    raise ParseError(f"{text} is no command we know")
+def _braced(parser: Parser, text: str) -> Node:
+    """A LaTeX group, or a set or dictionary of Python."""
+    if parser.accept("}"):
+        return _prescript(parser) if parser.accept("_", "^") else tree.EMPTY
+    node = brackets.braced_set(parser, "}")
+    if node.head != "set":
+        return node
+    return node.args[0] if len(node.args) == 1 else Node("list", node.args)
 
 
-def _number_set(parser: Parser) -> Node:
+def _root(parser: Parser, text: str) -> Node:
+    degree = []
+    if parser.accept("["):
+        degree.append(parser.nested(parser.sum))
+        parser.expect("]")
+    inner = parser.argument() if parser.at("{") else parser.nested(parser.primary)
+    return tree.call("root" if degree else "sqrt", inner, *degree)
+
+
+def _angled(parser: Parser, text: str) -> Node:
+    node = parser.nested(parser.items)
+    parser.expect("\\rangle", ">")
+    return Node("tuple", node.args) if node.head in ("list", "and") else node
+
+
+def _rounded(parser: Parser, text: str) -> Node:
+    node = parser.nested(parser.sum)
+    parser.expect("\\r" + text[2:])
+    return tree.call({"\\lfloor": "floor", "\\lceil": "ceiling"}[text], node)
+
+
+def _number_set(parser: Parser, text: str) -> Node:
     name = brackets.raw_argument(parser)
     positive = ""
     if parser.at("^", "_") and parser.peek().text in ("+", "*", "{"):
         parser.take()
         positive = brackets.raw_argument(parser)
     if name == "R" and positive in ("+", ">0"):
-        return Node("interval", (tree.number(0), tree.INFINITY, True, True))
+        return Node("interval", (tree.ZERO, tree.INFINITY, True, True))
     if name == "R" and not positive:
         return tree.REALS
     return tree.symbol(f"set {name}{positive}")
+
+
+def _letter(parser: Parser, text: str) -> Node:
+    is_function = text in ("\\Gamma", "\\zeta") and parser.at("(")
+    return (words.function if is_function else words.subscripted)(parser, text[1:])
+
+
+_READERS: dict[str, Callable[[Parser, str], Node]] = {  # of what begins with a sign or a command
+    "(": brackets.parenthesised, "[": brackets.square, "]": brackets.square, "{": _braced,
+    **dict.fromkeys(("\\{", "\\lbrace"),
+                    lambda parser, _: brackets.braced_set(parser, "\\}", "\\rbrace")),
+    **dict.fromkeys(_ENCLOSED, lambda parser, text: brackets.bars(parser, *_ENCLOSED[text])),
+    "\\langle": _angled, "\\lfloor": _rounded, "\\lceil": _rounded,
+    "_": lambda parser, _: _prescript(parser), "^": lambda parser, _: _prescript(parser),
+    "\\begin": brackets.environment, "\\lim": words.limit,
+    **dict.fromkeys(CURRENCIES, lambda parser, text: Node(
+        "quantity", (parser.nested(parser.product), CURRENCIES[text]))),
+    **dict.fromkeys(words.FRACTIONS, lambda parser, _: Node(
+        "div", (parser.argument(), parser.argument()))),
+    **dict.fromkeys(words.BINOMIALS, lambda parser, _: tree.call(
+        "binomial", parser.argument(), parser.argument())),
+    **dict.fromkeys(words.BIG, words.big), "\\mathbb": _number_set,
+    **dict.fromkeys(("\\emptyset", "\\varnothing"), lambda *_: tree.EMPTY),
+    **dict.fromkeys(("\\ldots", "\\dots", "\\cdots", "\\vdots"), lambda *_: tree.symbol("...")),
+    **dict.fromkeys(("\\angle", "\\triangle"), lambda parser, text: tree.symbol(
+        f"{text[1:]} {brackets.raw_argument(parser)}")),
+    **dict.fromkeys(names.ACCENTS, lambda parser, text: tree.symbol(
+        f"{text[1:]}({brackets.raw_argument(parser)})")),
+    **dict.fromkeys(names.WRAPPERS, lambda parser, _: (
+        parser.argument() if parser.at("{") else primary(parser))),
+    **dict.fromkeys(map("\\{}".format, names.GREEK), _letter),
+    **{f"\\{name}": lambda _, text: tree.constant(names.CONSTANTS[text[1:]])
+       for name in names.CONSTANTS},
+    **{f"\\{name}": lambda parser, text: words.function(parser, text[1:])
+       for name in names.PREFIX_FUNCTIONS & set(names.FUNCTIONS)},
+    "\\sqrt": _root,
+}  # fmt: skip
+STARTERS = {*_READERS, "\\circ", "\\prime", "\\substack"} - {"\\Vert", "\\vdots"}

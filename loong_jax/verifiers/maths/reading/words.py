@@ -50,13 +50,6 @@ BIG = {"\\sum": "sum", "\\prod": "product", "\\int": "integral"}
 FRACTIONS = ("\\frac", "\\dfrac", "\\tfrac", "\\cfrac", "\\sfrac", "\\nicefrac")
 BINOMIALS = ("\\binom", "\\dbinom", "\\tbinom")
 PLAIN_FUNCTIONS = frozenset("\\" + name for name in names.PREFIX_FUNCTIONS)
-_STARTERS = frozenset(
-    (*FRACTIONS, *BINOMIALS, *BIG, "\\sqrt", "\\begin", "\\{", "\\lbrace", "\\langle", "\\lfloor",
-     "\\lceil", "\\lvert", "\\lVert", "\\|", "\\infty", "\\emptyset", "\\varnothing", "\\mathbb",
-     "\\ldots", "\\dots", "\\cdots", "\\lim", "\\log", "\\$", "\\angle", "\\triangle", "\\circ",
-     "\\vert", "\\pounds", "\\euro", "\\prime", "\\substack",
-     *("\\" + name for name in (*names.GREEK, *names.CONSTANTS)))
-) | names.WRAPPERS | names.ACCENTS | PLAIN_FUNCTIONS  # fmt: skip
 
 
 def starts_operand(parser: Parser, token: Token) -> bool:
@@ -65,7 +58,7 @@ def starts_operand(parser: Parser, token: Token) -> bool:
         case "sign":
             return text in ("(", "[", "{", "-", "+", "$") or (text == "|" and not parser.bars)
         case "command":
-            return text in _STARTERS
+            return text in parser.starters
         case "text":
             return len(text) == 1 or text in names.PREFIX_FUNCTIONS
         case "word" if text in names.JOIN_WORDS:
@@ -192,7 +185,7 @@ def _run(parser: Parser) -> Node:
         is_function = token.text in PLAIN_FUNCTIONS or token.text in names.PREFIX_FUNCTIONS
         is_join = len(token.text) > 1 and (token.text in names.JOIN_WORDS or token.text in UNITS)
         is_factor = token.kind == "word" and letters_of(token.text) and not is_join
-        is_command = token.kind == "command" and token.text in _STARTERS
+        is_command = token.kind == "command" and token.text in parser.starters
         if is_function or not (is_factor or is_command):
             break
         node = Node("mul", (node, parser.nested(parser.factor)))
@@ -202,9 +195,9 @@ def _run(parser: Parser) -> Node:
 _END = Token("command", "\\differential")  # stands where dx stood; starts nothing
 
 
-def big(parser: Parser, head: str) -> Node:
+def big(parser: Parser, text: str) -> Node:
     """Parses the rest of a sum, product or integral after its sign."""
-    bounds: dict[str, Node] = {}
+    head, bounds = BIG[text], {}
     while parser.at("_", "^"):
         side = parser.take().text
         bounds[side] = parser.argument()
@@ -229,7 +222,7 @@ def big(parser: Parser, head: str) -> Node:
     return Node(head, (variable, low, bounds["^"], body))
 
 
-def limit(parser: Parser) -> Node:
+def limit(parser: Parser, text: str) -> Node:
     if not parser.accept("_"):
         raise ParseError("lim without its variable")
     approach = parser.argument()
