@@ -208,10 +208,7 @@ _ELEMENTS = frozenset(
 _MOLECULES = frozenset(("O2", "N2", "H2", "Cl2", "F2", "Br2", "I2", "O3", "P4", "S8"))
 _CHEMISTRY = names.patterns("chemistry")
 _CHARGE = re.compile(r"\^\s*\{?\s*(?:(\d*)\s*([+-])|([+-])\s*(\d*))\s*\}?")
-_DOT = re.compile(r"\\cdot|\\bullet|[\u00b7\u2022*]")
 _ATOM = re.compile(r"([A-Z][a-z]?)(\d*)|([(\[])|([)\]])(\d*)|(\.)(\d*)")
-_BARE_CHARGE = re.compile(r"(?<=[A-Za-z\d)])(\d?)([+-])\Z")
-_TERM = re.compile(r"\s*(\d+(?:/\d+)?)?\s*(.+?)\s*\Z")
 MAX_CHEMICAL_CHARS = 200
 
 
@@ -254,7 +251,7 @@ def _side(text: str, *, is_reaction: bool) -> tuple[tuple[str, Compound], ...] |
     text = re.sub(r"[{}]", "", text)
     terms = []
     for part in re.split(r"\s\+\s|\+(?=\s*\d*\s*[A-Z])", text) if is_reaction else [text]:
-        match = _TERM.fullmatch(part) if is_reaction else None
+        match = re.fullmatch(r"\s*(\d+(?:/\d+)?)?\s*(.+?)\s*\Z", part) if is_reaction else None
         factor, body = (match[1] or "1", match[2]) if match else ("1", part)
         if (formula := _formula(body)) is None:
             return None
@@ -264,11 +261,11 @@ def _side(text: str, *, is_reaction: bool) -> tuple[tuple[str, Compound], ...] |
 
 def _formula(text: str) -> Compound | None:
     text = _SAID.STATE.sub("", text)
-    text = re.sub(r"[_{}\s]", "", _DOT.sub(".", text))
+    text = re.sub(r"[_{}\s]", "", re.sub(r"\\cdot|\\bullet|[\u00b7\u2022*]", ".", text))
     charge = 0
     if (raised := re.search(r"<([+-]\d+)>\Z", text)) is not None:
         charge, text = int(raised[1]), text[: raised.start()]
-    elif (bare := _BARE_CHARGE.search(text)) is not None:
+    elif (bare := re.search(r"(?<=[A-Za-z\d)])(\d?)([+-])\Z", text)) is not None:
         is_atom = text[: bare.start()] in _ELEMENTS  # Fe3+, but NO3-
         size = int(bare[1]) if is_atom and bare[1] else 1
         charge = size if bare[2] == "+" else -size

@@ -171,14 +171,11 @@ def is_known(word: str) -> bool:
     return word in SYNONYMS or word.lower() in _ROWS
 
 
-_NAME = re.compile(r"[A-Z][a-z]{1,14}")
-
-
 def is_said_of(name: str, sentence: str) -> bool:
     """True if a sentence says of a name, and of no other, that it stands out: "Emma won."."""
     sentence = CONCLUDES_ONLY.split(sentence.strip(" .!*"))[-1]
     others = set(_SAID.OTHER_NAME.findall(sentence)) - {name}
-    if _NAME.fullmatch(name) is None or others or DENIAL.search(sentence):
+    if re.fullmatch(r"[A-Z][a-z]{1,14}", name) is None or others or DENIAL.search(sentence):
         return False
     for part in re.split(r",\s+", sentence):
         part = _SAID.OPENS.sub("", part)

@@ -132,7 +132,6 @@ _NAMED = re.compile(r"[^=\d]*[A-Za-z)](?:_\{?\w+\}?)?\s*=[^=]*")
 _WORDS = re.compile(r"(?<!\\)\b[A-Za-z]{2,}\b")
 MAX_ITEMS = 24
 _QUOTED = re.compile(r"^\s*>\s+", re.MULTILINE)
-_CODE = re.compile(r"(?<!`)`([^`\n]{1,200})`(?!`)")
 _STRONG = re.compile(r"(?<![\w_])__(?=[^\s_])([^_\n]{1,200})(?<=\S)__(?![\w_])")
 
 
@@ -156,7 +155,7 @@ def undecorated(text: str) -> str:
     text = _QUOTED.sub("", _SAID.SIGNS.sub(" ", text))
     text = _SAID.SLANTED.sub(r"\1\2", _STRONG.sub(r"**\1**", text))
     if "__" not in text and "(" not in text.partition("`")[0][-1:]:
-        text = _CODE.sub(r"\1", text)
+        text = re.sub(r"(?<!`)`([^`\n]{1,200})`(?!`)", r"\1", text)
     return _SAID.HEADING.sub("\nAnswer:", text).strip()
 
 

@@ -40,9 +40,7 @@ END = Token("end", "")
 
 _RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
 LOWERED = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
-_LOWERED_RUN = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
 _OHM = re.compile("([kM]?)[\u03a9\u2126](?!\\s*\\()")
-_MICRO = re.compile("(?<=[\\d ])[\u03bc\u00b5](?=[mgsAFLHCVWJ]\\b)")
 
 
 def raised(text: str) -> str:
@@ -53,9 +51,9 @@ def plain(text: str) -> str:
     """ASCII-like text: full-width digits, superscripts and signs written as LaTeX would."""
     if text.isascii():
         return text
-    text = _MICRO.sub("u", text)
+    text = re.sub("(?<=[\\d ])[\u03bc\u00b5](?=[mgsAFLHCVWJ]\\b)", "u", text)
     text = _OHM.sub(r" \1ohm ", text).replace("\u03a9", r" \Omega ")
-    text = _LOWERED_RUN.sub(lambda m: "_{" + m[0].translate(LOWERED) + "}", raised(text))
+    text = re.sub("[₀₁₂₃₄₅₆₇₈₉]+", lambda m: "_{" + m[0].translate(LOWERED) + "}", raised(text))
     text = text.translate(names.CHARACTERS)
     for letter, name in names.GREEK_LETTERS.items():
         text = text.replace(letter, name)
@@ -71,9 +69,6 @@ _SIGNS, _IN_WORDS, _COMMANDS, _GROUPS = map(
 )
 _ALIGNED = re.compile(r"\\begin\{(aligned|align\*?|split|gathered|gather\*?)\}.*?\\end", re.DOTALL)
 _GOES_ON = re.compile(r"(?:\\\\\s*)?(?:&\s*)?(?==)")  # a row of them that begins with a sign
-_DOUBLED = re.compile(r"\\\\(?=[A-Za-z]{2,}|[{},!;%$])")
-_ENVIRONMENT = re.compile(r"\\begin\b|&")
-_SPACED_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:(?: \d{3})+|(?:'\d{3})+)(?:\.\d+)?")
 _TOKEN = re.compile(
     r"""
     (?P<space>\s+)
@@ -122,11 +117,11 @@ def prepare(text: str) -> str:
         text = _SAID.GLUED.sub(r"\g<0> ", SIDES.LAYOUT.sub(" ", text))
         text = _ALIGNED.sub(lambda m: _GOES_ON.sub(" ", m[0]), text)
         text = names.rewritten(text, _COMMANDS)
-        if "\\\\" in text and not _ENVIRONMENT.search(text):
-            text = _DOUBLED.sub(r"\\", text.removesuffix("\\\\"))
+        if "\\\\" in text and not re.search(r"\\begin\b|&", text):
+            text = re.sub(r"\\\\(?=[A-Za-z]{2,}|[{},!;%$])", r"\\", text.removesuffix("\\\\"))
     if any(sign in text for sign in "\\{~_,"):
         text = with_groups(text)
-    elif _SPACED_THOUSANDS.fullmatch(text):
+    elif re.fullmatch(r"[-+]?\d{1,3}(?:(?: \d{3})+|(?:'\d{3})+)(?:\.\d+)?", text):
         text = text.replace(" ", "").replace("'", "")
     return text
 
@@ -189,14 +184,11 @@ def tokenize(text: str) -> list[Token]:
     return tokens
 
 
-_EQUALS = re.compile(r"(?<![<>!=:\\])(?:=|\\approx\b|\u2248)(?![=>])")
-
-
 def value_after(text: str) -> str | None:
     """The text after the one sign of equality that follows such a name; None for any other text."""
     if len(text) > 300 or not any(sign in text for sign in ("=", "\u2248", "\\approx")):
         return None
-    parts = _EQUALS.split(text)
+    parts = re.split(r"(?<![<>!=:\\])(?:=|\\approx\b|\u2248)(?![=>])", text)
     if not 2 <= len(parts) <= 3 or not parts[1].strip():
         return None
     if not SIDES.LEFT.match(parts[0]) or SIDES.CHANGES.search(parts[0]):

@@ -13,11 +13,7 @@ from loong_jax.verifiers.maths.expression import CostError, Node, ParseError
 from loong_jax.verifiers.maths.reading import Parser, numerals, sums, words
 
 LETTERS = re.compile(r"[^\W\d_]")
-_DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d{1,2}|\d{4,}|(?<=^0,)\d+)")
 _SAID = names.patterns("readings")
-_ZERO_COMMA = re.compile(r"([-+]?0),(\d+)")
-_TO_OR_IN = re.compile(r"(\d{1,9}) (to|in) (\d{1,9})")
-_GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+")
 _FORMULAS = re.compile(r"\$[^$]+\$(?:\s+\$[^$]+\$)+\.?")  # one under the other, or beside it
 _OPERATES = re.compile(r"\s*(?:[-=+*/^<>,.)]|\\(?:text|mathrm|cdot|times|le|ge|ne|in|approx|pm)\b)")
 _ONE_OF_LIST = re.compile(r"(?:\$?[A-Za-z](?:_\{?\w+\}?)?\s*=|[-+\d\\$(])[^=]*\Z")
@@ -229,12 +225,12 @@ def _read(text: str) -> tuple[Node, ...]:
     if len(text) < 300 and (clause := reading.at_end(text)) is not None:
         text = clause[0].rstrip("$ ") + clause[1] if clause[0].count("$") < 2 else "".join(clause)
     bare = text.strip(" $")
-    if match := _TO_OR_IN.fullmatch(bare):
+    if match := re.fullmatch(r"(\d{1,9}) (to|in) (\d{1,9})", bare):
         pair = tree.number(int(match[1])), tree.number(int(match[3]))
         return (Node("ratio" if match[2] == "to" else "div", pair),)
     based = numerals.based_text(bare)
     with_comma = bare.replace("{,}", ",")
-    if match := _ZERO_COMMA.fullmatch(with_comma):
+    if match := re.fullmatch(r"([-+]?0),(\d+)", with_comma):
         return (_decimal(match[1], match[2]),)
     grouped = None
     if (match := _SAID.POINT_GROUPS.fullmatch(bare.rstrip("€ "))) is not None:
@@ -256,9 +252,9 @@ def _read(text: str) -> tuple[Node, ...]:
         found.insert(0, based)
     if grouped is not None:
         found.append(grouped)
-    if match := _DECIMAL_COMMA.fullmatch(with_comma):
+    if match := re.fullmatch(r"([-+]?\d+),(\d{1,2}|\d{4,}|(?<=^0,)\d+)", with_comma):
         found.append(_decimal(match[1], match[2]))
-    elif _GROUPED.fullmatch(bare):
+    elif re.fullmatch(r"[-+]?\d{1,3}(?:,\d{3})+", bare):
         items = tuple(tree.number(int(part)) for part in bare.split(","))
         found.append(Node("list", items))
     return tuple(found)
