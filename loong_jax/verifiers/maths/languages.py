@@ -4,7 +4,6 @@ Only what stands beside a number or announces an answer is translated.
 """
 
 # ruff: noqa: RUF001 - full-width signs and Cyrillic letters are what these tables are about
-import calendar
 import re
 from fractions import Fraction
 
@@ -63,7 +62,9 @@ _AMOUNT_SIGNS = frozenset("".join((*_UNITS, *_POWERS))) - frozenset(map(chr, ran
 
 # ---- dates, and what announces an answer or joins two
 _MORNING = ("上午", "早上", "早晨", "凌晨", "清晨", "午前", "오전")
-MONTHS = calendar.month_name[1:]
+MONTHS = str.split(
+    "January February March April May June July August September October November December"
+)
 _MONTH_NAMES, _WEEKDAYS = names.by_word("months"), names.by_word("weekdays")
 _JOINS = dict.fromkeys("和与及且", " and ") | {"或": " or "}
 _LATIN = re.compile("Antwort|Endergebnis|[Rr]es?posta|[Rr]espuesta|[Rr]isposta|lternativa")
@@ -187,9 +188,9 @@ _CJK = [  # in the order in which they rewrite
 _ANNOUNCED = [
     ("", _SAID.ANNOUNCED, "\nAnswer: "),
     ("【", re.compile("【[^】]{1,8}】"), "\n"),
-    ("", _SAID.CHOSEN, lambda m: f"\nAnswer: {m[1] or m[2]}.\n"),
+    ("", _SAID.CHOSEN, "\nAnswer: \\1\\2.\n"),
     ("项", re.compile(r"选项\s*\(?([A-H])(?![A-Za-z])\)?|(?<![A-Za-z])([A-H])\s*选?项"),
-     lambda m: f"option {m[1] or m[2]}"),
+     r"option \1\2"),
 ]  # fmt: skip
 _ENDS = [
     *((year, re.compile(rf"(?i)(\d{{1,2}})(?:er|\.)?\s+(?:de\s+)?({'|'.join(_MONTH_NAMES)})"
