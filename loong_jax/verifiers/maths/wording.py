@@ -100,12 +100,8 @@ def multiples(text: str) -> str | None:
 
 def concludes(sentence: str, wanted: str) -> bool:
     """True if a sentence, as a normal form, ends on "is <wanted>"."""
-    had = (
-        None
-        if wanted.isascii()
-        else re.search(f"(?:有|打了?){re.escape(wanted)}.{{0,4}}\\Z", sentence)
-    )
-    if had is not None:
+    had_it = f"(?:有|打了?){re.escape(wanted)}.{{0,4}}\\Z"
+    if not wanted.isascii() and (had := re.search(had_it, sentence)) is not None:
         return SUPPOSED.search(sentence[: had.start()]) is None
     if not wanted or not sentence.endswith(wanted):
         return False

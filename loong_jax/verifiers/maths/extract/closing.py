@@ -280,8 +280,8 @@ def _content(match: re.Match[str]) -> str:
 
 def is_tried(sentence: str) -> bool:
     """True if a sentence asks, or supposes what it says: "How about 12?"."""
-    asks = sentence.endswith("?") and re.search(r"\d", sentence) is not None
-    return asks or _LAST.PREMISE.match(sentence) is not None
+    asks = sentence.endswith("?") and re.search(r"\d", sentence)
+    return bool(asks or _LAST.PREMISE.match(sentence))
 
 
 def _is_part(body: str, number: re.Match[str]) -> bool:
