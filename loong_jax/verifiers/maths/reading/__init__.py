@@ -350,7 +350,7 @@ class Parser:
         return node
 
     def attempt(self, rule: Callable[[], Node | None]) -> Node | None:
-        """What a rule makes of the next tokens; None where it fails, which takes none of them."""
+        """The node that a rule makes of the next tokens; None where it fails, which takes none."""
         mark = self.position, self.bars, self.colon_is_ratio
         try:
             node = rule()
