@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loong_jax.environments import LEVELS, PUZZLES, Problem, get_environment, tasks
-from loong_jax.environments.deductive import first_order
+from loong_jax.environments import LEVELS, PUZZLES, Problem, entailment, get_environment, tasks
 from tests.bounds import EXPLODES_S
 
 SEEDS = range(2)
@@ -112,7 +111,7 @@ EFFORT = {  # by the state: a measure of difficulty
     "knights_and_knaves": lambda s: len(s["statements"]),
     "propositional_entailment": lambda s: s["variables"],
     "first_order_entailment": lambda s: max(
-        e[0] for e in first_order.closure(s).values()
+        e[0] for e in entailment.closure(s).values()
     ),  # rounds
     "cryptarithm": lambda s: 100 * len(set("".join(s["words"]))) + len(s["words"][2]),
     "graph_colouring": lambda s: s["nodes"],

@@ -1,4 +1,4 @@
-"""Abduction: the code behind marks, the operators behind a result, what came before."""
+"""Digits to be found: behind letters, behind marks; and the operators between them."""
 
 import collections
 import itertools
@@ -9,7 +9,104 @@ from collections.abc import Iterator, Sequence
 from loong_jax.environments import answers
 from loong_jax.environments.answers import Malformed, one_line
 from loong_jax.environments.environment import Puzzle, State, canonical_json
-from loong_jax.environments.inductive import automaton
+
+SHAPES = {1: (5, 5), 2: (5, 6), 3: (6, 7), 4: (6, 8), 5: (7, 9)}
+"""Level: digits of the summands, different letters."""
+LETTERS = "ABCDEFGHKM"
+MAX_SOLUTIONS = 2
+
+
+def solutions(words: Sequence[str], limit: int) -> list[dict[str, int]]:
+    """Up to `limit` solutions of words[0] + words[1] = words[2], column by column."""
+    columns = [
+        [word[-place] if place <= len(word) else "" for word in words]
+        for place in range(1, len(words[-1]) + 1)
+    ]
+    leading = {word[0] for word in words}
+    found: list[dict[str, int]] = []
+
+    def choices(letter: str, digits: dict[str, int]) -> Sequence[int]:
+        if not letter:
+            return (0,)
+        if letter in digits:
+            return (digits[letter],)
+        used = set(digits.values())
+        return [d for d in range(10) if d not in used and (d or letter not in leading)]
+
+    def fill(place: int, carry: int, digits: dict[str, int]) -> None:
+        if len(found) == limit:
+            return
+        if place == len(columns):
+            if not carry:
+                found.append(digits)
+            return
+        first, second, total = columns[place]
+        for a in choices(first, digits):
+            with_a = digits | {first: a} if first else digits
+            for b in choices(second, with_a):
+                with_b = with_a | {second: b} if second else with_a
+                next_carry, digit = divmod(a + b + carry, 10)
+                if digit in choices(total, with_b):
+                    fill(place + 1, next_carry, with_b | {total: digit})
+
+    fill(0, 0, {})
+    return found
+
+
+class Cryptarithm(Puzzle):
+    """State: {"words": [first, second, sum]}."""
+
+    name = "cryptarithm"
+
+    def draw(self, level: int, rng: random.Random) -> State | None:
+        length, num_letters = SHAPES[level]
+        usable = rng.sample("0123456789", num_letters)
+        a, b = (int("".join(rng.choice(usable) for _ in range(length))) for _ in range(2))
+        digits = f"{max(a, b)} {min(a, b)} {a + b}"
+        if set(digits) - {" "} != set(usable) or min(a, b) < 10 ** (length - 1):
+            return None
+        letters = dict(zip(usable, rng.sample(LETTERS, num_letters), strict=True))
+        words = "".join(letters.get(digit, " ") for digit in digits).split()
+        return {"words": words} if len(solutions(words, MAX_SOLUTIONS)) == 1 else None
+
+    def prompt(self, state: State) -> str:
+        first, second, total = state["words"]
+        letters = self._letters(state)
+        return (
+            f"{first} + {second} = {total}\nEach letter stands for one digit, different letters "
+            "for different digits, and no number starts with 0. There is exactly one solution. "
+            f"Answer with one line that gives each of {', '.join(letters)} its digit, in the form "
+            f"{letters[0]}=digit, {letters[1]}=digit, ..."
+        )
+
+    def _letters(self, state: State) -> list[str]:
+        return sorted(set("".join(state["words"])))
+
+    def canonical(self, state: State) -> str:
+        """Letters renamed in order of appearance; summands in the order of their text."""
+        forms = []
+        first, second, total = state["words"]
+        for words in ((first, second, total), (second, first, total)):
+            names: dict[str, str] = {}
+            for letter in "".join(words):
+                names.setdefault(letter, LETTERS[len(names)])
+            forms.append(" ".join("".join(names[letter] for letter in word) for word in words))
+        return min(forms)
+
+    def flaw(self, state: State, answer: str) -> str | None:
+        digits = answers.assignment(answer, self._letters(state), "0123456789")
+        if len(set(digits.values())) < len(digits):
+            return "two letters have the same digit"
+        numbers = ["".join(digits[letter] for letter in word) for word in state["words"]]
+        if any(number[0] == "0" for number in numbers):
+            return "a number starts with 0"
+        first, second, total = map(int, numbers)
+        return None if first + second == total else f"{first} + {second} is not {total}"
+
+    def answer(self, state: State) -> str:
+        (digits,) = solutions(state["words"], 1)
+        return ", ".join(f"{letter}={digits[letter]}" for letter in sorted(digits))
+
 
 CODES = {1: (3, 6), 2: (4, 5), 3: (4, 6), 4: (4, 7), 5: (4, 8)}
 """Level: places, digits."""
@@ -146,148 +243,3 @@ class MissingOperators(Puzzle):
         for operator, number in zip(operators, numbers[1:], strict=True):
             text += f" {operator} {number}"
         return text
-
-
-WIDTH = {1: 8, 2: 10, 3: 12, 4: 14, 5: 16}
-TRIPLES = ["".join(bits) for bits in itertools.product("10", repeat=3)]
-
-
-def _rule(state: State) -> dict[str, str]:
-    return dict(zip(TRIPLES, state["rule"], strict=True))
-
-
-class Predecessor(Puzzle):
-    """The past of a cellular automaton: a row from which the row seen was made. Any such row
-    counts.
-
-    State: {"rule": results of 111 .. 000, "row"}.
-
-    Half of the rule's results are 1, and the row is not all one symbol.
-    """
-
-    name = "predecessor"
-
-    def draw(self, level: int, rng: random.Random) -> State | None:
-        rule = "".join(rng.sample("11110000", 8))
-        before = "".join(rng.choice("01") for _ in range(WIDTH[level]))
-        row = automaton.after(before, _rule({"rule": rule}), 1) or ""
-        by_one_place = {"11110000", "00001111", "11001100", "00110011", "10101010", "01010101"}
-        if rule in by_one_place or len(set(row)) < 2 or row in (before, before[::-1]):
-            return None
-        return {"rule": rule, "row": row}
-
-    def prompt(self, state: State) -> str:
-        rule = ", ".join(f"{triple} gives {result}" for triple, result in _rule(state).items())
-        return (
-            "On a ring of cells each new symbol depends on the cell's left neighbour, itself and "
-            f"its right neighbour: {rule}. After one step the ring reads {state['row']} (its last "
-            "cell is next to its first). Find a ring from which this was made. Any that gives it "
-            f"is right. Answer with its {len(state['row'])} symbols, first cell first."
-        )
-
-    def canonical(self, state: State) -> str:
-        row = state["row"]
-        return f"{state['rule']}:{min(row[k:] + row[:k] for k in range(len(row)))}"
-
-    def flaw(self, state: State, answer: str) -> str | None:
-        row = state["row"]
-        (before,) = answers.grid(answer, 1, len(row), "01")
-        found = automaton.after(before, _rule(state), 1)
-        return None if found == row else f"it becomes {found}"
-
-    def answer(self, state: State) -> str:
-        """Cell by cell, keeping one start for each reachable last pair."""
-        rule, row = _rule(state), state["row"]
-        for first in ("".join(pair) for pair in itertools.product("01", repeat=2)):
-            reached = {first: first}  # last two cells: all cells so far
-            for place in range(1, len(row) - 1):
-                reached = {
-                    (cells + symbol)[-2:]: cells + symbol
-                    for cells in reached.values()
-                    for symbol in "01"
-                    if rule[cells[-2:] + symbol] == row[place]
-                }
-            for cells in reached.values():
-                if automaton.after(cells, rule, 1) == row:
-                    return cells
-        raise ValueError(f"the row {row} has no predecessor")
-
-
-SIZES = {1: 3, 2: 4, 3: 5, 4: 6, 5: 7}
-
-
-def switched(size: int, cell: int) -> int:
-    """The lights that one switch changes, as a bit mask: its own and its neighbours'."""
-    row, column = divmod(cell, size)
-    mask = 1 << cell
-    for r, c in ((row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)):
-        if 0 <= r < size and 0 <= c < size:
-            mask |= 1 << (r * size + c)
-    return mask
-
-
-def _mask(rows: list[str]) -> int:
-    return sum(1 << place for place, cell in enumerate("".join(rows)) if cell == "1")
-
-
-def _rows(mask: int, size: int) -> list[str]:
-    return [
-        "".join(str(mask >> (row * size + column) & 1) for column in range(size))
-        for row in range(size)
-    ]
-
-
-class LightsOut(Puzzle):
-    """State: {"lights": rows of 0 and 1}."""
-
-    name = "lights_out"
-
-    def draw(self, level: int, rng: random.Random) -> State | None:
-        size, lights = SIZES[level], 0
-        for cell in range(size * size):
-            if rng.random() < 0.5:
-                lights ^= switched(size, cell)
-        return {"lights": _rows(lights, size)} if lights else None
-
-    def prompt(self, state: State) -> str:
-        size = len(state["lights"])
-        return (
-            f"A {size} by {size} grid of lights, each with a switch that turns over its own light "
-            "and those just above, below, left and right of it. All lights were off; then some "
-            "switches were pressed once. Now the lights are (1 is on):\n"
-            + "\n".join(state["lights"])
-            + "\nWhich switches were pressed? Any set that gives these lights is right. Answer "
-            f"with {size} lines of {size} symbols: 1 for a pressed switch, 0 for the others."
-        )
-
-    def flaw(self, state: State, answer: str) -> str | None:
-        size = len(state["lights"])
-        pressed = _mask(answers.grid(answer, size, size, "01"))
-        lights = 0
-        for cell in range(size * size):
-            if pressed >> cell & 1:
-                lights ^= switched(size, cell)
-        wrong = lights ^ _mask(state["lights"])
-        if not wrong:
-            return None
-        row, column = divmod((wrong & -wrong).bit_length() - 1, size)
-        return f"the light in row {row + 1}, column {column + 1} would be another"
-
-    def answer(self, state: State) -> str:
-        """Elimination over GF(2): each basis vector carries the presses that make it."""
-        size = len(state["lights"])
-        basis: dict[int, tuple[int, int]] = {}  # highest bit: lights, presses
-
-        def reduced(lights: int, presses: int) -> tuple[int, int]:
-            while lights and lights.bit_length() in basis:
-                other, more = basis[lights.bit_length()]
-                lights, presses = lights ^ other, presses ^ more
-            return lights, presses
-
-        for cell in range(size * size):
-            lights, presses = reduced(switched(size, cell), 1 << cell)
-            if lights:
-                basis[lights.bit_length()] = (lights, presses)
-        rest, presses = reduced(_mask(state["lights"]), 0)
-        assert not rest
-        return "\n".join(_rows(presses, size))
