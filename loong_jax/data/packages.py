@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from loong_jax.data import json_files
-from loong_jax.environments import ENVIRONMENTS, module_source, modules
+from loong_jax.environments import ENVIRONMENTS, modules
 from loong_jax.environments.modules import Module, ModuleEnvironment, ModuleRunner
 from loong_jax.errors import ConfigError, shown
 from loong_jax.problems.problem import Domain
@@ -160,8 +160,8 @@ def require_sound(package: Package, runner: ModuleRunner | None = None) -> None:
     interpreter, and of one the reference is right, and text that is not the reference is not. All
     gates were tried when a package was made by an author.
     """
-    for rule in (module_source.parses, module_source.imports, module_source.protocol):
-        if why := rule(package.module.source):
+    for rule in ("parses", "imports", "protocol"):
+        if why := modules.SOURCE_RULES[rule](package.module.source):
             raise ConfigError(f"the module of {package.name!r} may not be used: {why}. Correct it.")
     runner = runner or modules.shared_runner()
     environment = package.environment(runner)

@@ -66,22 +66,15 @@ def undeclared(code: str, packages: Collection[str], where: Path) -> str:
     except syntax.UNREADABLE:
         return ""
     modules = modules_of(where)
-    for node in ast.walk(tree):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [node.module or ""]
-        elif isinstance(node, ast.Name) and node.id == "__import__":
-            return "__import__"
-        for name in names:
-            top = name.partition(".")[0]
-            if top in ("importlib", "imp"):
-                return top
-            if top not in sys.stdlib_module_names and not modules.get(top, frozenset({top})) & set(
-                packages
-            ):
-                return top
+    for _, name in syntax.imported(tree):
+        top = name.lstrip(".").partition(".")[0]
+        if top in ("importlib", "imp"):
+            return top
+        is_known = top in sys.stdlib_module_names
+        if not is_known and not modules.get(top, frozenset({top})) & set(packages):
+            return top
+    if any(isinstance(node, ast.Name) and node.id == "__import__" for node in ast.walk(tree)):
+        return "__import__"
     return ""
 
 

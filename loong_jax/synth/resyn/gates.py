@@ -12,19 +12,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from loong_jax.data import json_files
-from loong_jax.environments import module_source
+from loong_jax.environments import modules
 from loong_jax.environments.modules import Module, ModuleRunner
 from loong_jax.sandbox import SandboxLost
 from loong_jax.synth.resyn import instance_gates, reward_gates
 from loong_jax.synth.resyn.instance_gates import Trial
 
-ON_SOURCE: dict[str, Callable[[str], str]] = {
-    "size": module_source.size,
-    "parses": module_source.parses,
-    "imports": module_source.imports,
-    "names": module_source.names,
-    "protocol": module_source.protocol,
-}
 IN_SANDBOX: dict[str, Callable[[Trial], str]] = {
     "runs": instance_gates.runs,
     "bounded": instance_gates.bounded,
@@ -41,7 +34,7 @@ IN_SANDBOX: dict[str, Callable[[Trial], str]] = {
     "literals": reward_gates.literals,
     "perturbed": reward_gates.perturbed,
 }
-GATES = (*ON_SOURCE, *IN_SANDBOX)
+GATES = (*modules.SOURCE_RULES, *IN_SANDBOX)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,7 +54,7 @@ class Examined:
 
 def examine(module: Module, runner: ModuleRunner, second: ModuleRunner) -> Examined:
     """Tries every gate; the two runners must be two interpreters. Raises SandboxLost twice over."""
-    for name, check in ON_SOURCE.items():
+    for name, check in modules.SOURCE_RULES.items():
         if why := check(module.source):
             return Examined(gate=name, detail=why)
     trial = Trial(module, runner, second)
