@@ -3,8 +3,9 @@
 import dataclasses
 import itertools
 import json
+import operator
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,7 @@ import numpy as np
 from loong_jax.environments.environment import Generator, State, array_rng, state_of
 from loong_jax.problems.problem import Problem
 
-MODULUS, NUM_COORDINATES, NUM_DEGREES = 3, 4, 10
-GATES = {"&": min, "|": max}
+NUM_COORDINATES = 4
 NUM_OPERATIONS = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
 
 
@@ -21,13 +21,9 @@ class _Chain(Generator):
     """State: the first row under `keys[0]`, [sign, other row] of each operation under `keys[1]`."""
 
     keys: tuple[str, str]
-    num_values: int
-    signs: Sequence[str]
+    num_values: int  # of a digit; operations count modulo this
+    signs: Mapping[str, Callable[[int, int], int]]
     rng = array_rng
-
-    def combined(self, sign: str, one: str, other: str) -> str:
-        """The digit at a place after an operation."""
-        raise NotImplementedError
 
     def draw(self, level: int, rng: np.random.Generator) -> State:
         count = NUM_OPERATIONS[level]
@@ -45,10 +41,21 @@ class _Chain(Generator):
         row, operations = (state[key] for key in self.keys)
         found = []
         for sign, other in operations:
-            pairs = zip(row, other, strict=True)
-            row = "".join(self.combined(sign, a, b) for a, b in pairs)
+            pairs = zip(map(int, row), map(int, other), strict=True)
+            row = "".join(str(self.signs[sign](a, b) % self.num_values) for a, b in pairs)
             found.append(row)
         return found
+
+    def flaw(self, state: State, answer: str) -> str | None:
+        """Follows every place alone, in whole numbers, whose last digit is what counts."""
+        start, operations = (state[key] for key in self.keys)
+        for place, claimed in enumerate(answer):
+            value = int(start[place])
+            for sign, other in operations:
+                value = self.signs[sign](value, int(other[place]))
+            if (value - int(claimed)) % self.num_values:
+                return f"place {place} is {value} modulo {self.num_values}"
+        return None
 
 
 class VectorSum(_Chain):
@@ -59,22 +66,9 @@ class VectorSum(_Chain):
     State: {"start": "2012", "operations": [["+", "2010"], ...]}; asks for the last vector.
     """
 
-    name, domain = "vector_sum", "stem"
-    form = f"[0-{MODULUS - 1}]{{{NUM_COORDINATES}}}"
-    keys, num_values, signs = ("start", "operations"), MODULUS, "+-"
-
-    def combined(self, sign: str, one: str, other: str) -> str:
-        return str((int(one) + int(sign + other)) % MODULUS)
-
-    def flaw(self, state: State, answer: str) -> str | None:
-        """Sums each coordinate as a whole number; right is agreement modulo 3 on all of them."""
-        for place, claimed in enumerate(answer):
-            total = int(state["start"][place])
-            for sign, vector in state["operations"]:
-                total += int(sign + vector[place])
-            if (total - int(claimed)) % MODULUS:
-                return f"coordinate {place} is {total} modulo {MODULUS}"
-        return None
+    name, domain, form = "vector_sum", "stem", f"[0-2]{{{NUM_COORDINATES}}}"
+    keys, num_values = ("start", "operations"), 3
+    signs = {"+": operator.add, "-": operator.sub}  # noqa: RUF012
 
 
 class Gates(_Chain):
@@ -87,22 +81,9 @@ class Gates(_Chain):
     State: {"row": "9274", "gates": [["&", "3816"], ...]}; the last row is asked for.
     """
 
-    name, domain = "gates", "logic"
-    form = f"[0-9]{{{NUM_COORDINATES}}}"
-    keys, num_values, signs = ("row", "gates"), NUM_DEGREES, tuple(GATES)
-
-    def combined(self, sign: str, one: str, other: str) -> str:
-        return GATES[sign](one, other)
-
-    def flaw(self, state: State, answer: str) -> str | None:
-        """Follows every place alone, through all gates; right is agreement on all places."""
-        for place, (degree, claimed) in enumerate(zip(state["row"], answer, strict=True)):
-            value = int(degree)
-            for symbol, operands in state["gates"]:
-                value = GATES[symbol](value, int(operands[place]))
-            if value != int(claimed):
-                return f"place {place} is {value}"
-        return None
+    name, domain, form = "gates", "logic", f"[0-9]{{{NUM_COORDINATES}}}"
+    keys, num_values = ("row", "gates"), 10
+    signs = {"&": min, "|": max}  # noqa: RUF012
 
 
 NUM_PRICES = 100

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from loong_jax.environments import answers
 from loong_jax.environments.answers import Malformed, one_line
-from loong_jax.environments.environment import Puzzle, State, canonical_json
+from loong_jax.environments.environment import Puzzle, State
 
 SHAPES = {1: (5, 5), 2: (5, 6), 3: (6, 7), 4: (6, 8), 5: (7, 9)}
 """Level: digits of the summands, different letters."""
@@ -137,6 +137,7 @@ class Mastermind(Puzzle):
     """
 
     name = "mastermind"
+    unordered = ("guesses",)
 
     def draw(self, level: int, rng: random.Random) -> State | None:
         places, num_digits = CODES[level]
@@ -166,9 +167,6 @@ class Mastermind(Puzzle):
             f"place (misplaced; each digit of the code counts once).\n{rows}\nExactly one code "
             f"explains this. Answer with its {state['places']} digits."
         )
-
-    def canonical(self, state: State) -> str:
-        return canonical_json({**state, "guesses": sorted(state["guesses"])})
 
     def flaw(self, state: State, answer: str) -> str | None:
         (code,) = answers.grid(answer, 1, state["places"], DIGITS[: state["digits"]])

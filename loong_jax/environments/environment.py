@@ -150,6 +150,7 @@ class Generator(abc.ABC):
     domain: Domain
     version: ClassVar[int] = 1  # one more where a level and a seed give another problem
     levels: tuple[int, ...] = LEVELS
+    template: ClassVar[str]  # of the prompt, where that is the state filled in
     form: ClassVar[str] = ""  # pattern of all answers; "" where `flaw` reads them
     max_answer_chars: ClassVar[int] = 64
     is_marked: ClassVar[bool] = True  # an answer stands between tags, or after thinking
@@ -162,9 +163,9 @@ class Generator(abc.ABC):
     def draw(self, level: int, rng: Any) -> State | None:
         """A state of this level, or None where the draw is to be thrown away."""
 
-    @abc.abstractmethod
     def prompt(self, state: State) -> str:
         """The question; the form of its answer too, unless the cold start teaches it."""
+        return self.template.format(**state)
 
     @abc.abstractmethod
     def flaw(self, state: State, answer: str) -> str | Verdict | None:
@@ -237,10 +238,11 @@ class Puzzle(Generator):
     domain = "logic"
     max_answer_chars = 20_000
     is_marked = False
+    unordered: ClassVar[tuple[str, ...]] = ()  # lists of the state that say the same in any order
 
     def canonical(self, state: State) -> str:
-        """The state itself, for puzzles whose states have one form only."""
-        return canonical_json(state)
+        """The state itself, for puzzles whose states have one form but for `unordered` lists."""
+        return canonical_json({**state, **{key: sorted(state[key]) for key in self.unordered}})
 
     def rng(self, level: int, seed: int) -> random.Random:
         return random.Random(_number(f"{self.name}/{level}/{seed}"))

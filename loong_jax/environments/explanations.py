@@ -8,7 +8,7 @@ from typing import Any
 
 from loong_jax.environments import answers
 from loong_jax.environments.answers import Malformed, one_line
-from loong_jax.environments.environment import Puzzle, State, canonical_json
+from loong_jax.environments.environment import Puzzle, State
 
 FORMULAS = {1: (2, 7), 2: (3, 8), 3: (4, 9), 4: (5, 10), 5: (6, 11)}
 """Level: operators, rows shown."""
@@ -179,6 +179,7 @@ class Causes(Puzzle):
     """State: {"causes", "rules": [[body, head], ...], "seen", "absent"}."""
 
     name = "causal_abduction"
+    unordered = ("rules",)
 
     def draw(self, level: int, rng: random.Random) -> State | None:
         num_causes, num_effects = THEORIES[level]
@@ -211,9 +212,6 @@ class Causes(Puzzle):
             "is absent. Find one with as few causes as possible; any smallest one is right. "
             "Answer with its causes on one line, with commas between them, in the form cN, cM"
         )
-
-    def canonical(self, state: State) -> str:
-        return canonical_json({**state, "rules": sorted(state["rules"])})
 
     def flaw(self, state: State, answer: str) -> str | None:
         found = answers.items(answers.one_line(answer))
@@ -268,6 +266,7 @@ class CircuitDiagnosis(Puzzle):
     """State: {"gates": [[kind, wire, wire], ...], "tests": [[inputs, outputs], ...], "faults"}."""
 
     name = "circuit_diagnosis"
+    unordered = ("tests",)
 
     def draw(self, level: int, rng: random.Random) -> State | None:
         num_gates, num_faults, num_tests = CIRCUITS[level]
@@ -301,9 +300,6 @@ class CircuitDiagnosis(Puzzle):
             f"{state['faults']} stuck gate(s) explains all tests, and no smaller set does. Answer "
             "with one line that names each stuck gate and its value, in the form gN=0, gM=1"
         )
-
-    def canonical(self, state: State) -> str:
-        return canonical_json({**state, "tests": sorted(state["tests"])})
 
     def flaw(self, state: State, answer: str) -> str | None:
         stuck: dict[int, int] = {}

@@ -1,6 +1,8 @@
 """Code: what tiny programs and machines compute, and a shorter program for the same."""
 
+import functools
 import itertools
+import operator
 import random
 import re
 from collections.abc import Sequence
@@ -13,6 +15,7 @@ from loong_jax.problems.verdict import Verdict
 
 FIRST_CONDITIONAL_LEVEL = 3
 VARIABLES, DIGITS = "ab", "123456789"
+OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 PLAIN = tuple(
     [f"{v}{sign}={x}" for v in VARIABLES for sign in "+-" for x in (*VARIABLES, *DIGITS)]
     + [f"{v}*={x}" for v in VARIABLES for x in DIGITS[1:]]
@@ -31,8 +34,7 @@ def after_statement(values: tuple[int, int], statement: str) -> tuple[int, int]:
     if condition and not (a > b if condition == "a>b" else a < b):
         return values
     by = values[VARIABLES.index(operand)] if operand in VARIABLES else int(operand)
-    old = values[VARIABLES.index(target)]
-    new = old + by if sign == "+" else old - by if sign == "-" else old * by
+    new = OPERATIONS[sign](values[VARIABLES.index(target)], by)
     return (new, b) if target == "a" else (a, new)
 
 
@@ -121,13 +123,6 @@ class Registers(Generator):
         return None if began == state["start"] else f"that comes of {began}, not {state['start']}"
 
 
-OPERATORS, OPERANDS = "+-*", "123456789"
-
-
-def combined(sign: str, a: int, b: int) -> int:
-    return a + b if sign == "+" else a - b if sign == "-" else a * b
-
-
 class Postfix(Generator):
     """Code: the value of an expression in postfix form, `73+2*85-+`.
 
@@ -137,7 +132,7 @@ class Postfix(Generator):
     """
 
     name, domain = "postfix", "code"
-    form = INTEGER
+    template, form = "{text}", INTEGER
 
     def draw(self, level: int, rng: random.Random) -> State:
         """One of all shapes, equally likely: exactly one rotation of any order is well formed."""
@@ -147,20 +142,17 @@ class Postfix(Generator):
         heights = [sum(steps[: place + 1]) for place in range(len(steps))]
         start = max(place for place, height in enumerate(heights) if height == min(heights)) + 1
         rotated = steps[start:] + steps[:start]
-        return {"text": "".join(rng.choice(OPERANDS if s > 0 else OPERATORS) for s in rotated)}
-
-    def prompt(self, state: State) -> str:
-        return state["text"]
+        return {"text": "".join(rng.choice(DIGITS if s > 0 else list(OPERATIONS)) for s in rotated)}
 
     def steps(self, state: State) -> list[str]:
         stack: list[int] = []
         found = []
         for symbol in state["text"]:
-            if symbol in OPERANDS:
+            if symbol in DIGITS:
                 stack.append(int(symbol))
             else:
                 b, a = stack.pop(), stack.pop()
-                stack.append(combined(symbol, a, b))
+                stack.append(OPERATIONS[symbol](a, b))
                 found.append(str(stack[-1]))
         return found
 
@@ -170,42 +162,33 @@ class Postfix(Generator):
 
         def value() -> int:
             symbol = symbols.pop()
-            if symbol in OPERANDS:
+            if symbol in DIGITS:
                 return int(symbol)
             second = value()
-            return combined(symbol, value(), second)
+            return OPERATIONS[symbol](value(), second)
 
         found = value()
         return None if int(answer) == found else f"it is {found}"
 
 
 NUM_BITS = 4
-BITWISE, SHARES = "&|^", (0.25, 0.25, 0.5)
+BITWISE = {"&": operator.and_, "|": operator.or_, "^": operator.xor}
+SHARES = (0.25, 0.25, 0.5)
 ONES = {"&": 0.75, "|": 0.25, "^": 0.5}  # share of ones in a mask, so that bits of x survive
 MAX_OPERATORS = 2
 INPUTS = range(2**NUM_BITS)
-_COMPLEMENT = {"0": "1", "1": "0", "x": "n", "n": "x"}
-
-Statement = Sequence[str]  # operator, mask in binary
-
-
-def symbols_after(symbols: str, statement: Statement) -> str:
-    """Bits as functions of the bits of x (`0`, `1`, `x`, `n` = not x) after one more statement."""
-    operator, mask = statement
-    if operator == "&":
-        return "".join(s if bit == "1" else "0" for s, bit in zip(symbols, mask, strict=True))
-    if operator == "|":
-        return "".join("1" if bit == "1" else s for s, bit in zip(symbols, mask, strict=True))
-    return "".join(
-        _COMPLEMENT[s] if bit == "1" else s for s, bit in zip(symbols, mask, strict=True)
-    )
+# A bit as a function of the bit of x (`0`, `1`, `x`, `n` = not x) where a mask has a 0, or a 1.
+_AFTER = {
+    "&": ({s: "0" for s in "01xn"}, {s: s for s in "01xn"}),
+    "|": ({s: s for s in "01xn"}, {s: "1" for s in "01xn"}),
+    "^": ({s: s for s in "01xn"}, {"0": "1", "1": "0", "x": "n", "n": "x"}),
+}
 
 
-def run_program(statements: Sequence[Statement], x: int) -> int:
-    for operator, mask in statements:
-        number = int(mask, 2)
-        x = x & number if operator == "&" else x | number if operator == "|" else x ^ number
-    return x
+def symbols_after(symbols: str, statement: Sequence[str]) -> str:
+    """The bits after one more statement, an operator and a mask in binary."""
+    sign, mask = statement
+    return "".join(_AFTER[sign][int(bit)][s] for s, bit in zip(symbols, mask, strict=True))
 
 
 class Masks(Generator):
@@ -227,16 +210,16 @@ class Masks(Generator):
 
     def draw(self, level: int, rng: np.random.Generator) -> State:
         count = level + 3
-        operators = [str(operator) for operator in rng.choice(list(BITWISE), count, p=SHARES)]
+        signs = rng.choice(list(BITWISE), count, p=SHARES).tolist()
         draws = rng.random((count, NUM_BITS))
         statements = [
-            [operator, "".join(str(int(draw < ONES[operator])) for draw in row)]
-            for operator, row in zip(operators, draws, strict=True)
+            [sign, "".join(str(int(draw < ONES[sign])) for draw in row)]
+            for sign, row in zip(signs, draws, strict=True)
         ]
         return {"statements": statements}
 
     def prompt(self, state: State) -> str:
-        return "x" * NUM_BITS + "".join(operator + mask for operator, mask in state["statements"])
+        return "x" * NUM_BITS + "".join(sign + mask for sign, mask in state["statements"])
 
     def steps(self, state: State) -> list[str]:
         start = "x" * NUM_BITS
@@ -250,14 +233,16 @@ class Masks(Generator):
 
     def flaw(self, state: State, answer: str) -> str | Verdict | None:
         """Runs the answer on every input of four bits; right is agreement on all of them."""
-        if sum(answer.count(operator) for operator in BITWISE) > MAX_OPERATORS:
+        if sum(map(answer.count, BITWISE)) > MAX_OPERATORS:
             return verdict.wrong("format", f"more than {MAX_OPERATORS} operators")
         run = self._run or shared_sandbox().values
         (found,) = run([(answer, [{"x": x} for x in INPUTS])])
         if isinstance(found, str):
             return verdict.wrong("error", found)
         for x, value in zip(INPUTS, found, strict=True):
-            expected = run_program(state["statements"], x)
+            expected = functools.reduce(
+                lambda bits, said: BITWISE[said[0]](bits, int(said[1], 2)), state["statements"], x
+            )
             if value != expected or isinstance(value, bool):
                 return f"x={x}: {value!r}, not {expected}"
         return None

@@ -18,14 +18,11 @@ class Addition(Generator):
     """
 
     name, domain = "addition", "stem"
-    form = "[1-9][0-9]{0,7}"
+    template, form = "{terms[0]} + {terms[1]} = ", "[1-9][0-9]{0,7}"
 
     def draw(self, level: int, rng: random.Random) -> State:
         lowest = 10**level
         return {"terms": [rng.randrange(lowest, 10 * lowest) for _ in range(2)]}
-
-    def prompt(self, state: State) -> str:
-        return "{} + {} = ".format(*state["terms"])
 
     def canonical(self, state: State) -> str:
         """In either order it is the same problem."""
@@ -68,7 +65,7 @@ class Bases(Generator):
     """
 
     name, domain = "bases", "stem"
-    form = "[1-9][0-9]{0,40}"
+    template, form = "{digits}_{base}>{wanted}", "[1-9][0-9]{0,40}"
 
     def draw(self, level: int, rng: random.Random) -> State:
         base, wanted = rng.sample(range(2, MAX_BASE + 1), 2)
@@ -76,9 +73,6 @@ class Bases(Generator):
         while not first:
             first = rng.randrange(base)
         return {"digits": "".join(map(str, (first, *others))), "base": base, "wanted": wanted}
-
-    def prompt(self, state: State) -> str:
-        return f"{state['digits']}_{state['base']}>{state['wanted']}"
 
     def steps(self, state: State) -> list[str]:
         """In decimal the number of the first digit, of the first two, ...; then the answer."""
@@ -111,7 +105,7 @@ class Divisor(Generator):
     """
 
     name, domain = "divisor", "stem"
-    form = "[1-9][0-9]{0,11}"
+    template, form = "gcd({numbers[0]},{numbers[1]})", "[1-9][0-9]{0,11}"
 
     def draw(self, level: int, rng: random.Random) -> State:
         larger, smaller = rng.randint(1, MAX_DIVISOR), 0
@@ -119,9 +113,6 @@ class Divisor(Generator):
             lowest = 2 if division == 0 else 1  # the last quotient is at least 2
             larger, smaller = rng.randint(lowest, MAX_QUOTIENT) * larger + smaller, larger
         return {"numbers": [larger, smaller]}
-
-    def prompt(self, state: State) -> str:
-        return "gcd({},{})".format(*state["numbers"])
 
     def steps(self, state: State) -> list[str]:
         larger, smaller = state["numbers"]

@@ -61,7 +61,7 @@ class RunLength(Generator):
     """
 
     name, domain = "run_length", "code"
-    form = "(?:[1-9][a-z]){1,20}"
+    template, form = "{text}", "(?:[1-9][a-z]){1,20}"
 
     def draw(self, level: int, rng: random.Random) -> State:
         text = ""
@@ -69,9 +69,6 @@ class RunLength(Generator):
             letter = rng.choice([one for one in LETTERS if one != text[-1:]])
             text += letter * rng.randint(1, MAX_RUN)
         return {"text": text}
-
-    def prompt(self, state: State) -> str:
-        return state["text"]
 
     def steps(self, state: State) -> list[str]:
         return [f"{len(list(run))}{one}" for one, run in itertools.groupby(state["text"])]
@@ -101,7 +98,7 @@ class Brackets(Generator):
     """
 
     name, domain = "brackets", "code"
-    form = r"[)\]}]{1,40}"
+    template, form = "{text}", r"[)\]}]{1,40}"
 
     def draw(self, level: int, rng: random.Random) -> State:
         steps = [-1] * (level + 2) + [1] * (2 * level + 5)
@@ -118,9 +115,6 @@ class Brackets(Generator):
                 text += CLOSER[opened[-1]]
                 opened = opened[:-1]
         return {"text": text}
-
-    def prompt(self, state: State) -> str:
-        return state["text"]
 
     def steps(self, state: State) -> list[str]:
         """The text without its first matched pair, without the next, ... : what is left open."""
