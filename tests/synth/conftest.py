@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from loong_jax.synth.authors import Author, CallStore
+from loong_jax.synth.authors import Author
+from loong_jax.synth.calls import CallStore
 from loong_jax.verifiers.judge.client import Budget, Endpoint
 from tests.synth.scripted import Plan, Said, ScriptedAuthor
 from tests.synth.scripted.defects import COMMON

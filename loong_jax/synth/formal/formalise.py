@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from loong_jax.synth.authors import Author, Reply, Request, structured
+from loong_jax.synth import calls
+from loong_jax.synth.authors import Author
+from loong_jax.synth.calls import Reply, Request
 from loong_jax.synth.formal import formulas
 from loong_jax.synth.formal import problems as theorems
 from loong_jax.synth.formal.backends import Backend
@@ -26,9 +28,9 @@ STAGES = (
     *("no back-translation", "judged different", "not as intended", "kin of another", "kept"),
 )
 _LIST = {"type": "array", "items": {"type": "string"}, "maxItems": 26}
-STATEMENT = structured.fields(hypotheses=_LIST, goal=str)
-PROBLEM = structured.fields(problem=str)
-JUDGEMENT = structured.fields(reasoning=str, is_same=bool)
+STATEMENT = calls.fields(hypotheses=_LIST, goal=str)
+PROBLEM = calls.fields(problem=str)
+JUDGEMENT = calls.fields(reasoning=str, is_same=bool)
 
 
 class Decision(NamedTuple):

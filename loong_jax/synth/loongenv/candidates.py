@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from loong_jax.synth.authors import Author, Request, structured
+from loong_jax.synth import calls
+from loong_jax.synth.authors import Author
+from loong_jax.synth.calls import Request
 from loong_jax.synth.loongenv.seeds import Seed
 
 # state -> where Fig. 2 of the paper counts it. Its three classes are of candidates with a program;
@@ -86,6 +88,18 @@ class Candidate:
         return dataclasses.replace(self, calls=(*self.calls, *calls), **changes)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Made:
+    """All candidates of a run in the order of their ids."""
+
+    candidates: tuple[Candidate, ...]
+    is_complete: bool  # False where the budget ended it
+
+    @property
+    def kept(self) -> list[Candidate]:
+        return [one for one in self.candidates if one.state == "passed"]
+
+
 def funnel(candidates: Iterable[Candidate]) -> dict[str, int]:
     """The number of candidates that ended in each state; every candidate is in exactly one."""
     candidates = list(candidates)
@@ -105,7 +119,7 @@ def outcomes(counts: Mapping[str, int]) -> dict[str, int]:
 
 NUM_SHOWN = 3  # seeds in a prompt (arXiv 2509.03059, appendix)
 MAX_SHOWN_CHARS = 6000  # of one seed: longer ones are left out of prompts
-QUESTION = structured.fields(question=str)
+QUESTION = calls.fields(question=str)
 
 # Failures that another try may mend. A call that timed out or met an error was tried again already.
 _MENDABLE = ("refused", "malformed", "truncated")

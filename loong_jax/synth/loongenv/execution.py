@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from loong_jax.errors import ConfigError
-from loong_jax.synth.authors import CallStore
+from loong_jax.synth.calls import CallStore
 from loong_jax.synth.loongenv import gates
 from loong_jax.synth.loongenv.candidates import Candidate
 from loong_jax.verifiers.judge.client import content_hash

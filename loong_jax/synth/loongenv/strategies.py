@@ -12,12 +12,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from loong_jax.synth.authors import structured
+from loong_jax.synth import calls
 from loong_jax.synth.loongenv.candidates import QUESTION, Candidate, Workshop
 from loong_jax.synth.loongenv.seeds import Seed
 
-TRIPLE = structured.fields(question=str, code=str, answer=str)
-CODE = structured.fields(code=str)
+TRIPLE = calls.fields(question=str, code=str, answer=str)
+CODE = calls.fields(code=str)
 
 
 def coded(candidates: Sequence[Candidate], workshop: Workshop) -> list[Candidate]:
@@ -109,7 +109,7 @@ FOR_MATHS = (
     *(one for one in IN_DEPTH if one.name in ("constraints", "deepening", "expansion")),
     Operator("condense", "Say the same in half the words, and keep it solvable by symbols."),
 )
-MARKS = structured.fields(
+MARKS = calls.fields(
     diversity={"type": "number", "minimum": 1, "maximum": 5},
     difficulty={"type": "number", "minimum": 1, "maximum": 10},
     solvability={"type": "number", "minimum": 1, "maximum": 10},

@@ -13,11 +13,11 @@ from typing import Any
 
 from loong_jax.data import json_files
 from loong_jax.problems.problem import Domain
-from loong_jax.synth.authors import Author, CallStore
+from loong_jax.synth.authors import Author
+from loong_jax.synth.calls import CallStore
 from loong_jax.synth.loongenv import candidates
-from loong_jax.synth.loongenv.candidates import OUTCOMES, Candidate
+from loong_jax.synth.loongenv.candidates import OUTCOMES, Candidate, Made
 from loong_jax.synth.loongenv.gates import Duplicates, shape
-from loong_jax.synth.loongenv.run import Made
 from loong_jax.synth.loongenv.seeds import Seed, SeedSet
 
 

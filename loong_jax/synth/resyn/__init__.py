@@ -1,11 +1,11 @@
 """ReSyn: reasoning environments from keywords, written by a model, admitted by measurement.
 
     keywords              the source of ideas, and its audit against evaluation sets
-    questions             requests to the author: ideas, modules, verdicts of a judge, a revision
-    gates                 mechanical checks in the sandbox, by `instance_gates`, `reward_gates`
+    ideas                 what is asked of the author and how it is read; where every idea ended
+    gates                 mechanical checks in the sandbox
     diversity             no duplicates
-    calibrate             levels are levels, by the rule of `calibration`
-    pipeline, items       all stages in a row; every idea with its end
+    calibration           levels are levels
+    pipeline              all stages in a row
 
 Environments that are kept become packages (`loong_jax.data.packages`).
 """

@@ -8,10 +8,10 @@ from typing import Annotated
 import tyro
 
 from loong_jax.data import json_files
-from loong_jax.synth import opening
-from loong_jax.synth.authors import Settings
-from loong_jax.synth.resyn import items, keywords, pipeline
-from loong_jax.synth.resyn.items import ResynSettings
+from loong_jax.synth import authors
+from loong_jax.synth.calls import Settings
+from loong_jax.synth.resyn import ideas, keywords, pipeline
+from loong_jax.synth.resyn.ideas import ResynSettings
 from loong_jax.verifiers.judge.client import Budget
 
 CODE_TOKENS = 16_384  # a module of 20,000 characters, and thoughts before it
@@ -64,20 +64,20 @@ def main(options: ResynOptions) -> int:
     settings = options.settings
     sets = {path.name: keywords.read_texts(path) for path in options.evaluation_sets}
     words = _audited(keywords.read(options.keywords), sets, options)
-    endpoint = opening.endpoint_of(options.endpoint, options.model, timeout_s=options.timeout_s)
-    opening.claim(
+    endpoint = authors.endpoint_of(options.endpoint, options.model, timeout_s=options.timeout_s)
+    authors.claim(
         options.out / "run.json",
         {"settings": dataclasses.asdict(settings), "keywords": words, "model": endpoint.model},
     )
     budget = Budget(max_requests=options.max_requests, max_tokens=options.max_tokens)
-    with opening.open_author(
+    with authors.open_author(
         options.out, endpoint, settings=ROLES, budget=budget, max_parallel=options.max_parallel
     ) as author:
         report = pipeline.run(
             author, words, options.out, settings, sets,
             lambda stage, count: print(f"{stage:<12}{count:6}", file=sys.stderr, flush=True),
         )  # fmt: skip
-    print(items.as_text(report["funnel"]))
+    print(ideas.as_text(report["funnel"]))
     figures = report["diversity"]
     print(
         f"{figures['distinct_both']} differ in verifier and question; {report['calls']} calls, "

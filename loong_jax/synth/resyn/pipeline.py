@@ -14,17 +14,19 @@ from typing import Any
 
 from loong_jax.data import json_files, packages
 from loong_jax.data.packages import Package
-from loong_jax.environments.modules import Module
-from loong_jax.synth.authors.author import Author
-from loong_jax.synth.authors.store import Reply, Request
-from loong_jax.synth.resyn import calibrate, diversity, questions
+from loong_jax.environments.modules import Call, Module, Outcome
+from loong_jax.synth.authors import Author
+from loong_jax.synth.calls import Reply, Request
+from loong_jax.synth.resyn import calibration, diversity, ideas
 from loong_jax.synth.resyn import keywords as keywords_room
+from loong_jax.synth.resyn.calibration import LevelCount
 from loong_jax.synth.resyn.diversity import Form
 from loong_jax.synth.resyn.gates import Examiner
-from loong_jax.synth.resyn.items import KEPT, Item, ResynSettings, count
+from loong_jax.synth.resyn.ideas import KEPT, Item, ResynSettings
 
 NUM_EXAMPLES = 2  # of each level, for the judge
 SECOND_TRY = 10_000  # added to the seed of a question that is asked again
+FIRST_SEED = 1_000_000  # of a solver's instances: apart from those that gates looked at
 Progress = Callable[[str, int], None]
 
 
@@ -44,27 +46,42 @@ def run(
         flow = _Flow(author, examiner, settings)
         on_stage("ideas", len(keywords))
         items = flow.ideas(keywords)
-        on_stage("modules", _open(items))
-        flow.written([item for item in items if item.is_open], "module")
-        on_stage("gates", _open(items))
-        flow.examine(items)
-        on_stage("judge", _open(items))
-        flow.judge(items)
-        on_stage("revision", sum(bool(item.complaint) for item in items if item.is_open))
-        flow.revise(items)
-        on_stage("calibration", _open(items))
-        calibrate.run(flow.ask, examiner.runner, [i for i in items if i.is_open], settings)
-        on_stage("packages", _open(items))
+        for stage, carry_out in (
+            ("modules", lambda: flow.written([i for i in items if i.is_open], "module")),
+            ("gates", lambda: flow.examine(items)),
+            ("judge", lambda: flow.judge(items)),
+            ("revision", lambda: flow.revise(items)),
+            ("calibration", lambda: flow.calibrate([i for i in items if i.is_open])),
+        ):
+            needs_it = [i for i in items if i.is_open and (stage != "revision" or i.complaint)]
+            on_stage(stage, len(needs_it))
+            carry_out()
+        kept = [item for item in items if item.is_open]
+        on_stage("packages", len(kept))
         author.settle()
-        for item in items:
-            if item.is_open:
-                item.stop(KEPT, KEPT)
-                _write_package(author, item, out / "packages", settings)
-        kept = [item for item in items if item.end == KEPT]
-        _remove_others(out / "packages", kept)
+        for item in kept:
+            item.stop(KEPT, KEPT)
+            _write_package(author, item, out / "packages", settings)
+        hashes = {Module(item.source).hash for item in kept}
+        for manifest in (out / "packages").glob(f"*/{packages.MANIFEST}"):
+            if manifest.parent.name.rpartition("-")[2] not in hashes:
+                shutil.rmtree(manifest.parent)  # of an earlier start, with a smaller budget say
         shared = keywords_room.shared_runs(flow.questions(kept), evaluation_sets or {})
+    num_calls = len({key for item in items for key in item.calls})
     report = {
-        **_report(items, author.name, flow.forms),
+        "author": author.name,
+        "funnel": ideas.count(items),
+        "diversity": diversity.measure(
+            {i.uid: flow.forms[i.uid] for i in kept}, {i.uid: i.keyword for i in kept}
+        ),
+        "solve_rates": [
+            {"item": i.uid, "title": i.title}
+            | {name: i.calibration[name] for name in ("counts", "decision")}
+            for i in items
+            if i.calibration
+        ],
+        "calls": num_calls,
+        "calls_per_kept": round(num_calls / len(kept), 1) if kept else None,
         "questions_like_evaluation": shared,
         "is_complete": flow.is_complete,
     }
@@ -73,8 +90,21 @@ def run(
     return report
 
 
-def _open(items: Sequence[Item]) -> int:
-    return sum(item.is_open for item in items)
+def _write_package(author: Author, item: Item, directory: Path, settings: ResynSettings) -> None:
+    words = re.findall(r"[a-z0-9]+", item.title.lower())
+    package = Package(
+        name=f"{'_'.join(words)[:40].rstrip('_')}_{item.uid.replace('-', '_')}",
+        module=Module(item.source), levels=item.levels, domain=settings.domain,
+        licence=settings.licence, author=author.name, title=item.title,
+        about={
+            "item": item.uid, "keyword": item.keyword, "description": item.description,
+            "guess_share": item.guess_share, "prompt_chars": list(item.prompt_chars),
+            "calibration": item.calibration, "was_revised": item.was_revised,
+            "form": list(item.form),
+        },
+    )  # fmt: skip
+    records = [author.store.get(key) for key in dict.fromkeys(item.calls)]
+    packages.write(directory, package, [record for record in records if record is not None])
 
 
 class _Flow:
@@ -92,11 +122,15 @@ class _Flow:
         self.is_complete &= not any(reply.failure == "over_budget" for reply in replies)
         return replies
 
+    def run(self, item: Item, calls: Sequence[Call]) -> list[Outcome]:
+        """The outcomes of calls of the item's module."""
+        return self.examiner.runner.run(Module(item.source), calls)
+
     def ideas(self, keywords: Sequence[str]) -> list[Item]:
         """So many places for each keyword, filled with its ideas or stopped without one."""
         count, seed = self.settings.ideas_per_keyword, self.settings.seed
         replies = self.ask(
-            [questions.request("ideas", seed, keyword=w, count=str(count)) for w in keywords]
+            [ideas.request("ideas", seed, keyword=w, count=str(count)) for w in keywords]
         )
         items, titles = [], set()
         for number, (keyword, reply) in enumerate(zip(keywords, replies, strict=True)):
@@ -112,7 +146,7 @@ class _Flow:
                 else:
                     item.title = " ".join(found[place]["title"].split())
                     item.description = found[place]["description"]
-                    title = item.title.lower()[: questions.MAX_TITLE_CHARS]
+                    title = item.title.lower()[: ideas.MAX_TITLE_CHARS]
                     if title in titles:
                         item.stop("idea", "same title")
                     titles.add(title)
@@ -121,13 +155,13 @@ class _Flow:
     def written(self, todo: Sequence[Item], name: str) -> None:
         """Each item with the module that the author writes, or stopped without one."""
         seed = self.settings.seed
-        replies = self.ask([questions.request(name, seed, item) for item in todo])
+        replies = self.ask([ideas.request(name, seed, item) for item in todo])
         for item, reply in zip(todo, replies, strict=True):
             item.calls.append(reply.transcript.key)
             if reply.text is None:
                 item.stop("module", reply.failure or "", reply.transcript.detail)
             else:
-                item.source = questions.code_of(reply.text)
+                item.source = ideas.code_of(reply.text)
 
     def examine(self, items: Sequence[Item]) -> None:
         """Gates, then novelty against all items before; a refusal is the revision's complaint.
@@ -146,44 +180,36 @@ class _Flow:
 
     def _require_new(self, item: Item) -> None:
         """A duplicate is stopped at once: a revision of it would be another idea."""
-        draws = [("pose", (item.levels[0], seed)) for seed in range(12)]
-        posed = self.examiner.runner.run(Module(item.source), draws)
+        posed = self.run(item, [("pose", (item.levels[0], seed)) for seed in range(12)])
         form = diversity.form_of(item.source, [one.value[1] for one in posed])
         item.form = form.digests
         for uid, other in self.forms.items():
-            same = [what for what, a, b in zip(("verifier", "template"), form.digests,
-                                               other.digests, strict=True) if a == b]  # fmt: skip
+            pairs = zip(("verifier", "template"), form.digests, other.digests, strict=True)
+            same = [what for what, one, another in pairs if one == another]
             if same and uid != item.uid:
                 item.stop("novelty", f"same {same[0]}", f"as {uid}")
                 return
         self.forms[item.uid] = form
 
     def judge(self, items: Sequence[Item]) -> None:
-        """Runs both stages of the judge; the second sees what passed the first."""
-        seed = self.settings.seed
-        todo = [item for item in items if item.is_open and not item.complaint]
-        asked = [questions.request("judge_module", seed, item) for item in todo]
-        self._judged(todo, self._asked_twice(todo, asked), questions.module_refusal)
-        todo = [item for item in todo if item.is_open and not item.complaint]
-        asked = [
-            questions.request("judge_question", seed, item, examples=self._examples(item))
-            for item in todo
-        ]
-        self._judged(todo, self._asked_twice(todo, asked), questions.question_refusal)
+        """Both stages of the judge; the second sees what passed the first."""
+        self._judged(items, "judge_module", ideas.module_refusal)
+        self._judged(items, "judge_question", ideas.question_refusal, self._examples)
 
-    def _asked_twice(self, todo: Sequence[Item], asked: Sequence[Request]) -> list[Reply]:
-        """Replies in order; where one fails in its form or on its way, that of a second try."""
+    def _judged(
+        self, items: Sequence[Item], name: str, refusal: Callable[[Any], str],
+        examples: Callable[[Item], str] = lambda _: "",
+    ) -> None:  # fmt: skip
+        """One stage; a call that fails in its form or on its way is made once more."""
+        todo = [item for item in items if item.is_open and not item.complaint]
+        seed = self.settings.seed
+        asked = [ideas.request(name, seed, item, examples=examples(item)) for item in todo]
         replies = self.ask(asked)
         failed = [number for number, reply in enumerate(replies) if reply.parsed is None]
         again = [dataclasses.replace(asked[n], seed=asked[n].seed + SECOND_TRY) for n in failed]
         for number, reply in zip(failed, self.ask(again), strict=True):
             todo[number].calls.append(replies[number].transcript.key)
             replies[number] = reply
-        return replies
-
-    def _judged(
-        self, todo: Sequence[Item], replies: Sequence[Reply], refusal: Callable[[Any], str]
-    ) -> None:
         for item, reply in zip(todo, replies, strict=True):
             item.calls.append(reply.transcript.key)
             if reply.parsed is None:
@@ -212,65 +238,64 @@ class _Flow:
         """Two questions of each level of each item."""
         found = []
         for item in items:
-            draws = [("pose", (level, seed)) for level in item.levels for seed in (0, 1)]
-            posed = self.examiner.runner.run(Module(item.source), draws)
-            found += [one.value[1] for one in posed if one.status == "ok"]
-        return found
+            draws = [(level, seed) for level in item.levels for seed in (0, 1)]
+            found += self.run(item, [("pose", draw) for draw in draws])
+        return [one.value[1] for one in found if one.status == "ok"]
 
     def _examples(self, item: Item) -> str:
         """Questions of each level with their references and what is said of both ends of them."""
         draws = [(level, seed) for level in item.levels for seed in range(NUM_EXAMPLES)]
-        module, runner = Module(item.source), self.examiner.runner
-        posed = runner.run(module, [("pose", draw) for draw in draws])
-        golds = runner.run(module, [("reference", (one.value[0],)) for one in posed])
+        posed = self.run(item, [("pose", draw) for draw in draws])
+        golds = self.run(item, [("reference", (one.value[0],)) for one in posed])
         return "\n\n".join(
             f"Level {level}: {one.value[1]}\nAn answer that is accepted: {gold.value}"
             for (level, _), one, gold in zip(draws, posed, golds, strict=True)
         )
 
+    def calibrate(self, items: Sequence[Item]) -> None:
+        """Has a solver attempt each item; stops it where levels are none, or too few are graded.
 
-def _write_package(author: Author, item: Item, directory: Path, settings: ResynSettings) -> None:
-    words = re.findall(r"[a-z0-9]+", item.title.lower())
-    package = Package(
-        name=f"{'_'.join(words)[:40].rstrip('_')}_{item.uid.replace('-', '_')}",
-        module=Module(item.source), levels=item.levels, domain=settings.domain,
-        licence=settings.licence, author=author.name, title=item.title,
-        about={
-            "item": item.uid, "keyword": item.keyword, "description": item.description,
-            "guess_share": item.guess_share, "prompt_chars": list(item.prompt_chars),
-            "calibration": item.calibration, "was_revised": item.was_revised,
-            "form": list(item.form),
-        },
-    )  # fmt: skip
-    records = [author.store.get(key) for key in dict.fromkeys(item.calls)]
-    packages.write(directory, package, [record for record in records if record is not None])
+        Every attempt is on an instance of its own, so attempts are independent draws of the level.
+        """
+        per_level = self.settings.calibration.attempts_per_level
+        seeds = range(FIRST_SEED, FIRST_SEED + per_level)
+        asked, places = [], []
+        for item in items:
+            draws = [(level, seed) for level in item.levels for seed in seeds]
+            posed = self.run(item, [("pose", draw) for draw in draws])
+            for (level, seed), found in zip(draws, posed, strict=True):
+                if found.status == "ok":
+                    own_seed = self.settings.seed + seed
+                    asked.append(ideas.request("solve", own_seed, item, question=found.value[1]))
+                    places.append((item, level, found.value[0]))
+        attempts: dict[str, list[tuple[int, Any, str]]] = {item.uid: [] for item in items}
+        for (item, level, state), reply in zip(places, self.ask(asked), strict=True):
+            item.calls.append(reply.transcript.key)
+            if reply.text is not None:
+                attempts[item.uid].append((level, state, ideas.answer_of(reply.text) or ""))
+        for item in items:
+            self._decide(item, attempts[item.uid])
 
-
-def _remove_others(directory: Path, kept: Sequence[Item]) -> None:
-    """Packages of an earlier start, with a smaller budget say, that this one did not keep."""
-    hashes = {Module(item.source).hash for item in kept}
-    for manifest in directory.glob(f"*/{packages.MANIFEST}"):
-        if manifest.parent.name.rpartition("-")[2] not in hashes:
-            shutil.rmtree(manifest.parent)
-
-
-def _report(items: Sequence[Item], author: str, forms: dict[str, Form]) -> dict[str, Any]:
-    kept = [item for item in items if item.end == KEPT]
-    num_calls = len({key for item in items for key in item.calls})
-    return {
-        "author": author,
-        "funnel": count(items),
-        "diversity": diversity.measure(
-            {item.uid: forms[item.uid] for item in kept}, {item.uid: item.keyword for item in kept}
-        ),
-        "solve_rates": [
-            {
-                "item": item.uid, "title": item.title, "counts": item.calibration["counts"],
-                "decision": item.calibration["decision"],
-            }
-            for item in items
-            if item.calibration
-        ],
-        "calls": num_calls,
-        "calls_per_kept": round(num_calls / len(kept), 1) if kept else None,
-    }  # fmt: skip
+    def _decide(self, item: Item, attempts: Sequence[tuple[int, Any, str]]) -> None:
+        judged = self.run(item, [("reward", (state, answer)) for _, state, answer in attempts])
+        graded = [
+            (level, found.value)
+            for (level, _, _), found in zip(attempts, judged, strict=True)
+            if found.status == "ok"
+        ]
+        by_level = {level: [right for of, right in graded if of == level] for level in item.levels}
+        counts = [LevelCount(level, sum(found), len(found)) for level, found in by_level.items()]
+        rule = self.settings.calibration
+        least = self.settings.min_graded_share * rule.attempts_per_level
+        if min(count.num_attempts for count in counts) < least:
+            item.stop("calibration", "too few attempts", f"graded by level: {counts}")
+            return
+        found = calibration.calibrate(counts, rule)
+        item.calibration = dataclasses.asdict(found) | {
+            "counts": [list(count) for count in counts],
+            "p_falling": float(f"{found.p_falling:.3g}"),
+            "drop": round(found.drop, 4),
+            "rate": round(found.rate, 4),
+        }
+        if found.decision != "kept":
+            item.stop("calibration", found.decision, f"solved of tried by level: {counts}")

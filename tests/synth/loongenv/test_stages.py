@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loong_jax.synth.authors import CallStore
+from loong_jax.synth.calls import CallStore
 from loong_jax.synth.loongenv import execution, judging, strategies
 from loong_jax.synth.loongenv.candidates import (
     Asker,
@@ -126,7 +126,8 @@ def test_solutions_are_kept_where_they_agree(scripted, author):
         [candidate(1)], workshop(made), rules, num_attempts=2, min_correct=1, round_name="s"
     )
     assert lost.state == "unsolved"
-    ungradable = judging.gradable([candidate(answer="156"), candidate(1, answer="")], rules)
+    both = (candidate(answer="156"), candidate(1, answer=""))
+    ungradable = [judging.gradable(one, rules) for one in both]
     assert [one.state for one in ungradable] == ["open", "ungradable_answer"]
     rules.close()
 

@@ -14,11 +14,11 @@ import pytest
 from loong_jax.data import json_files, packages
 from loong_jax.errors import ConfigError
 from loong_jax.report import synthesis
-from loong_jax.synth.authors.store import CallStore
+from loong_jax.synth.calls import CallStore
 from loong_jax.synth.resyn import command
 from loong_jax.synth.resyn.calibration import CalibrationRule
 from loong_jax.synth.resyn.command import ResynOptions
-from loong_jax.synth.resyn.items import ResynSettings
+from loong_jax.synth.resyn.ideas import ResynSettings
 from tests.synth.scripted import ledger, played, resyn_caught
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.usefixtures("played_author")]

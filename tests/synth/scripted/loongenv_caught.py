@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from loong_jax.data import json_files
-from loong_jax.synth.authors import Transcript, structured
-from loong_jax.synth.authors.author import reply_of
+from loong_jax.synth import calls
+from loong_jax.synth.authors import reply_of
+from loong_jax.synth.calls import Transcript
 from loong_jax.synth.loongenv import candidates, judging, strategies
 from loong_jax.synth.loongenv.gates import words_of
 from loong_jax.synth.loongenv.strategies import MARKS
@@ -31,7 +32,7 @@ _SCHEMAS = {
     "loongenv/code": strategies.CODE,
     "loongenv/judge": judging.VERDICT,
     "loongenv/solve": judging.SOLUTION,
-    "judge/reasoning": structured.fields(reasoning=str, verdict=str),
+    "judge/reasoning": calls.fields(reasoning=str, verdict=str),
 }
 _OF_FORM = {defect.name for defect in COMMON} - {"rate_limited"}
 _OF_QUESTIONS = {

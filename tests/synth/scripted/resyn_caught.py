@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from loong_jax.data import json_files
-from loong_jax.synth.authors.store import CallStore
-from loong_jax.synth.resyn.items import KEPT
+from loong_jax.synth.calls import CallStore
+from loong_jax.synth.resyn.ideas import KEPT
 from tests.synth.scripted import ledger, resyn_defects
 from tests.synth.scripted.played import LEDGER
 

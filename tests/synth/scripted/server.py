@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from loong_jax.synth.authors import prompts
+from loong_jax.synth import calls
 from loong_jax.verifiers.judge import prompts as judge_prompts
 from tests.synth.scripted import ledger, roles
 from tests.synth.scripted.defects import Plan
@@ -138,7 +138,7 @@ def identify(
         if name.startswith("judge/"):
             fields = _judge_fields(name.removeprefix("judge/"), messages)
         else:
-            fields = fields_of(prompts.load(name), messages)
+            fields = fields_of(calls.prompt(name), messages)
         if fields is not None:
             return name, fields
     return None

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from loong_jax.synth.authors import prompts
+from loong_jax.synth import calls
 from loong_jax.verifiers.loongbench.domains import DOMAINS
 from tests.synth.scripted import Ask, loongenv_roles, roles, world
 from tests.synth.scripted.families import CARDS, FAMILIES, SHORT_FAMILIES
@@ -63,7 +63,7 @@ def test_a_short_family_is_posed_where_its_seeds_are_shown_and_nowhere_else():
 def test_every_role_has_a_prompt_and_every_defect_a_role():
     for name in roles.ROLES:
         if not name.startswith("judge/"):
-            prompts.load(name)
+            calls.prompt(name)
     named = [defect.name for defect in roles.DEFECTS]
     assert len(named) == len(set(named)) >= 15
     for defect in roles.DEFECTS:

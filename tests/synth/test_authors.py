@@ -11,11 +11,13 @@ import time
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.synth.authors import AuthorDown, CallStore, Request, Settings, structured
+from loong_jax.synth import calls
+from loong_jax.synth.authors import AuthorDown
+from loong_jax.synth.calls import CallStore, Request, Settings
 from tests.synth.scripted import Said, ledger
 from tests.synth.scripted.played import ATTEMPTS
 
-SCHEMA = structured.fields(code=str)
+SCHEMA = calls.fields(code=str)
 
 
 def requests(count, **changes):
@@ -186,9 +188,10 @@ def test_a_killed_process_repeats_no_paid_call(scripted, tmp_path):
     program = textwrap.dedent(
         f"""
         import os, signal
-        from loong_jax.synth.authors import Author, CallStore
+        from loong_jax.synth.authors import Author
+        from loong_jax.synth.calls import CallStore
         from loong_jax.verifiers.judge.client import Endpoint
-        from tests.synth.authors.test_author import requests
+        from tests.synth.test_authors import requests
         store = CallStore({str(tmp_path / "calls.jsonl")!r})
         put = store.put
         def put_and_die(key, record):
