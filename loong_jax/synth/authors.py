@@ -77,10 +77,8 @@ class Author:
         """Replies in order, many asked at once. Raises for a request that is wrong, never for a
         reply: its `failure` says what became of it."""
         begun = [self._begin(self._call(request)) for request in requests]
-        return [
-            reply_of(future.result(), request.schema, was_stored=is_known)
-            for request, (future, is_known) in zip(requests, begun, strict=True)
-        ]
+        pairs = zip(begun, requests, strict=True)
+        return [reply_of(future.result(), request.schema) for future, request in pairs]
 
     def ask_chat(
         self, role: str, prompt_name: str, messages: Sequence[Mapping[str, str]], seed: int = 0
@@ -88,8 +86,7 @@ class Author:
         """The reply to a chat that somebody else has put together, such as the judge's."""
         digest = content_hash(list(messages[:-1]))
         call = self._transcript(role, prompt_name, digest, messages, seed, is_json=False)
-        future, is_known = self._begin(call)
-        return reply_of(future.result(), None, was_stored=is_known)
+        return reply_of(self._begin(call).result(), None)
 
     def require_up(self) -> None:
         """AuthorDown if the endpoint has stopped answering."""
@@ -116,19 +113,17 @@ class Author:
 
     # ---- one call
 
-    def _begin(self, call: Transcript) -> tuple[concurrent.futures.Future[Transcript], bool]:
-        """The transcript of a call; true if it was made, or under way, before."""
+    def _begin(self, call: Transcript) -> concurrent.futures.Future[Transcript]:
         with self._lock:
             record = self.store.get(call.key)
             kept = self._held.get(call.key) if record is None else Transcript.from_json(record)
             if kept is not None:
                 known: concurrent.futures.Future[Transcript] = concurrent.futures.Future()
                 known.set_result(kept)
-                return known, True
-            is_running = call.key in self._running
-            if not is_running:
+                return known
+            if call.key not in self._running:
                 self._running[call.key] = self._pool.submit(self._perform, call)
-            return self._running[call.key], is_running
+            return self._running[call.key]
 
     def _call(self, request: Request) -> Transcript:
         prompt = calls.prompt(request.prompt_name)
@@ -207,9 +202,7 @@ class Author:
             self._held, self._num_failed = {}, 0
 
 
-def reply_of(
-    made: Transcript, schema: Mapping[str, Any] | None, *, was_stored: bool = False
-) -> Reply:
+def reply_of(made: Transcript, schema: Mapping[str, Any] | None) -> Reply:
     """Judges the form of what came back: refused, cut off, or not the agreed object."""
     text, parsed, failure, detail = made.reply, None, made.failure, made.detail
     if failure is None and text is not None:
@@ -227,7 +220,7 @@ def reply_of(
             failure = "malformed"
     text = text if failure is None else None
     made = dataclasses.replace(made, failure=failure, detail=detail)
-    return Reply(text=text, parsed=parsed, failure=failure, transcript=made, was_stored=was_stored)
+    return Reply(text=text, parsed=parsed, failure=failure, transcript=made)
 
 
 def _answered(call: Transcript, completion: Completion) -> Transcript:

@@ -83,15 +83,13 @@ class Reply:
     """`text` and `parsed` are None where `failure` is not; `parsed` needs a schema.
 
     A failure is `refused`, `timed_out`, `malformed`, `truncated`, `over_budget`, `unreachable`,
-    `down` or `http_<status>`. A malformed or refusing text is in the
-    transcript.
+    `down` or `http_<status>`. A malformed or refusing text is in the transcript.
     """
 
     text: str | None
     parsed: Any
     failure: str | None
     transcript: Transcript
-    was_stored: bool = False  # known before it was asked for, not paid for now
 
 
 class CallStore:

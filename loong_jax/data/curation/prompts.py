@@ -287,19 +287,11 @@ def _run(found, order) -> list[tuple[int, int, str]]:
     return run
 
 
-def _letters(label: str) -> int:
-    return ord(label.lower()) - 96 if len(label) == 1 and label.isalpha() else 0
-
-
-def _numerals(label: str) -> int:
-    return _ROMAN.index(label.lower()) + 1 if label.lower() in _ROMAN else 0
-
-
-def _digits(label: str) -> int:
-    return int(label) if label.isdigit() else 0
-
-
-_ORDERS = {"letters": _letters, "numerals": _numerals, "digits": _digits}
+_ORDERS = {  # the number that a label stands for; 0 for none
+    "letters": lambda label: ord(label.lower()) - 96 if len(label) == 1 and label.isalpha() else 0,
+    "numerals": lambda label: _ROMAN.index(label.lower()) + 1 if label.lower() in _ROMAN else 0,
+    "digits": lambda label: int(label) if label.isdigit() else 0,
+}
 
 
 def _is_task(item: str) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from loong_jax.data import json_files
-from loong_jax.data.curation import shingles
+from loong_jax.data.curation import shingles, stages
 from loong_jax.data.curation.stages import Outcome, Record, prompt_of
 from loong_jax.errors import ConfigError
 
@@ -80,11 +80,7 @@ class Scorer:
 
     def save(self, directory: Path) -> None:
         """scorer.json and weights.npz."""
-        directory.mkdir(parents=True, exist_ok=True)
-        partial = directory / "weights.partial"
-        with open(partial, "wb") as file:
-            np.savez(file, **self.params)  # pyright: ignore[reportArgumentType]
-        partial.replace(directory / "weights.npz")
+        stages.write_arrays(directory / "weights.npz", self.params)
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         del fields["params"]
         json_files.write_json(directory / "scorer.json", fields)

@@ -95,7 +95,9 @@ def fingerprints(texts: Sequence[str]) -> np.ndarray:
     found = words(texts)
     place = np.arange(len(found.values)) - found.starts[found.owners]
     terms = _mixed(found.values + place.astype(np.uint64) * _WORD_BASE)
-    return _mixed(_segment_sums(terms, found.starts) + found.counts.astype(np.uint64))
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms)])
+    sums = sums[found.starts[1:]] - sums[found.starts[:-1]]
+    return _mixed(sums + found.counts.astype(np.uint64))
 
 
 def numbers(texts: Sequence[str]) -> np.ndarray:
@@ -134,12 +136,10 @@ def _kinds() -> np.ndarray:
 @functools.lru_cache(maxsize=2)
 def _powers(size: int) -> tuple[np.ndarray, np.ndarray]:
     """The first powers of the base and of its inverse, modulo 2^64."""
-    found = []
-    for base in (_BASE, _INVERSE):
-        factors = np.full(size, base, np.uint64)
-        factors[0] = 1
-        found.append(np.cumprod(factors))
-    return found[0], found[1]
+    factors = np.full((2, size), [[_BASE], [_INVERSE]], np.uint64)
+    factors[:, 0] = 1
+    powers, inverses = np.cumprod(factors, axis=1)
+    return powers, inverses
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:
@@ -147,8 +147,3 @@ def _mixed(values: np.ndarray) -> np.ndarray:
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
-
-
-def _segment_sums(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(values)])
-    return sums[starts[1:]] - sums[starts[:-1]]

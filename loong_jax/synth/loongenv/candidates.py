@@ -135,16 +135,28 @@ class Answer(NamedTuple):
     calls: tuple[str, ...]  # keys of every try
 
 
-class Asker:
-    """`seed` is the run's; a request's own follows from it, the name, and the try.
+def seed_of(*parts: int | str) -> int:
+    """A seed in 0..2^31-1 for these parts: the same here and everywhere."""
+    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big") >> 1
 
-    A reply that is refused, malformed or cut off is asked for up to `max_tries` times.
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Workshop:
+    """Resources of a strategy: one domain's seeds and packages, and the author.
+
+    `seed` is the run's; a request's own follows from it, the name, and the try. A reply that is
+    refused, malformed or cut off is asked for up to `max_tries` times. `earlier` are questions that
+    this strategy posed in finished rounds, oldest first.
     """
 
-    def __init__(self, author: Author, *, seed: int, max_tries: int = 2):
-        self.author = author
-        self.seed = seed
-        self.max_tries = max_tries
+    author: Author
+    seed: int
+    domain: str
+    seeds: Sequence[Seed]
+    packages: Mapping[str, str]  # name -> version, of what may be imported
+    earlier: Sequence[str] = ()
+    max_tries: int = 2
 
     def ask(
         self,
@@ -180,23 +192,6 @@ class Asker:
             self.author.require_up()
         return found
 
-
-def seed_of(*parts: int | str) -> int:
-    """A seed in 0..2^31-1 for these parts: the same here and everywhere."""
-    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=4).digest()
-    return int.from_bytes(digest, "big") >> 1
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Workshop:
-    """`earlier` are questions that this strategy posed in finished rounds, oldest first."""
-
-    asker: Asker
-    domain: str
-    seeds: Sequence[Seed]
-    packages: Mapping[str, str]  # name -> version, of what may be imported
-    earlier: Sequence[str] = ()
-
     @property
     def packages_text(self) -> str:
         lines = [f"- {name} {version}" for name, version in sorted(self.packages.items())]
@@ -207,4 +202,4 @@ class Workshop:
         return rng.sample(short, min(NUM_SHOWN, len(short)))
 
     def rng(self, name: str) -> random.Random:
-        return random.Random(f"{self.asker.seed}/{name}")
+        return random.Random(f"{self.seed}/{name}")

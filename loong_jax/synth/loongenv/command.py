@@ -21,7 +21,7 @@ from loong_jax.synth.authors import Author
 from loong_jax.synth.calls import CallStore, Settings
 from loong_jax.synth.loongenv import execution, gates, judging, strategies, summary
 from loong_jax.synth.loongenv import seeds as seed_files
-from loong_jax.synth.loongenv.candidates import Asker, Candidate, Made, OverBudget, Workshop
+from loong_jax.synth.loongenv.candidates import Candidate, Made, OverBudget, Workshop
 from loong_jax.synth.loongenv.execution import Executions
 from loong_jax.synth.loongenv.gates import Duplicates
 from loong_jax.synth.loongenv.seeds import SeedSet
@@ -204,7 +204,6 @@ class _Run:
 
     def made(self) -> Made:
         """All domains and strategies. AuthorDown once the endpoint stops answering."""
-        asker = Asker(self.author, seed=self.config.seed)
         found: list[Candidate] = []
         is_spent = False
         for domain in chosen_domains(self.config, self.seeds):
@@ -214,7 +213,10 @@ class _Run:
             shown = self.seeds.shown(domain)
             declared = {name for seed in shown for name in seed.packages} | set(EXTRA_PACKAGES)
             packages = self.executions.available(sorted(declared))
-            workshop = Workshop(asker=asker, domain=domain, seeds=shown, packages=packages)
+            workshop = Workshop(
+                author=self.author, seed=self.config.seed, domain=domain, seeds=shown,
+                packages=packages,
+            )  # fmt: skip
             for strategy in self.config.strategies:
                 if not is_spent:
                     made, is_spent = self._candidates(strategy, workshop, known)

@@ -74,7 +74,7 @@ def _sit(
         asked[f"{name}/{one.id}"] = _fields(workshop.domain, one.question, one.code, one.answer)
     order = list(asked)
     workshop.rng(f"{name}/order").shuffle(order)
-    answers = workshop.asker.ask("judge", {key: asked[key] for key in order}, VERDICT)
+    answers = workshop.ask("judge", {key: asked[key] for key in order}, VERDICT)
     num_failed = 0
     for n, (_, is_right) in enumerate(known):
         said = answers[f"{name}/canary{n}"].parsed
@@ -126,7 +126,7 @@ def solved(
         for one in candidates
         for n in range(num_attempts)
     }
-    answers = workshop.asker.ask("solve", asked, SOLUTION)
+    answers = workshop.ask("solve", asked, SOLUTION)
     attempts: dict[str, Attempt] = {}
     disputed: dict[str, Item] = {}
     by_id = {one.id: one for one in candidates}
@@ -142,7 +142,7 @@ def solved(
         )
         if verdict != "correct":
             disputed[name] = Item(candidate.question, candidate.answer, said)
-    matched = _matched(disputed, workshop.asker.author, seed_of(workshop.asker.seed, round_name))
+    matched = _matched(disputed, workshop.author, seed_of(workshop.seed, round_name))
     for name in matched:
         attempts[name] = dataclasses.replace(attempts[name], verdict="correct", by="judge")
     found = []

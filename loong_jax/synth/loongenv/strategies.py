@@ -29,7 +29,7 @@ def coded(candidates: Sequence[Candidate], workshop: Workshop) -> list[Candidate
         for one in candidates
         if not one.code
     }  # fmt: skip
-    answers = workshop.asker.ask("code", asked, CODE)
+    answers = workshop.ask("code", asked, CODE)
     found = []
     for one in candidates:
         if (answer := answers.get(one.id)) is not None:
@@ -72,7 +72,7 @@ def _posed(
         }
         for name, some in examples.items()
     }
-    answers = workshop.asker.ask("question", asked, schema, prompt=strategy)
+    answers = workshop.ask("question", asked, schema, prompt=strategy)
     found = []
     for name, seeds in shown.items():
         answer, said = answers[name], answers[name].parsed or {}
@@ -142,7 +142,7 @@ def _evolved(
     """Each parent's best rewrite, or the parent ended where it has none."""
     names = {f"{name}/{generation}/{n}": name for name in parents for n in range(rewrites)}
     drawn = {key: _operator(workshop, key) for key in names}
-    domain, ask = workshop.domain, workshop.asker.ask
+    domain, ask = workshop.domain, workshop.ask
     asked = {
         key: {"domain": domain, "operator": one.words, "question": parents[names[key]].question}
         for key, one in drawn.items()

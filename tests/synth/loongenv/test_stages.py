@@ -9,7 +9,6 @@ import pytest
 from loong_jax.synth.calls import CallStore
 from loong_jax.synth.loongenv import execution, judging, strategies
 from loong_jax.synth.loongenv.candidates import (
-    Asker,
     Candidate,
     OverBudget,
     Workshop,
@@ -30,8 +29,9 @@ def candidate(number=0, **changes):
 
 
 def workshop(author, max_tries=2):
-    asker = Asker(author, seed=0, max_tries=max_tries)
-    return Workshop(asker=asker, domain="logic", seeds=(), packages={})
+    return Workshop(
+        author=author, seed=0, domain="logic", seeds=(), packages={}, max_tries=max_tries
+    )
 
 
 @pytest.mark.bubblewrap
