@@ -36,16 +36,21 @@ def form_of(source: str, questions: Sequence[str]) -> Form:
 
 def verifier_form(source: str) -> str:
     """`reward` and all it calls, without docstrings, with names by order and values by kind."""
-    functions = {
-        node.name: node for node in syntax.parse(source).body if isinstance(node, ast.FunctionDef)
-    }
+    tree = syntax.parse(source)
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     waiting, seen = ["reward"], dict.fromkeys(["reward"])
     while waiting:
         for node in ast.walk(functions[waiting.pop(0)]):
             if isinstance(node, ast.Name) and node.id in functions and node.id not in seen:
                 seen[node.id] = None
                 waiting.append(node.id)
-    normal = _Normal(_kept_names(source))
+    imported = {
+        (alias.asname or alias.name).split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    normal = _Normal(frozenset(imported | set(dir(builtins))))  # names that carry meaning
     return "\n".join(ast.dump(normal.visit(functions[name]), annotate_fields=False)
                      for name in seen)  # fmt: skip
 
@@ -72,15 +77,20 @@ def similarity(one: str, other: str) -> float:
 def measure(forms: Mapping[str, Form], keywords: Mapping[str, str]) -> dict[str, Any]:
     """Figures on a set of environments by name; `keywords` says what each came from."""
     texts = [forms[name].verifier for name in sorted(forms)]
+    verifiers, templates, num_both = set(), set(), 0
+    for verifier, template_ in (form.digests for form in forms.values()):
+        num_both += verifier not in verifiers and template_ not in templates
+        verifiers.add(verifier)
+        templates.add(template_)
     nearest = [
         max((similarity(a, b) for j, b in enumerate(texts) if j != i), default=0.0)
         for i, a in enumerate(texts)
     ]
     return {
         "environments": len(forms),
-        "distinct_verifiers": len({form.digests[0] for form in forms.values()}),
-        "distinct_templates": len({form.digests[1] for form in forms.values()}),
-        "distinct_both": _num_both(list(forms.values())),
+        "distinct_verifiers": len(verifiers),
+        "distinct_templates": len(templates),
+        "distinct_both": num_both,  # that differ from all before them in both
         "nearest_similarity": {
             "median": round(statistics.median(nearest), 3) if nearest else None,
             "max": round(max(nearest), 3) if nearest else None,
@@ -88,28 +98,6 @@ def measure(forms: Mapping[str, Form], keywords: Mapping[str, str]) -> dict[str,
         "keywords": len(set(keywords.values())),
         "most_of_one_keyword": max(Counter(keywords.values()).values(), default=0),
     }
-
-
-def _num_both(forms: Sequence[Form]) -> int:
-    """The number of forms that differ from all before them in verifier and in template."""
-    verifiers, templates, count = set(), set(), 0
-    for form in forms:
-        one, other = form.digests
-        count += one not in verifiers and other not in templates
-        verifiers.add(one)
-        templates.add(other)
-    return count
-
-
-def _kept_names(source: str) -> frozenset[str]:
-    """Names that carry meaning: of builtins and of imported modules."""
-    imported = {
-        (alias.asname or alias.name).split(".")[0]
-        for node in ast.walk(syntax.parse(source))
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in node.names
-    }
-    return frozenset(imported | set(dir(builtins)))
 
 
 class _Normal(ast.NodeTransformer):
