@@ -167,9 +167,13 @@ class Generator(abc.ABC):
         """The question; the form of its answer too, unless the cold start teaches it."""
         return self.template.format(**state)
 
-    @abc.abstractmethod
     def flaw(self, state: State, answer: str) -> str | Verdict | None:
-        """The fault of an answer, or None; never by way of `answer`. May raise Malformed."""
+        """The fault of an answer, or None; may raise Malformed.
+
+        Where to check is to solve again, an answer has one form, which is that of `answer`.
+        """
+        right = self.answer(state)
+        return None if answer == right else f"it is {right}"
 
     def answer(self, state: State) -> str:
         """A right answer; the last step, unless said otherwise."""

@@ -71,13 +71,6 @@ class Program(Generator):
     def answer(self, state: State) -> str:
         return str(self.trace(state)[-1][VARIABLES.index(state["printed"])])
 
-    def flaw(self, state: State, answer: str) -> str | None:
-        a, b = state["start"]
-        for statement in state["statements"]:
-            a, b = after_statement((a, b), statement)
-        printed = a if state["printed"] == "a" else b
-        return None if int(answer) == printed else f"it prints {printed}"
-
 
 REGISTERS, NUM_PASSES, MODULUS = "abc", 3, 10
 
@@ -112,16 +105,6 @@ class Registers(Generator):
             found.append("".join(map(str, held.values())))
         return found
 
-    def flaw(self, state: State, answer: str) -> str | None:
-        """Runs the loop backwards from the answer, each instruction undone: the start comes out."""
-        held = [int(digit) for digit in answer]
-        for target, sign, source in reversed(state["loop"] * NUM_PASSES):
-            undone = held[REGISTERS.index(source)] * (-1 if sign == "+" else 1)
-            place = REGISTERS.index(target)
-            held[place] = (held[place] + undone) % MODULUS
-        began = "".join(map(str, held))
-        return None if began == state["start"] else f"that comes of {began}, not {state['start']}"
-
 
 class Postfix(Generator):
     """Code: the value of an expression in postfix form, `73+2*85-+`.
@@ -155,20 +138,6 @@ class Postfix(Generator):
                 stack.append(OPERATIONS[symbol](a, b))
                 found.append(str(stack[-1]))
         return found
-
-    def flaw(self, state: State, answer: str) -> str | None:
-        """Reads it from the right, as a tree: an operator, its second part, its first."""
-        symbols = list(state["text"])
-
-        def value() -> int:
-            symbol = symbols.pop()
-            if symbol in DIGITS:
-                return int(symbol)
-            second = value()
-            return OPERATIONS[symbol](value(), second)
-
-        found = value()
-        return None if int(answer) == found else f"it is {found}"
 
 
 NUM_BITS = 4

@@ -35,17 +35,6 @@ class Addition(Generator):
         )
         return [*map(str, totals), str(sum(state["terms"]))]
 
-    def flaw(self, state: State, answer: str) -> str | None:
-        """Takes the first term away, digit by digit, and looks for the second."""
-        first, second = (str(term) for term in state["terms"])
-        left, borrowed = "", 0
-        for digit, taken in zip(answer[::-1], first[::-1].ljust(len(answer), "0"), strict=False):
-            borrowed, rest = divmod(int(digit) - int(taken) + borrowed, 10)
-            left = f"{rest}{left}"
-        if borrowed or len(answer) < len(first) or left.lstrip("0") != second:
-            return f"less {first} it is not {second}"
-        return None
-
 
 MAX_BASE = 9
 
@@ -79,17 +68,6 @@ class Bases(Generator):
         base, digits = state["base"], map(int, state["digits"])
         numbers = list(itertools.accumulate(digits, lambda n, d: n * base + d))
         return [*map(str, numbers), digits_of(numbers[-1], state["wanted"])]
-
-    def flaw(self, state: State, answer: str) -> str | None:
-        """Both numbers as sums of powers."""
-        wanted = state["wanted"]
-        if any(int(digit) >= wanted for digit in answer):
-            return f"a digit above {wanted - 1}"
-        given, found = (
-            sum(int(digit) * base**place for place, digit in enumerate(reversed(digits)))
-            for digits, base in ((state["digits"], state["base"]), (answer, wanted))
-        )
-        return None if given == found else f"{found} in decimal, not {given}"
 
 
 MAX_QUOTIENT, MAX_DIVISOR = 5, 99
@@ -229,19 +207,6 @@ class FractionSum(Generator):
         totals = itertools.accumulate(terms, initial=Fraction(*state["start"]))
         return [str(total) for total in totals][1:]
 
-    def flaw(self, state: State, answer: str) -> str | None:
-        """Brings everything to the product of all denominators, in whole numbers."""
-        p, _, q = answer.partition("/")
-        claimed, denominator = int(p), int(q or 1)
-        if str(Fraction(claimed, denominator)) != answer:
-            return "not in lowest terms"
-        terms = [("+", *state["start"]), *state["operations"]]
-        common = math.prod(bottom for *_, bottom in terms)
-        total = sum(int(f"{sign}1") * top * (common // bottom) for sign, top, bottom in terms)
-        if total * denominator != claimed * common:
-            return f"it is {total}/{common}"
-        return None
-
 
 MAX_NUMBER = 99
 UNITS: dict[str, dict[str, int]] = {  # in the smallest unit, which is asked for
@@ -278,15 +243,6 @@ class Units(Generator):
         terms = (int(f"{sign}{number}") * factors[unit] for sign, number, unit in state["terms"])
         return list(map(str, itertools.accumulate(terms)))
 
-    def flaw(self, state: State, answer: str) -> str | None:
-        """Takes the terms off the answer, unit by unit; nothing may be left."""
-        rest = int(answer)
-        for unit, factor in UNITS[state["quantity"]].items():
-            of_unit = [(sign, number) for sign, number, u in state["terms"] if u == unit]
-            added = sum(number for sign, number in of_unit if sign == "+")
-            rest -= factor * (2 * added - sum(number for _, number in of_unit))
-        return f"{rest} too many" if rest else None
-
 
 COLOURS = "rbgy"
 NUM_COUNTS = 5  # of balls of a colour: the number of draws, and up to four more
@@ -321,13 +277,3 @@ class Urn(Generator):
             factors.append(Fraction(left[colour], sum(left.values())))
             left[colour] -= 1
         return list(map(str, itertools.accumulate(factors, operator.mul)))
-
-    def flaw(self, state: State, answer: str) -> str | None:
-        """Counts ordered draws: those that fit and all of them."""
-        claimed, of = map(int, answer.split("/"))
-        if math.gcd(claimed, of) != 1:
-            return "not in lowest terms"
-        draws, counts = state["draws"], state["counts"]
-        fitting = math.prod(math.perm(counts[c], draws.count(c)) for c in set(draws))
-        possible = math.perm(sum(counts.values()), len(draws))
-        return None if claimed * possible == fitting * of else f"{fitting} of {possible} draws fit"

@@ -37,17 +37,6 @@ class Rewriting(Generator):
         )
         return list(found)[1:]
 
-    def flaw(self, state: State, answer: str) -> str | None:
-        """Walks along the text with a window of two letters, rule by rule."""
-        letters = list(state["start"])
-        for left, right in state["rules"]:
-            for place in range(len(letters) - 1):
-                if letters[place] + letters[place + 1] == left:
-                    letters[place : place + 2] = right
-                    break
-        found = "".join(letters)
-        return None if answer == found else f"it is {found}"
-
 
 LETTERS, MAX_RUN = "abcd", 6
 
@@ -173,19 +162,3 @@ class Comparators(Generator):
         return list(
             itertools.accumulate(state["comparators"], after_comparator, initial=state["digits"])
         )[1:]
-
-    def flaw(self, state: State, answer: str) -> str | None:
-        """By thresholds: the network moves every "at least t" on its own, as or and and of bits.
-
-        (Comparators commute with monotone maps, on which the 0-1 principle rests.)
-        """
-        if len(answer) != len(state["digits"]):
-            return f"not {len(state['digits'])} digits"
-        for threshold in "123456789":
-            bits = [digit >= threshold for digit in state["digits"]]
-            for comparator in state["comparators"]:
-                i, j = (int(place) - 1 for place in comparator)
-                bits[i], bits[j] = bits[i] and bits[j], bits[i] or bits[j]
-            if bits != [digit >= threshold for digit in answer]:
-                return f"digits from {threshold} on stand elsewhere"
-        return None
