@@ -4,7 +4,7 @@ import collections
 import itertools
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from loong_jax.environments import answers
 from loong_jax.environments.answers import Malformed, one_line
@@ -120,14 +120,6 @@ def marks(code: str, guess: str) -> tuple[int, int]:
     return exact, common - exact
 
 
-def _codes(state: State) -> Iterator[str]:
-    """Every code that explains the marks."""
-    for digits in itertools.product(DIGITS[: state["digits"]], repeat=state["places"]):
-        code = "".join(digits)
-        if all(marks(code, guess) == (a, b) for guess, a, b in state["guesses"]):
-            yield code
-
-
 class Mastermind(Puzzle):
     """Mastermind: the one code that explains the marks of all guesses.
 
@@ -176,7 +168,8 @@ class Mastermind(Puzzle):
         return None
 
     def answer(self, state: State) -> str:
-        return next(_codes(state))
+        every = itertools.product(DIGITS[: state["digits"]], repeat=state["places"])
+        return next(code for code in map("".join, every) if self.flaw(state, code) is None)
 
 
 NUM_NUMBERS = {1: 5, 2: 6, 3: 7, 4: 8, 5: 9}

@@ -1,6 +1,7 @@
 """Explanations of what is seen: a short formula, the fewest causes, a circuit's stuck gates."""
 
 import itertools
+import operator
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -233,11 +234,9 @@ class Causes(Puzzle):
 CIRCUITS = {1: (5, 1, 4), 2: (8, 1, 5), 3: (7, 2, 7), 4: (9, 2, 8), 5: (11, 2, 10)}
 """Level: gates, faults, tests."""
 NUM_INPUTS, NUM_OUTPUTS = 4, 3
-KINDS = ("and", "or", "xor", "nand")
-
-
-def _gate(kind: str, a: int, b: int) -> int:
-    return {"and": a & b, "or": a | b, "xor": a ^ b, "nand": 1 - (a & b)}[kind]
+KINDS = {
+    "and": operator.and_, "or": operator.or_, "xor": operator.xor, "nand": lambda a, b: 1 - (a & b)
+}  # fmt: skip
 
 
 def outputs(gates: Sequence[Sequence[Any]], inputs: str, stuck: Mapping[int, int]) -> str:
@@ -245,7 +244,7 @@ def outputs(gates: Sequence[Sequence[Any]], inputs: str, stuck: Mapping[int, int
     wires = [int(value) for value in inputs]
     for number, (kind, first, second) in enumerate(gates, 1):
         value = stuck.get(number)
-        wires.append(_gate(kind, wires[first], wires[second]) if value is None else value)
+        wires.append(KINDS[kind](wires[first], wires[second]) if value is None else value)
     return "".join(map(str, wires[-NUM_OUTPUTS:]))
 
 
@@ -273,7 +272,7 @@ class CircuitDiagnosis(Puzzle):
         gates = []
         for number in range(num_gates):
             first, second = sorted(rng.sample(range(NUM_INPUTS + number), 2))
-            gates.append([rng.choice(KINDS), first, second])
+            gates.append([rng.choice(list(KINDS)), first, second])
         stuck = {gate: rng.randrange(2) for gate in rng.sample(range(1, num_gates + 1), num_faults)}
         every = ["".join(bits) for bits in itertools.product("01", repeat=NUM_INPUTS)]
         tests = [[given, outputs(gates, given, stuck)] for given in rng.sample(every, num_tests)]

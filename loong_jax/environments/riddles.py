@@ -104,19 +104,11 @@ ATTRIBUTES = {
 }
 
 
-def just_left(a: int, b: int) -> bool:
-    return a + 1 == b
-
-
-def beside(a: int, b: int) -> bool:
-    return abs(a - b) == 1
-
-
 RELATIONS = {
     "same": (operator.eq, "{} and {} are in the same house."),
     "apart": (operator.ne, "{} and {} are in different houses."),
-    "just left": (just_left, "{} is in the house just left of {}."),
-    "beside": (beside, "{} is in a house next to {}."),
+    "just left": (lambda a, b: a + 1 == b, "{} is in the house just left of {}."),
+    "beside": (lambda a, b: abs(a - b) == 1, "{} is in a house next to {}."),
     "left": (operator.lt, "{} is somewhere left of {}."),
 }
 
@@ -230,12 +222,10 @@ class Zebra(Puzzle):
                 house[value] = place
         for clue in state["clues"]:
             kind, first, second = clue
-            held = (
-                house[first] == second
-                if kind == "at"
-                else RELATIONS[kind][0](house[first], house[second])
+            holds, other = (
+                (operator.eq, second) if kind == "at" else (RELATIONS[kind][0], house.get(second))
             )
-            if not held:
+            if not holds(house[first], other):
                 return f"against the clue: {_clue_text(clue)}"
         return None
 

@@ -53,7 +53,7 @@ class Theorems:
         wanted = int(rng.integers(self.min_size, self.max_size + 1))
         for _ in range(_MAX_TRIES):
             grown = _Growth(rng)
-            while grown.size < wanted and grown.can_go_on:
+            while grown.size < wanted and len(grown.fresh) >= 3:
                 grown.step(self)
             if grown.size == wanted and len(grown.hypotheses) <= self.max_hypotheses:
                 grown.add_idle(min(self.max_idle, self.max_hypotheses - len(grown.hypotheses)))
@@ -70,7 +70,7 @@ class _Growth:
 
     def __init__(self, rng: np.random.Generator):
         self._rng = rng
-        self._fresh = [ATOM_NAMES[i] for i in rng.permutation(len(ATOM_NAMES))]
+        self.fresh = [ATOM_NAMES[i] for i in rng.permutation(len(ATOM_NAMES))]
         self.hypotheses: list[Formula] = []
         self._size_of: dict[str, int] = {}
         self.last = self._fact()
@@ -79,15 +79,11 @@ class _Growth:
     def size(self) -> int:
         return self._size_of[self.last]
 
-    @property
-    def can_go_on(self) -> bool:
-        return len(self._fresh) >= 3
-
     def step(self, drawn: Theorems) -> None:
         """One more atom, derived from the last one."""
         premises: list[Formula]
         if self._rng.random() < drawn.nested_share:
-            assumed, middle, target = (self._fresh.pop() for _ in range(3))
+            assumed, middle, target = (self.fresh.pop() for _ in range(3))
             is_inside = self._rng.random() < 0.5
             body: list[Formula] = [Atom(assumed)]
             premises = [Implies(Atom(assumed), Atom(middle))]
@@ -102,7 +98,7 @@ class _Growth:
                 other = str(self._rng.choice(["", *self._size_of])) or self._fact()
                 premises.append(Atom(other))
                 size += self._size_of[other]
-            target = self._fresh.pop()
+            target = self.fresh.pop()
             self._add_rule(premises, target)
         self._size_of[target], self.last = size, target
 
@@ -110,15 +106,15 @@ class _Growth:
         """Up to `count` rules from an atom that nothing derives."""
         known = list(self._size_of)
         for _ in range(int(self._rng.integers(count + 1))):
-            if self._fresh:
-                self._add_rule([Atom(self._fresh.pop())], str(self._rng.choice(known)))
+            if self.fresh:
+                self._add_rule([Atom(self.fresh.pop())], str(self._rng.choice(known)))
 
     def statement(self) -> Statement:
         order = self._rng.permutation(len(self.hypotheses))
         return Statement(tuple(self.hypotheses[i] for i in order), Atom(self.last))
 
     def _fact(self) -> str:
-        name = self._fresh.pop()
+        name = self.fresh.pop()
         self.hypotheses.append(Atom(name))
         self._size_of[name] = 1
         return name
