@@ -222,10 +222,8 @@ class Zebra(Puzzle):
                 house[value] = place
         for clue in state["clues"]:
             kind, first, second = clue
-            holds, other = (
-                (operator.eq, second) if kind == "at" else (RELATIONS[kind][0], house.get(second))
-            )
-            if not holds(house[first], other):
+            holds = operator.eq if kind == "at" else RELATIONS[kind][0]
+            if not holds(house[first], house.get(second, second)):
                 return f"against the clue: {_clue_text(clue)}"
         return None
 

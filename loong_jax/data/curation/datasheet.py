@@ -43,15 +43,14 @@ def describe(name: str, kept: Path, funnel: Funnel, all_stages: Sequence[Stage])
     for name, shown in fields.items():
         if others := counts[name].total() - sum(shown.values()):
             shown["(others)"] = others
+    shares = ("least", "10 %", "median", "90 %", "most")
     points = np.quantile(lengths, [0, 0.1, 0.5, 0.9, 1]).tolist() if lengths else []
     return {
         "name": name,
         "num_records": len(lengths),
         "sha256": digest.hexdigest(),  # of the file of records
         "fields": fields,  # how often each value occurs, "(none)" included
-        "prompt_chars": dict(
-            zip(("least", "10 %", "median", "90 %", "most"), points, strict=False)
-        ),
+        "prompt_chars": dict(zip(shares, points, strict=False)),
         "sources": [source._asdict() for source in funnel.sources],
         "stages": [
             dataclasses.asdict(count) | {"settings": settings.get(count.name)}
