@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from loong_jax import configs
-from loong_jax.data import json_files
-from loong_jax.data.curation import records, stages
-from loong_jax.data.curation.records import Chunk, Source
+from loong_jax.data import corpus, json_files
+from loong_jax.data.corpus import Chunk, Source
+from loong_jax.data.curation import stages
 from loong_jax.data.curation.stages import CorpusFilter, Outcome, Sketch, Stage
 from loong_jax.errors import ConfigError, refuse_below
 
@@ -120,14 +120,14 @@ def run(
 
     Raises ConfigError where `output` was begun with another chain or another corpus.
     """
-    files = records.find_files(inputs)
+    files = corpus.find_files(inputs)
     config = _Run(chain=chain, inputs=tuple(str(path) for path in inputs))
     configs.open_run(config, output, recipe="curation", free=())
     work = output / "work"
     finished = json_files.read_json(output / "funnel.json")
     if finished is not None:
         funnel = Funnel.from_json(finished)
-        given = [records.cut(file, chain.chunk_records)[0] for file in files]
+        given = [corpus.cut(file, chain.chunk_records)[0] for file in files]
         _refuse_other_sources(funnel.sources, given, output)
         return funnel
     sources, chunks = _cut(files, chain.chunk_records, work)
@@ -231,8 +231,8 @@ def _alive(chunk: Chunk, index: int, number: int, work: Path) -> dict[int, dict[
     """The records of a chunk that all passes before this one kept, with their notes, by place."""
     dropped, notes = _so_far(work, index, number)
     found = {}
-    for place, line in enumerate(records.read_lines(chunk)):
-        if place not in dropped and (record := records.parse(line)) is not None:
+    for place, line in enumerate(corpus.read_lines(chunk)):
+        if place not in dropped and (record := corpus.parse(line)) is not None:
             _note(record, notes.get(place))
             found[place] = record
     return found
@@ -306,7 +306,7 @@ def _cut(files: Sequence[Path], chunk_records: int, work: Path) -> tuple[list[So
     """Cuts the files, or checks that they are those that were cut when the run began."""
     sources, chunks = [], []
     for file in files:
-        source, of_file = records.cut(file, chunk_records)
+        source, of_file = corpus.cut(file, chunk_records)
         sources.append(source)
         chunks += of_file
     saved = json_files.read_json(work / "sources.json")
@@ -340,8 +340,8 @@ def _count(
     if chain.stages and chunks:
         left = seen[chain.stages[0].name]
     else:
-        lines = (line for chunk in chunks for line in records.read_lines(chunk))
-        left = sum(records.parse(line) is not None for line in lines)
+        lines = (line for chunk in chunks for line in corpus.read_lines(chunk))
+        left = sum(corpus.parse(line) is not None for line in lines)
     unread = {UNREADABLE: total - left} if total > left else {}
     yield StageCount(name=READ, num_seen=total, num_kept=left, reasons=unread, cpu_s=0.0)
     for stage in chain.stages:
@@ -366,8 +366,8 @@ def _write(output: Path, chunks: Sequence[Chunk], num_passes: int, work: Path) -
     ):
         for index, chunk in enumerate(chunks):
             reasons, notes = _so_far(work, index, num_passes)
-            for place, line in enumerate(records.read_lines(chunk)):
-                record = records.parse(line)
+            for place, line in enumerate(corpus.read_lines(chunk)):
+                record = corpus.parse(line)
                 if record is None:
                     text = line.decode(errors="replace").strip()
                     bad = {"line": text, "dropped_by": READ, "reason": UNREADABLE}

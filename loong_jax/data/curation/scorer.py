@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from loong_jax.data import json_files
-from loong_jax.data.curation import shingles, stages
+from loong_jax.data.curation import duplicates, stages
 from loong_jax.data.curation.stages import Outcome, Record, prompt_of
 from loong_jax.errors import ConfigError
 
@@ -283,10 +283,10 @@ def _initial(config: ScorerConfig, num_tags: int, rng: np.random.Generator) -> d
 # ---- texts and labels as arrays
 
 
-def _pieces(texts: Sequence[str], num_buckets: int) -> shingles.Ragged:
+def _pieces(texts: Sequence[str], num_buckets: int) -> duplicates.Ragged:
     """Buckets of the runs of one and of two words of each text, at most so many."""
-    words = shingles.words(texts)
-    parts = [shingles.ngrams(words, size) for size in (1, 2)]
+    words = duplicates.words(texts)
+    parts = [duplicates.ngrams(words, size) for size in (1, 2)]
     owners = np.concatenate([part.owners for part in parts])
     values = np.concatenate([parts[0].values, parts[1].values ^ np.uint64(1 << 63)])
     order = np.argsort(owners, kind="stable")
@@ -294,7 +294,7 @@ def _pieces(texts: Sequence[str], num_buckets: int) -> shingles.Ragged:
     starts = np.searchsorted(owners, np.arange(len(texts) + 1))
     kept = np.arange(len(owners)) - starts[owners] < _MAX_PIECES
     starts = np.concatenate([[0], np.cumsum(np.minimum(np.diff(starts), _MAX_PIECES))])
-    return shingles.Ragged(values[kept], starts)
+    return duplicates.Ragged(values[kept], starts)
 
 
 def _arrays(texts: Sequence[str], num_buckets: int) -> dict[str, np.ndarray]:

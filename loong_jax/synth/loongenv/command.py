@@ -19,12 +19,9 @@ from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.synth import authors
 from loong_jax.synth.authors import Author
 from loong_jax.synth.calls import CallStore, Settings
-from loong_jax.synth.loongenv import execution, gates, judging, strategies, summary
-from loong_jax.synth.loongenv import seeds as seed_files
-from loong_jax.synth.loongenv.candidates import Candidate, Made, OverBudget, Workshop
-from loong_jax.synth.loongenv.execution import Executions
-from loong_jax.synth.loongenv.gates import Duplicates
-from loong_jax.synth.loongenv.seeds import SeedSet
+from loong_jax.synth.loongenv import candidates, gates, judging, strategies, summary
+from loong_jax.synth.loongenv.candidates import Candidate, Made, OverBudget, SeedSet, Workshop
+from loong_jax.synth.loongenv.gates import Duplicates, Executions
 from loong_jax.verifiers.judge.client import Budget
 from loong_jax.verifiers.loongbench import LoongBenchVerifier
 
@@ -139,11 +136,11 @@ def main(options: LoongEnvOptions) -> int:
         options.endpoint, options.model, timeout_s=options.timeout_s,
         max_reply_tokens=options.max_reply_tokens, json_mode=options.json_mode,
     )  # fmt: skip
-    seeds = seed_files.load(options.seeds)
+    seeds = candidates.load_seeds(options.seeds)
     domains = chosen_domains(options.settings, seeds)
     kept = dataclasses.asdict(options)
     kept |= kept.pop("settings")
-    kept |= {"model": endpoint.model, "seeds_digest": seed_files.digest(seeds)}
+    kept |= {"model": endpoint.model, "seeds_digest": candidates.digest_of(seeds)}
     authors.claim(options.out / "config.json", kept, FREE)
     roles = {
         role: Settings(temperature=temperature, model=options.models.get(role))
@@ -287,7 +284,7 @@ class _Run:
         )
         left = after(_new(one, known) for one in left)
         left = after(strategies.coded(left, workshop))
-        left = after(execution.executed(left, workshop.packages, self.executions))
+        left = after(gates.executed(left, workshop.packages, self.executions))
         left = after(judging.gradable(one, self.rules) for one in left)
         left = after(judging.judged(left, workshop, name))
         after(

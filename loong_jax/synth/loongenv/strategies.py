@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from loong_jax.synth import calls
-from loong_jax.synth.loongenv.candidates import QUESTION, Candidate, Workshop
-from loong_jax.synth.loongenv.seeds import Seed
+from loong_jax.synth.loongenv.candidates import QUESTION, Candidate, Seed, Workshop
 
 TRIPLE = calls.fields(question=str, code=str, answer=str)
 CODE = calls.fields(code=str)

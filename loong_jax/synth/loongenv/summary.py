@@ -16,9 +16,8 @@ from loong_jax.problems.problem import Domain
 from loong_jax.synth.authors import Author
 from loong_jax.synth.calls import CallStore
 from loong_jax.synth.loongenv import candidates
-from loong_jax.synth.loongenv.candidates import OUTCOMES, Candidate, Made
+from loong_jax.synth.loongenv.candidates import OUTCOMES, Candidate, Made, Seed, SeedSet
 from loong_jax.synth.loongenv.gates import Duplicates, shape
-from loong_jax.synth.loongenv.seeds import Seed, SeedSet
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.synth.loongenv import seeds
+from loong_jax.synth.loongenv import candidates
 from loong_jax.verifiers.loongbench.domains import DOMAINS
 
 
@@ -30,7 +30,7 @@ def test_the_twelve_published_domains_are_read(tmp_path):
         directory.mkdir()
         rows = [row(domain, n) for n in range(12)]
         (directory / "seed_dataset.json").write_text(json.dumps(rows))
-    found = seeds.load([tmp_path])
+    found = candidates.load_seeds([tmp_path])
     assert set(found.by_domain) == set(DOMAINS)
     for name, kept in found.by_domain.items():
         assert len(kept) == 12
@@ -38,7 +38,7 @@ def test_the_twelve_published_domains_are_read(tmp_path):
         assert kept[3].packages == ("sympy",)
         assert kept[3].licence == "MIT"
     assert sum(len(found.held_out(name)) for name in DOMAINS) > 0
-    assert seeds.digest(found) == seeds.digest(seeds.load([tmp_path]))
+    assert candidates.digest_of(found) == candidates.digest_of(candidates.load_seeds([tmp_path]))
 
 
 def test_rows_that_are_no_seeds_are_counted(tmp_path):
@@ -48,7 +48,7 @@ def test_rows_that_are_no_seeds_are_counted(tmp_path):
     ]  # fmt: skip
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
-    found = seeds.load([path])
+    found = candidates.load_seeds([path])
     assert [len(kept) for kept in found.by_domain.values()] == [1]
     assert found.skipped == {
         "asked before": 1, "no program": 1, "no question": 1, "domain": 1, "gold": 1, "no object": 1
@@ -59,14 +59,14 @@ def test_a_line_ends_where_json_lines_do(tmp_path):
     path = tmp_path / "rows.jsonl"
     lines = [json.dumps(row("logic", 1, question="One\u2028two\u0085three?"), ensure_ascii=False)]
     path.write_text("\n".join(lines), encoding="utf-8")
-    assert len(seeds.load([path]).by_domain["logic"]) == 1
+    assert len(candidates.load_seeds([path]).by_domain["logic"]) == 1
 
 
 def test_bad_paths_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="does not exist"):
-        seeds.load([tmp_path / "none"])
+        candidates.load_seeds([tmp_path / "none"])
     with pytest.raises(ConfigError, match="holds no seeds"):
-        seeds.load([tmp_path])
+        candidates.load_seeds([tmp_path])
     (tmp_path / "a.json").write_text("{")
     with pytest.raises(ConfigError, match="cannot be read"):
-        seeds.load([tmp_path])
+        candidates.load_seeds([tmp_path])

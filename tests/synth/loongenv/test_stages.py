@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loong_jax.synth.calls import CallStore
-from loong_jax.synth.loongenv import execution, judging, strategies
+from loong_jax.synth.loongenv import gates, judging, strategies
 from loong_jax.synth.loongenv.candidates import (
     Candidate,
     OverBudget,
@@ -15,7 +15,7 @@ from loong_jax.synth.loongenv.candidates import (
     funnel,
     seed_of,
 )
-from loong_jax.synth.loongenv.execution import Executions
+from loong_jax.synth.loongenv.gates import Executions
 from loong_jax.verifiers.loongbench import LoongBenchVerifier
 from tests.synth.scripted import Said, loongenv_roles
 
@@ -55,18 +55,18 @@ def test_every_way_a_program_ends_has_its_state(tmp_path):
         settings = {"packages": Path(packages), "cpu_s": 0.5}
         with CallStore(tmp_path / "executions.jsonl") as store:
             executions = Executions(store, **settings)
-            found = execution.executed(asked, {}, executions)
+            found = gates.executed(asked, {}, executions)
             num_run = len(store)
             executions.close()
             again = Executions(store, **settings)
-            assert execution.executed(asked, {}, again) == found
+            assert gates.executed(asked, {}, again) == found
             again.close()
             assert len(store) == num_run, "what was run once is read back"
     assert {one.code: one.state for one in found} == programs
     assert [one.answer for one in found[:2]] == ["156", "156 cm"]
     told = [one.detail for one in found if one.state == "not_deterministic"]
     assert told == ["2 answers in 2 runs"], "the same in another run, whatever was drawn"
-    assert execution.answer_of("a\nb\n", "programming") == "a\nb"
+    assert gates.answer_of("a\nb\n", "programming") == "a\nb"
 
 
 def judge_that(decides):

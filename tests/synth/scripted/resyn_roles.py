@@ -137,7 +137,7 @@ def _answers(title: str) -> dict[str, tuple[int, str]]:
 
 @functools.lru_cache(maxsize=256)
 def _answers_of(source: str) -> dict[str, tuple[int, str]]:
-    from loong_jax.synth.resyn.pipeline import FIRST_SEED
+    from loong_jax.synth.resyn.command import FIRST_SEED
 
     seeds = range(FIRST_SEED, FIRST_SEED + MAX_ATTEMPT_SEEDS)
     draws = [(level, seed) for level in range(1, 6) for seed in seeds]

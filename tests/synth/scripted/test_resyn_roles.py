@@ -7,7 +7,7 @@ import pytest
 from loong_jax.environments.modules import Module, ModuleRunner
 from loong_jax.sandbox import Limits
 from loong_jax.synth.resyn import gates, ideas
-from loong_jax.synth.resyn.pipeline import FIRST_SEED
+from loong_jax.synth.resyn.command import FIRST_SEED
 from tests.sweeps import thinned
 from tests.synth.scripted import resyn_defects, resyn_roles
 from tests.synth.scripted.play import Ask
