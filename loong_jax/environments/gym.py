@@ -154,15 +154,22 @@ class Gym:
     def problem(self, level: int, seed: int) -> Problem:
         """Raises ConfigError without the package; its draws that cannot be judged are skipped."""
         check_level(level, LEVELS)
+        source = _dataset(self.dataset, level)
         for draw in range(MAX_DRAWS):
             digest = hashlib.blake2b(f"{self.name}/{level}/{seed}/{draw}".encode(), digest_size=3)
-            number = int.from_bytes(digest.digest(), "big")
-            drawn = _drawn(_dataset(self.dataset, level), self.dataset, number)
-            if drawn is not None and self._flaw(drawn.gold, drawn.gold, drawn.known) is None:
+            try:
+                item = source[int.from_bytes(digest.digest(), "big")]
+            except ValueError:  # the library's own search for one ends without
+                continue
+            question, metadata = item["question"], item["metadata"]
+            given = GOLDS[self.dataset](metadata) if self.dataset in GOLDS else str(item["answer"])
+            gold = given.strip()
+            known = KNOWN[self.dataset](question, metadata) if self.dataset in KNOWN else {}
+            known = json.loads(json.dumps(known))
+            if self._flaw(gold, gold, known) is None:
                 break
         else:
             raise AssertionError(f"{self.name} drew no problem of level {level} and seed {seed}")
-        question, gold, known = drawn
         return posed(
             self,
             level=level,
@@ -196,24 +203,6 @@ class Gym:
         except Malformed as error:
             return verdict.wrong("format", str(error))
         return verdict.wrong("value", flaw) if flaw else None
-
-
-class _Drawn(NamedTuple):
-    question: str
-    gold: str
-    known: dict[str, Any]  # further inputs of a judge
-
-
-def _drawn(source: Any, dataset: str, number: int) -> _Drawn | None:
-    """Item `number`; None where the library's own search for one ends without."""
-    try:
-        item = source[number]
-    except ValueError:
-        return None
-    question, metadata = item["question"], item["metadata"]
-    gold = GOLDS[dataset](metadata) if dataset in GOLDS else str(item["answer"])
-    known = KNOWN[dataset](question, metadata) if dataset in KNOWN else {}
-    return _Drawn(question, gold.strip(), json.loads(json.dumps(known)))
 
 
 @functools.cache

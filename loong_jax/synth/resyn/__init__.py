@@ -2,8 +2,7 @@
 
     ideas                 keywords and their audit, what is asked, where every idea ended
     gates                 mechanical checks in the sandbox
-    diversity             no duplicates
-    calibration           levels are levels
+    measures              levels are levels, and no duplicates
     command               all stages in a row
 
 Environments that are kept become packages (`loong_jax.data.packages`).

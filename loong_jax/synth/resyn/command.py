@@ -22,11 +22,10 @@ from loong_jax.environments.modules import Call, Module, Outcome
 from loong_jax.synth import authors
 from loong_jax.synth.authors import Author
 from loong_jax.synth.calls import Reply, Request, Settings
-from loong_jax.synth.resyn import calibration, diversity, ideas
-from loong_jax.synth.resyn.calibration import LevelCount
-from loong_jax.synth.resyn.diversity import Form
+from loong_jax.synth.resyn import ideas, measures
 from loong_jax.synth.resyn.gates import Examiner
 from loong_jax.synth.resyn.ideas import KEPT, Item, ResynSettings
+from loong_jax.synth.resyn.measures import Form, LevelCount
 from loong_jax.verifiers.judge.client import Budget
 
 NUM_EXAMPLES = 2  # of each level, for the judge
@@ -157,7 +156,7 @@ def _run(
     report = {
         "author": author.name,
         "funnel": ideas.count(items),
-        "diversity": diversity.measure(
+        "diversity": measures.measure(
             {i.uid: flow.forms[i.uid] for i in kept}, {i.uid: i.keyword for i in kept}
         ),
         "solve_rates": [
@@ -267,7 +266,7 @@ class _Flow:
     def _require_new(self, item: Item) -> None:
         """A duplicate is stopped at once: a revision of it would be another idea."""
         posed = self.run(item, [("pose", (item.levels[0], seed)) for seed in range(12)])
-        form = diversity.form_of(item.source, [one.value[1] for one in posed])
+        form = measures.form_of(item.source, [one.value[1] for one in posed])
         item.form = form.digests
         for uid, other in self.forms.items():
             pairs = zip(("verifier", "template"), form.digests, other.digests, strict=True)
@@ -376,7 +375,7 @@ class _Flow:
         if min(count.num_attempts for count in counts) < least:
             item.stop("calibration", "too few attempts", f"graded by level: {counts}")
             return
-        found = calibration.calibrate(counts, rule)
+        found = measures.calibrate(counts, rule)
         item.calibration = dataclasses.asdict(found) | {
             "counts": [list(count) for count in counts],
             "p_falling": float(f"{found.p_falling:.3g}"),

@@ -23,7 +23,7 @@ from loong_jax.problems import response
 from loong_jax.problems.problem import Domain
 from loong_jax.synth import calls
 from loong_jax.synth.calls import Request
-from loong_jax.synth.resyn.calibration import CalibrationRule
+from loong_jax.synth.resyn.measures import CalibrationRule
 
 MAX_KEYWORD_CHARS = 60
 NGRAM = 8  # words that stand alike in a question and in an evaluation text

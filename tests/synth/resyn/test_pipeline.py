@@ -16,9 +16,9 @@ from loong_jax.errors import ConfigError
 from loong_jax.report import synthesis
 from loong_jax.synth.calls import CallStore
 from loong_jax.synth.resyn import command
-from loong_jax.synth.resyn.calibration import CalibrationRule
 from loong_jax.synth.resyn.command import ResynOptions
 from loong_jax.synth.resyn.ideas import ResynSettings
+from loong_jax.synth.resyn.measures import CalibrationRule
 from tests.synth.scripted import ledger, played, resyn_caught
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.usefixtures("played_author")]
