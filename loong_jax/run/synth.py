@@ -25,7 +25,7 @@ from loong_jax.synth import authors
 from loong_jax.synth.formal import backends, expert_iteration, formalise, proofs
 from loong_jax.synth.formal.backends import Backend
 from loong_jax.synth.formal.expert_iteration import Goal, LoopSettings, Round, Solution
-from loong_jax.synth.formal.problems import Theorems
+from loong_jax.synth.formal.formulas import Theorems
 from loong_jax.synth.loongenv import command as loongenv
 from loong_jax.synth.resyn import command as resyn
 

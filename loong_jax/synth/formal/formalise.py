@@ -18,7 +18,6 @@ from loong_jax.synth import calls
 from loong_jax.synth.authors import Author
 from loong_jax.synth.calls import Reply, Request
 from loong_jax.synth.formal import formulas
-from loong_jax.synth.formal import problems as theorems
 from loong_jax.synth.formal.backends import Backend
 from loong_jax.synth.formal.formulas import Statement
 
@@ -86,11 +85,11 @@ Decide = Callable[[Formalised, Any], Decision]  # by what was replied
 
 def told(posed: Statement, rng: np.random.Generator) -> WordProblem:
     """A problem whose meaning is known, from its statement."""
-    drawn = rng.permutation(len(theorems.CLAUSES))
+    drawn = rng.permutation(len(formulas.CLAUSES))
     glossary = {
-        name: theorems.CLAUSES[i] for name, i in zip(sorted(posed.atoms), drawn, strict=False)
+        name: formulas.CLAUSES[i] for name, i in zip(sorted(posed.atoms), drawn, strict=False)
     }
-    text = theorems.tell(posed, glossary)
+    text = formulas.tell(posed, glossary)
     return WordProblem(uid=posed.uid, text=text, glossary=glossary, intended=posed)
 
 
@@ -108,7 +107,7 @@ def formalise(
         """One call for each that is kept so far; where it fails, nothing speaks for that one."""
         role, prompt, schema = ASKED[stage]
         kept = [one for one in made if one.is_kept]
-        glossaries = [theorems.glossary_text(one.problem.glossary) for one in kept]
+        glossaries = [formulas.glossary_text(one.problem.glossary) for one in kept]
         given = [{**fields(one), "glossary": g} for one, g in zip(kept, glossaries, strict=True)]
         name = f"formal/{prompt}"
         requests = [

@@ -23,8 +23,7 @@ import numpy as np
 
 from loong_jax.synth.formal import formulas
 from loong_jax.synth.formal.expert_iteration import Goal
-from loong_jax.synth.formal.formulas import Atom, Formula, Statement
-from loong_jax.synth.formal.problems import ATOM_NAMES
+from loong_jax.synth.formal.formulas import ATOM_NAMES, Atom, Formula, Statement
 
 LETTERS = string.ascii_uppercase
 MAX_NODES = 500

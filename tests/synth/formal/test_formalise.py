@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from loong_jax.synth.formal import backends, formalise, formulas
-from loong_jax.synth.formal import problems as theorems
-from loong_jax.synth.formal.formulas import Atom, Implies, Not
-from loong_jax.synth.formal.problems import Theorems
+from loong_jax.synth.formal.formulas import Atom, Implies, Not, Theorems
 from tests.synth.scripted import Plan, formal_roles, formal_words, ledger, roles
 
 KINDS = [d.name for d in formal_roles.DEFECTS if d.prompts == ("formal/formalise",)]
@@ -27,8 +25,8 @@ def test_words_are_read_back():
     for problem in problems(50):
         assert formal_words.read(problem.text, problem.glossary) == problem.intended
     posed = formulas.of_parts(["~p -> ~(q -> r)", "((p -> q) -> r) -> q"], "~~p")
-    assert formal_words.read(theorems.tell(posed, GLOSSARY), GLOSSARY) == posed
-    text = theorems.glossary_text(GLOSSARY)
+    assert formal_words.read(formulas.tell(posed, GLOSSARY), GLOSSARY) == posed
+    text = formulas.glossary_text(GLOSSARY)
     assert formal_roles.read_glossary(text) == GLOSSARY
     for unclear in ("", "Suppose that the lamp is lit.", "Show that the dog barks.",
                     "Show that if the lamp is lit.", "Show that [the lamp is lit."):  # fmt: skip
