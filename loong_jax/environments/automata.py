@@ -263,20 +263,14 @@ class Predecessor(Puzzle):
 
     def answer(self, state: State) -> str:
         """Cell by cell, keeping one start for each reachable last pair."""
-        rule, row = _rule(state), state["row"]
-        for first in ("".join(pair) for pair in itertools.product("01", repeat=2)):
+        rule, row, found = _rule(state), state["row"], []
+        for first in map("".join, itertools.product("01", repeat=2)):
             reached = {first: first}  # last two cells: all cells so far
-            for place in range(1, len(row) - 1):
-                reached = {
-                    (cells + symbol)[-2:]: cells + symbol
-                    for cells in reached.values()
-                    for symbol in "01"
-                    if rule[cells[-2:] + symbol] == row[place]
-                }
-            for cells in reached.values():
-                if after(cells, rule, 1) == row:
-                    return cells
-        raise ValueError(f"the row {row} has no predecessor")
+            for symbol in row[1:-1]:
+                longer = (cells + cell for cells in reached.values() for cell in "01")
+                reached = {cells[-2:]: cells for cells in longer if rule[cells[-3:]] == symbol}
+            found += reached.values()
+        return next(cells for cells in found if after(cells, rule, 1) == row)
 
 
 NUM_COLOURED = {1: 7, 2: 10, 3: 13, 4: 16, 5: 20}

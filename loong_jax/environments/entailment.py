@@ -214,15 +214,14 @@ def closure(state: State) -> dict[Atom, tuple[int, int, dict[str, str], list[Ato
     """Every entailed atom: rounds it takes to derive, rule (0: a fact), values, body."""
     known = {tuple(fact): (0, 0, {}, []) for fact in state["facts"]}
     instances = list(_instances(state["rules"], CONSTANTS[: state["constants"]]))
-    for depth in itertools.count(1):
-        new = {}
+    depth, new = 0, known
+    while new:
+        depth, new = depth + 1, {}
         for number, values, body, head in instances:
             if head not in known and head not in new and all(atom in known for atom in body):
                 new[head] = (depth, number, values, body)
-        if not new:
-            return known
         known |= new
-    raise AssertionError("an endless count ended")
+    return known
 
 
 class FirstOrder(Puzzle):

@@ -7,6 +7,7 @@ A `ProblemStream` poses its problems without end, on one side of the split.
 """
 
 import abc
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -122,17 +123,16 @@ class ProblemStream:
     def take_distinct(self, count: int) -> list[Problem]:
         """The first `count` problems with different canonical forms."""
         found: dict[str, Problem] = {}
-        for cursor, problem in enumerate(self):
+        for cursor in range(20 * count + 202):
+            problem = self.problem_at(cursor)
             found.setdefault(problem.canonical, problem)
             if len(found) == count:
                 return list(found.values())
-            if cursor > 20 * count + 200:
-                raise ConfigError(
-                    f"only {len(found)} of {count} distinct problems found in {cursor} draws of "
-                    f"{self.environment.name}, levels {[*self.level_weights]}, for the side "
-                    f"{self.split!r}. Ask for fewer, add levels, or draw from more by the seed."
-                )
-        raise AssertionError("an endless stream ended")
+        raise ConfigError(
+            f"only {len(found)} of {count} distinct problems found in {20 * count + 202} draws of "
+            f"{self.environment.name}, levels {[*self.level_weights]}, for the side "
+            f"{self.split!r}. Ask for fewer, add levels, or draw from more by the seed."
+        )
 
 
 def check_level(level: int, levels: Sequence[int]) -> None:
@@ -192,16 +192,12 @@ class Generator(abc.ABC):
 
     def problem(self, level: int, seed: int) -> Problem:
         check_level(level, self.levels)
-        rng = self.rng(level, seed)
-        for _ in range(MAX_DRAWS):
-            try:
+        rng, state, num_draws = self.rng(level, seed), None, 0
+        while state is None:
+            num_draws += 1
+            assert num_draws <= MAX_DRAWS, f"{self.name}: no problem of {level=}, {seed=}"
+            with contextlib.suppress(csp.SearchLimit):
                 state = self.draw(level, rng)
-            except csp.SearchLimit:
-                continue
-            if state is not None:
-                break
-        else:
-            raise AssertionError(f"{self.name} drew no problem of level {level} and seed {seed}")
         return posed(
             self,
             level=level,

@@ -155,8 +155,6 @@ def value(formula: Formula, row: Mapping[str, bool]) -> bool:
 
 def _rows(formulas: Sequence[Formula]) -> Iterator[dict[str, bool]]:
     names = atoms_of(formulas)
-    if len(names) > MAX_ATOMS:
-        raise ValueError(f"{len(names)} atoms are more than the {MAX_ATOMS} of a truth table.")
     for row in itertools.product((False, True), repeat=len(names)):
         yield dict(zip(names, row, strict=True))
 
