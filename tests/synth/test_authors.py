@@ -14,7 +14,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.synth import calls
 from loong_jax.synth.authors import AuthorDown
 from loong_jax.synth.calls import CallStore, Request, Settings
-from tests.synth.scripted import Said, ledger
+from tests.synth.scripted import Said, play
 from tests.synth.scripted.played import ATTEMPTS
 
 SCHEMA = calls.fields(code=str)
@@ -59,7 +59,7 @@ def test_a_transcript_says_all_that_was_asked(scripted, author):
     assert (said.model, said.seed, said.role) == ("scripted", 5, "coder")
     assert said.prompt_tokens + said.reply_tokens > 100
     assert not said.is_estimate
-    assert ledger.digest(said.messages, said.seed) == server.ledger.entries[0]["digest"]
+    assert play.digest(said.messages, said.seed) == server.ledger.entries[0]["digest"]
     assert json.loads(said.reply) == reply.parsed
     [other] = made.ask(
         [Request(role="another", prompt_name="loongenv/code", fields=requests(1)[0].fields, seed=5)]

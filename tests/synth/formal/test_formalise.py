@@ -10,7 +10,7 @@ import pytest
 
 from loong_jax.synth.formal import backends, formalise, formulas
 from loong_jax.synth.formal.formulas import Atom, Implies, Not, Theorems
-from tests.synth.scripted import Plan, formal_roles, formal_words, ledger, roles
+from tests.synth.scripted import Plan, formal_roles, formal_words, play, roles
 
 KINDS = [d.name for d in formal_roles.DEFECTS if d.prompts == ("formal/formalise",)]
 GLOSSARY = {"p": "the lamp is lit", "q": "the cat sleeps", "r": "the snow melts"}
@@ -66,7 +66,7 @@ def test_every_planted_kind_is_caught(scripted, author, kind):
     made = formalise.formalise(problems(12), author(server), backends.get_backend("metamath"))
     planted = {entry["digest"]: entry["defect"] for entry in server.ledger.entries}
     first = [one.replies[0].transcript for one in made]
-    defects = [planted[ledger.digest(call.messages, call.seed)] for call in first]
+    defects = [planted[play.digest(call.messages, call.seed)] for call in first]
     spoilt = [one for one, defect in zip(made, defects, strict=True) if defect == kind]
     assert len(spoilt) >= 8
     assert not any(one.is_kept for one in spoilt)

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from loong_jax.synth.formal import formulas
 from loong_jax.synth.formal.formulas import Atom, Formula, Implies, Not, Statement
 from tests.synth.scripted import formal_words
-from tests.synth.scripted.defects import Defect
-from tests.synth.scripted.play import Ask, Said
+from tests.synth.scripted.play import Ask, Defect, Said
 
 TRANSLATED = ("formal/formalise",)
 

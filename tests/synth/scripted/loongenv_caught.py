@@ -17,9 +17,9 @@ from loong_jax.synth.calls import Transcript
 from loong_jax.synth.loongenv import candidates, judging, strategies
 from loong_jax.synth.loongenv.gates import words_of
 from loong_jax.synth.loongenv.strategies import MARKS
-from tests.synth.scripted import ledger, roles, world
-from tests.synth.scripted.defects import COMMON
+from tests.synth.scripted import play, roles, world
 from tests.synth.scripted.loongenv_roles import same
+from tests.synth.scripted.play import COMMON
 from tests.synth.scripted.played import LEDGER
 
 Candidate = Mapping[str, Any]  # a line of candidates.jsonl
@@ -93,7 +93,7 @@ def planted(directory: Path, candidates: Sequence[Candidate]) -> list[Planted]:
     calls = {}
     for record in json_files.read_jsonl(directory / "calls.jsonl"):
         call = Transcript.from_json(record)
-        calls[ledger.digest(call.messages, call.seed)] = call
+        calls[play.digest(call.messages, call.seed)] = call
     holder = {key: one for one in candidates for key in one["calls"]}
     found: dict[str, Planted] = {}
     for entry in json_files.read_jsonl(directory / LEDGER):

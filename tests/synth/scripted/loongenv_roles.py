@@ -6,8 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 from tests.synth.scripted import world
-from tests.synth.scripted.defects import Defect
-from tests.synth.scripted.play import Ask, Said
+from tests.synth.scripted.play import Ask, Defect, Said
 from tests.synth.scripted.world import Puzzle
 
 _QUESTION = ("loongenv/few_shot", "loongenv/self_instruct", "loongenv/evolve")
