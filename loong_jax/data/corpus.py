@@ -125,10 +125,10 @@ def _is_shallow(value: Any) -> bool:
     return False
 
 
-def read_all(inputs: Sequence[Path], chunk_records: int = 10_000) -> Iterator[dict[str, Any]]:
+def read_all(inputs: Sequence[Path]) -> Iterator[dict[str, Any]]:
     """Every readable record of the corpora, one after another."""
     for file in find_files(inputs):
-        for chunk in cut(file, chunk_records)[1]:
+        for chunk in cut(file, 10_000)[1]:
             for line in read_lines(chunk):
                 record = parse(line)
                 if record is not None:
@@ -165,7 +165,6 @@ def build(
     name: str,
     version: str = "1.0.0",
     split: str = "train",
-    description: str = "",
 ) -> Path:
     """Writes the records of JSON-lines or array_record files as a data set; returns its directory.
 
@@ -193,7 +192,7 @@ def build(
         def _info(self) -> Any:
             return tfds.core.DatasetInfo(
                 builder=self,
-                description=description or f"The corpus {name}, written by loong_jax.",
+                description=f"The corpus {name}, written by loong_jax.",
                 features=tfds.features.FeaturesDict(features),
             )
 

@@ -126,8 +126,8 @@ class ModuleRunner:
     Without namespaces it refuses to be made: what authors write is foreign code.
     """
 
-    def __init__(self, limits: Limits = LIMITS, min_tier: IsolationTier = "namespaces"):
-        self._sandbox = Sandbox(limits, min_tier=min_tier)
+    def __init__(self, limits: Limits = LIMITS):
+        self._sandbox = Sandbox(limits, min_tier="namespaces")
 
     @property
     def tier(self) -> IsolationTier:
@@ -215,8 +215,12 @@ class ModuleEnvironment:
     def _runner(self) -> ModuleRunner:
         return self.runner or shared_runner()
 
-    @functools.cached_property
+    @property
     def levels(self) -> tuple[int, ...]:
+        return self._levels
+
+    @functools.cached_property
+    def _levels(self) -> tuple[int, ...]:
         return tuple(self._value("levels"))
 
     def problem(self, level: int, seed: int) -> Problem:

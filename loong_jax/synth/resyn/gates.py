@@ -231,9 +231,9 @@ def examine(module: Module, runner: ModuleRunner, second: ModuleRunner) -> Exami
 class Examiner:
     """Pairs of sandboxes, and what they found, kept in a directory by the module's hash."""
 
-    def __init__(self, directory: Path, num_pairs: int | None = None):
+    def __init__(self, directory: Path):
         self._directory = directory / f"gates-{len(GATES)}"
-        count = num_pairs or len(os.sched_getaffinity(0))
+        count = len(os.sched_getaffinity(0))
         self._pairs: queue.SimpleQueue[tuple[ModuleRunner, ModuleRunner]] = queue.SimpleQueue()
         self._runners = [ModuleRunner() for _ in range(2 * count)]
         for pair in zip(self._runners[::2], self._runners[1::2], strict=True):
