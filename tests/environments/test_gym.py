@@ -12,7 +12,7 @@ from fractions import Fraction
 import pytest
 
 from loong_jax import environments
-from loong_jax.environments import LEVELS, gym, gym_answers
+from loong_jax.environments import LEVELS, gym
 from loong_jax.environments.answers import Malformed
 from loong_jax.errors import ConfigError
 from loong_jax.problems.problem import Problem
@@ -166,7 +166,7 @@ def problem(dataset, gold, known):
 
 def test_every_judge_is_tried_here():
     tried = {gym.DATASETS[row[0]].judge for row in POSED}
-    assert tried == set(gym_answers.JUDGES)
+    assert tried == set(gym.JUDGES)
     assert {dataset.judge for dataset in gym.DATASETS.values()} == tried
 
 
@@ -215,7 +215,7 @@ def test_expressions_are_worth_what_python_says():
             f"Fraction({part})" if part.isdigit() else part
             for part in text.replace("(", "( ").replace(")", " )").split()
         )
-        value, used = gym_answers.evaluated(text)
+        value, used = gym.evaluated(text)
         assert value == eval(exact, {"Fraction": Fraction}), text
         assert math.isclose(float(value), eval(text), rel_tol=1e-9, abs_tol=1e-9)
         assert used == [int(part) for part in re.findall(r"\d+", text)]
@@ -228,11 +228,11 @@ def test_expressions_are_worth_what_python_says():
 )  # fmt: skip
 def test_what_is_no_expression_is_malformed(text):
     with pytest.raises(Malformed):
-        gym_answers.evaluated(text)
+        gym.evaluated(text)
 
 
 def test_deep_brackets_do_not_recurse():
-    assert gym_answers.evaluated("(" * 5000 + "7" + ")" * 5000) == (7, [7])
+    assert gym.evaluated("(" * 5000 + "7" + ")" * 5000) == (7, [7])
 
 
 def test_refused_and_unknown_datasets_are_named_with_the_reason():
