@@ -20,7 +20,7 @@ import numpy as np
 from loong_jax.data import json_files
 from loong_jax.data.curation import duplicates, stages
 from loong_jax.data.curation.stages import Outcome, Record, prompt_of
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below
 
 NUM_PLAIN = 8
 _FILES = ("scorer.json", "weights.npz")
@@ -43,9 +43,7 @@ class ScorerConfig:
     seed: int = 0
 
     def __post_init__(self):
-        sizes = (self.num_buckets, self.width, self.hidden, self.epochs, self.batch)
-        if min(*sizes, self.min_tag_count) < 1:
-            raise ConfigError(f"sizes {sizes} and min_tag_count={self.min_tag_count} must be >= 1.")
+        refuse_below(self, 1, "num_buckets", "width", "hidden", "epochs", "batch", "min_tag_count")
         if not 0 < self.held_out_share < 1 or self.learning_rate <= 0:
             raise ConfigError(
                 f"held_out_share={self.held_out_share} is not in (0, 1), or learning_rate="

@@ -27,7 +27,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below
 
 T = TypeVar("T")
 MAX_ATOMS = 12  # of a truth table
@@ -288,14 +288,13 @@ class Theorems:
     max_idle: int = 2  # hypotheses that lead nowhere
 
     def __post_init__(self):
-        if not 1 <= self.min_size <= self.max_size:
-            raise ConfigError(
-                f"min_size={self.min_size} and max_size={self.max_size} must rise from 1."
-            )
-        if not (0 <= self.nested_share <= 1 and 0 <= self.pair_share <= 1 and self.max_idle >= 0):
+        refuse_below(self, 1, "min_size")
+        refuse_below(self, self.min_size, "max_size")
+        refuse_below(self, 0, "nested_share", "pair_share", "max_idle")
+        if max(self.nested_share, self.pair_share) > 1:
             raise ConfigError(
                 f"nested_share={self.nested_share} and pair_share={self.pair_share} must lie in "
-                f"0..1, and max_idle={self.max_idle} must be at least 0. Correct them."
+                "0..1. Lower them."
             )
         if not 3 <= self.max_hypotheses <= len(ATOM_NAMES):
             raise ConfigError(
