@@ -14,7 +14,7 @@ import pytest
 import sympy
 
 from loong_jax import environments
-from loong_jax.environments import LEVELS
+from loong_jax.environments import LEVELS, chains, machines
 from tests.environments import evaluator
 
 SEEDS = range(12)
@@ -106,6 +106,17 @@ def test_additions_and_largest_numbers_agree_with_python():
         assert sorted(numbers)[-1] == int(gold)
 
 
+def test_a_basket_costs_what_its_tool_says():
+    judge = environments.get_environment("basket")
+    for level, seed in itertools.product(LEVELS, SEEDS):
+        problem = judge.problem(level, seed)
+        ((_, asked),) = judge.calls(problem)
+        prices = chains.PriceList().call(asked, problem=problem, timeout_s=1).split()
+        assert f"{asked['items']}?" == problem.prompt
+        assert len(prices) == level + 2
+        assert judge.solve(problem).answer == f"{sum(map(int, prices)) % 100:02}"
+
+
 def test_bases_agree_with_python_and_numpy():
     for level, prompt, gold in posed("bases"):
         digits, base, wanted = re.fullmatch(r"(\d+)_(\d)>(\d)", prompt).groups()
@@ -176,8 +187,6 @@ def test_programs_print_what_python_prints():
 
 
 def test_a_statement_of_another_kind_is_not_run():
-    from loong_jax.environments import machines
-
     for statement in ("a=7", "__import__('os')", "a**=2", "if a>b:c+=1", "a+=b;a+=b", "a+=b\n"):
         with pytest.raises(ValueError, match="no statement of this environment"):
             machines.after_statement((1, 2), statement)
