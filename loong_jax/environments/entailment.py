@@ -112,13 +112,10 @@ class Propositional(Puzzle):
         )
 
     def flaw(self, state: State, answer: str) -> str | None:
-        found = answers.lines(answer)
-        if not found or found[0] not in ("entailed", "not entailed"):
-            raise Malformed("the first line is neither 'entailed' nor 'not entailed'")
-        clauses = _clauses(state)
-        if found[0] == "not entailed":
+        clauses, (is_entailed, rest) = _clauses(state), _certificate(answer, MAX_STEPS)
+        if not is_entailed:
             names = NAMES[: state["variables"]]
-            values = answers.assignment("\n".join(found[1:]), names, ("true", "false"))
+            values = answers.assignment("\n".join(rest), names, ("true", "false"))
             model = [
                 number if values[name] == "true" else -number
                 for number, name in enumerate(names, 1)
@@ -127,11 +124,8 @@ class Propositional(Puzzle):
                 if _falsified(clause, model):
                     return f"clause {number} does not hold"
             return None
-        if not 1 < len(found) <= MAX_STEPS + 1:
-            raise Malformed(f"{len(found) - 1} steps, not 1 to {MAX_STEPS}")
-        for line in found[1:]:
-            flaw = _step(line, clauses, state["variables"])
-            if flaw:
+        for line in rest:
+            if flaw := _step(line, clauses, state["variables"]):
                 return flaw
         return None if not clauses[-1] else "the last clause is not empty"
 
@@ -147,6 +141,16 @@ class Propositional(Puzzle):
             for number, (a, b, clause) in enumerate(steps, len(clauses) + 1)
         ]
         return "\n".join(["entailed", *rows])
+
+
+def _certificate(answer: str, most: int) -> tuple[bool, list[str]]:
+    """True where it says 'entailed', and the lines below; at most so many of a derivation."""
+    first, *rest = answers.lines(answer) or [""]
+    if first not in ("entailed", "not entailed"):
+        raise Malformed("the first line is neither 'entailed' nor 'not entailed'")
+    if first == "entailed" and not 1 <= len(rest) <= most:
+        raise Malformed(f"{len(rest)} lines of a derivation, not 1 to {most}")
+    return first == "entailed", rest
 
 
 def _clauses(state: State) -> list[Clause]:
@@ -281,16 +285,12 @@ class FirstOrder(Puzzle):
         )
 
     def flaw(self, state: State, answer: str) -> str | None:
-        found = answers.lines(answer)
-        if not found or found[0] not in ("entailed", "not entailed"):
-            raise Malformed("the first line is neither 'entailed' nor 'not entailed'")
+        is_entailed, rest = _certificate(answer, MAX_LINES)
         facts, goal = set(map(tuple, state["facts"])), tuple(state["goal"])
-        if found[0] == "not entailed":
-            return _model_flaw(state, "\n".join(found[1:]), facts, goal)
-        if not 1 < len(found) <= MAX_LINES + 1:
-            raise Malformed(f"{len(found) - 1} lines of a derivation, not 1 to {MAX_LINES}")
+        if not is_entailed:
+            return _model_flaw(state, "\n".join(rest), facts, goal)
         head: Atom = ()
-        for line in found[1:]:
+        for line in rest:
             rule, values = _read_step(state, line)
             *body, head = (_put(atom, values) for atom in rule)
             for atom in body:
