@@ -1,4 +1,4 @@
-"""What follows under all rules of a stated list that fit: terms, a cell of a matrix, a grid."""
+"""The continuation under all rules of a stated list that fit: terms, a matrix's cell, a grid."""
 
 import itertools
 import random
