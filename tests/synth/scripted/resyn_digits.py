@@ -43,7 +43,7 @@ FAMILIES = (
         name="product", title="Product of digits modulo 7", keywords=("arithmetic", "modular"),
         draw='return {"s": [rng.randint(1, 6) for _ in range(n)]}',
         asks='"mul " + "*".join(map(str, state["s"]))',
-        solve='return str(math.prod(state["s"]) % 7)', imports=("math",),
+        solve='return str(math.prod(state["s"]) % 7)', imports=("math",), sizes=(3, 4, 5, 6, 7),
     ),
     Family(
         name="evens", title="The even digits alone", keywords=("filter", "parity"),

@@ -128,7 +128,7 @@ FAMILIES = (
         draw='return {"p": rng.sample(range(1, n + 1), n)}',
         asks='"inv " + "".join(map(str, state["p"]))',
         solve='return "".join(str(state["p"].index(i + 1) + 1) for i in range(len(state["p"])))',
-        sizes=(4, 5, 6, 8, 9),
+        sizes=(5, 6, 7, 8, 9),
     ),
     Family(
         name="walk", title="Where a walk on a grid ends", keywords=("navigation", "grid"),
