@@ -212,15 +212,11 @@ class Evaluator:
 
     # ---- functions
 
-    def ln(self, value: Value) -> Value:
-        if value == 0:
-            raise Undefined("the logarithm of 0")
-        return self.context.log(self.real(value))
-
     def log(self, value: Value, base: Value | None = None) -> Value:
-        if base in (0, 1):
-            raise Undefined("a logarithm to base 0 or 1")
-        return self.ln(value) if base is None else self.ln(value) / self.ln(base)
+        if value == 0 or base in (0, 1):
+            raise Undefined("a logarithm of 0, or to base 0 or 1")
+        found = self.context.log(self.real(value))
+        return found if base is None else found / self.log(base)
 
     def sqrt(self, value: Value) -> Value:
         root = exact_root(value, 2) if isinstance(value, RATIONAL) else None
@@ -387,7 +383,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     **{
         name: getattr(Evaluator, name)
         for name in str.split(
-            "ln log sqrt root factorial double_factorial gamma zeta binomial permutations mod"
+            "log sqrt root factorial double_factorial gamma zeta binomial permutations mod"
         )
     },
     **{  # which cost as much as the reduction of an argument of many digits
@@ -402,6 +398,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
         )
     },
     **dict.fromkeys(("abs", "norm"), lambda self, value: abs(value)),
+    "ln": lambda self, value: self.log(value),
     "sign": lambda self, value: int(value > 0) - int(value < 0),  # a TypeError off the real line
     "conjugate": _of("conj"), "cis": _of("expj"), "gcd": _whole(math.gcd), "lcm": _whole(math.lcm),
     "max": _extreme(max), "min": _extreme(min), "floor": _whole_part(math.floor, "floor"),

@@ -21,7 +21,7 @@ from loong_jax.verifiers.maths.expression import (
 )
 from loong_jax.verifiers.maths.extract import Candidates, Span
 from loong_jax.verifiers.maths.gold import Gold
-from loong_jax.verifiers.maths.matching import Matcher, relations
+from loong_jax.verifiers.maths.matching import Matcher, equation
 from loong_jax.verifiers.maths.notations import Chemical
 from loong_jax.verifiers.maths.reading import numerals, readings, words
 
@@ -123,7 +123,7 @@ def _by_proposition(
     for text in (*(span.text for span in spans), extract.last_sentence(spans.text)):
         if (given := notations.read_proposition(text)) is not None:
             body = with_names(given.body, {given.name: wanted.name})
-            same = wanted.quantifier == given.quantifier and relations.equation(
+            same = wanted.quantifier == given.quantifier and equation(
                 Matcher(**settings), wanted.body, body
             )
             return _verdict("" if same is None else same, f"proposition: {text}")

@@ -4,7 +4,7 @@ Families p + t d over the integers are the same if d agrees up to sign and p up 
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -125,39 +125,37 @@ def _rational(node: Node) -> Fraction | None:
 def same_classes(gold: list[Class], answer: list[Class]) -> bool:
     """True if both hold the same numbers. Raises CostError."""
     both, unit = (*gold, *answer), gold[0].period
-    common = _common_period([one.period / unit for one in both])
-    if common is None or len({one.name for one in both} - {None}) > 1:
+    periods = {one.period: (one.period / unit).limit_denominator(MAX_OFFSETS) for one in both}
+    if len({one.name for one in both} - {None}) > 1 or any(
+        not near or abs(near - period / unit) > _EQUAL for period, near in periods.items()
+    ):
         return False
-    left, right = (_offsets(classes, unit, common) for classes in (gold, answer))
+    common = Fraction(
+        math.lcm(*(period.numerator for period in periods.values())),
+        math.gcd(*(period.denominator for period in periods.values())),
+    )
+    left, right = ([*_offsets(classes, unit, periods, common)] for classes in (gold, answer))
     return len(left) == len(right) and all(
         abs(a - b) < _EQUAL for a, b in zip(left, right, strict=True)
     )
 
 
-def _common_period(ratios: Iterable[Fraction]) -> Fraction | None:
-    """The least common multiple; None where two periods have no rational ratio."""
-    above, below = 1, 0
-    for ratio in ratios:
-        near = ratio.limit_denominator(MAX_OFFSETS)
-        if not near or abs(near - ratio) > _EQUAL:
-            return None
-        above, below = math.lcm(above, near.numerator), math.gcd(below, near.denominator)
-    return Fraction(above, below)
-
-
-def _offsets(classes: Sequence[Class], unit: Fraction, common: Fraction) -> list[Fraction]:
+def _offsets(
+    classes: Sequence[Class], unit: Fraction, periods: Mapping[Fraction, Fraction], common: Fraction
+) -> Iterator[Fraction]:
     """Offsets in units of `unit` from 0 to the common period, each once, ascending."""
     found: list[Fraction] = []
     for one in classes:
-        period = (one.period / unit).limit_denominator(MAX_OFFSETS)
-        count = common / period
-        if len(found) + count > MAX_OFFSETS:
+        period = periods[one.period]
+        if len(found) + (count := int(common / period)) > MAX_OFFSETS:
             raise CostError(f"more than {MAX_OFFSETS} offsets in one period")
-        for step in range(int(count)):
-            offset = (one.offset / unit + step * period) % common
-            found.append(Fraction(0) if common - offset < _EQUAL else offset)
-    found.sort()
-    return [x for i, x in enumerate(found) if not i or x - found[i - 1] > _EQUAL]
+        offsets = ((one.offset / unit + step * period) % common for step in range(count))
+        found += (Fraction(0) if common - offset < _EQUAL else offset for offset in offsets)
+    last = -common
+    for offset in sorted(found):
+        if offset - last > _EQUAL:
+            yield offset
+        last = offset
 
 
 def is_open(node: Node) -> bool:
@@ -314,8 +312,7 @@ def _integers(domain: str, conditions: Sequence[Node]) -> list[Node] | None:
     line = real_sets.cut(sets) if len(sets) == len(conditions) else None
     if line is None or not line.ends:
         return None
-    beyond = line.places()[-1], -0.5
-    if any(all(line.holds(one, at) for one in sets) for at in beyond):
+    if {-0.5, line.places[-1]} & set.intersection(*map(line.within, sets)):
         return None
     if any(abs(value) > FARTHEST for value, _ in line.ends):
         return None
@@ -333,6 +330,9 @@ def _all_hold(conditions: Sequence[Node], variable: str, at: Node) -> bool:
     return all(_holds(substitute(item, variable, at)) for item in conditions)
 
 
+_MEANT = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+
+
 def _holds(relation: Node) -> bool:
     """True if a chain of inequalities between numbers holds."""
     operators, *operands = relation.args
@@ -341,11 +341,7 @@ def _holds(relation: Node) -> bool:
         a, b = values.real_value(left), values.real_value(right)
         if same is None or a is None or b is None:
             return False
-        is_less = not same and values.gap(a, b) < 0
-        is_greater = not same and not is_less
-        if not {
-            "=": same, "!=": not same, "<": is_less, "<=": not is_greater, ">": is_greater,
-            ">=": not is_less,
-        }.get(operator):  # fmt: skip
+        order = "=" if same else "<" if values.gap(a, b) < 0 else ">"
+        if order not in _MEANT.get(operator, ()):
             return False
     return True

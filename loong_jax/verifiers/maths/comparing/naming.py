@@ -12,6 +12,7 @@ from loong_jax.verifiers.maths.expression import (
     COLLECTIONS,
     UNNAMED,
     Node,
+    difference,
     negate,
     number,
     render,
@@ -24,7 +25,7 @@ from loong_jax.verifiers.maths.expression import (
 
 def names_something(node: Node) -> bool:
     node = node.unlabelled
-    if node.head in ("symbol", "apply") or nodes.is_derivative(node):
+    if node.head in ("symbol", "apply") or nodes.order_of_quotient(node):
         return True
     if node.head == "mul" and node.args[0] == Node("symbol", ("nabla",)) and len(node.args) == 2:
         return node.args[1].head == "symbol"
@@ -84,15 +85,6 @@ _FUNCTIONALS = frozenset(("rank", "rk", "nullity", "tr", "trace", "Var", "Cov", 
 _SQUARED_NAMES = frozenset(("sigma", "s", "chi", "R", "eta"))
 
 
-def as_values(node: Node) -> Node:
-    """n = 1 or n = 2 for n \\in {1, 2}."""
-    if node.head != "chain" or node.args[0] != ("in",) or node.args[2].head != "set":
-        return node
-    name, elements = node.args[1:]
-    named = tuple(Node("chain", (("=",), name, element)) for element in elements.args)
-    return Node("or", named) if names_something(name) and len(named) > 1 else node
-
-
 def is_assignment(node: Node) -> bool:
     node = node.unlabelled
     is_equation = node.head == "chain" and set(node.args[0]) <= {"=", "~"}
@@ -106,7 +98,7 @@ def may_rename(name: Node, other: Node) -> bool:
         return orders[0] == orders[1] > 0 and name.args[1] == other.args[1]
     if any(orders) and (all(orders) or name.head == other.head == "apply"):
         return orders[0] == orders[1]
-    if nodes.is_derivative(name) or nodes.is_derivative(other):
+    if nodes.order_of_quotient(name) or nodes.order_of_quotient(other):
         return False
     if name.head == "apply" or other.head == "apply":
         return name.head != other.head or bool(name.symbols or other.symbols)  # f(2) is not f(3)
@@ -134,14 +126,6 @@ def order_of_point(names: Sequence[str]) -> list[str] | None:
     if len({letter for letter, _, _ in parts}) == 1 and all(n.isdecimal() for *_, n in parts):
         return sorted(names, key=lambda name: int(name.rpartition("_")[2]))
     return None
-
-
-def is_term(node: Node, name: Node) -> bool:
-    """True if a(n), read as a product, is the a_n of a sequence."""
-    match node, name:
-        case Node("mul", (Node("symbol", (one,)), Node("symbol", (index,)))), Node("symbol"):
-            return name.args[0] == f"{one}_{index}"
-    return False
 
 
 def named_parts(equation: Node) -> Node | None:
@@ -247,24 +231,21 @@ def with_bounds_named(gold: Node, answer: Node) -> tuple[Node, Node]:
     return gold, answer
 
 
-def renamed_constant(gold: Node, answer: Node) -> tuple[Node, Node] | None:
-    """Both with one name for a constant of integration, or for the whole number in pi/4 + k pi."""
-    own, other = gold.symbols - answer.symbols, answer.symbols - gold.symbols
-    if len(own) != 1 or len(other) != 1:
-        return None
-    (name,), (given,) = own, other
-    is_periodic = name in "kmn" and given in "kmn" and nodes.PI in gold.walk()
-    if is_periodic or (name[0] in "CKck" and given[0] in "CKck"):
-        return gold, substitute(answer, given, symbol(name))
-    return None
-
-
 _ALIASES = {"I": "i", "j": "i", "E": "e"}  # as Python and engineers write them
 
 
-def with_constants(gold: Node, answer: Node) -> tuple[Node, Node] | None:
-    """Gold and answer with I, j and E as constants; None where both have such a variable."""
-    once = (gold.symbols ^ answer.symbols) & _ALIASES.keys()
+def with_one_constant(gold: Node, answer: Node) -> tuple[Node, Node] | None:
+    """Both with one name for a constant of integration, or for the whole number in pi/4 + k pi.
+
+    Else with I, j and E as constants where only one has such a variable; else None.
+    """
+    own, other = gold.symbols - answer.symbols, answer.symbols - gold.symbols
+    if len(own) == len(other) == 1:
+        (name,), (given,) = own, other
+        is_periodic = name in "kmn" and given in "kmn" and nodes.PI in gold.walk()
+        if is_periodic or (name[0] in "CKck" and given[0] in "CKck"):
+            return gold, substitute(answer, given, symbol(name))
+    once = (own | other) & _ALIASES.keys()
     for name in once:
         meant = Node("constant", (_ALIASES[name],))
         gold, answer = (substitute(node, name, meant) for node in (gold, answer))
@@ -334,7 +315,7 @@ def _bound(equation: Node) -> tuple[str, ...]:
 
 
 MAX_CONSTANTS = 3
-_ARBITRARY = re.compile(r"[CcKk]_?\d|[CcK]")
+_is_arbitrary = re.compile(r"[CcKk]_?\d|[CcK]").fullmatch
 _OTHER_NAMES = re.compile(r"[ABDEMNabdk](?:_?\d)?|alpha|beta|lambda")
 _VARIABLES = frozenset(("x", "t", "y", "z", "s", "u", "theta", "n"))
 
@@ -355,20 +336,12 @@ def renamed(gold: Node, answer: Node) -> Iterator[Node]:
         return
     if not (all(map(_is_arbitrary, constants)) or all(map(_is_arbitrary, others))):
         return
-    if _is_defined(gold, constants) or _is_defined(answer, others):
-        return  # C = 2 pi r
+    for node, names in ((gold, constants), (answer, others)):
+        if node.head == "chain" and node.args[1] in map(symbol, names):
+            return  # C = 2 pi r
     for order in itertools.permutations(constants):
         if list(order) != others:
             yield with_names(answer, dict(zip(others, order, strict=True)))
-
-
-def _is_arbitrary(name: str) -> bool:
-    return _ARBITRARY.fullmatch(name) is not None
-
-
-def _is_defined(node: Node, constants: list[str]) -> bool:
-    """True for an equation that gives the value of one of the constants."""
-    return node.head == "chain" and node.args[1] in map(symbol, constants)
 
 
 def absorbed(gold: Node, answer: Node) -> bool:
@@ -376,7 +349,7 @@ def absorbed(gold: Node, answer: Node) -> bool:
     own, given = _without_constant(gold), _without_constant(answer)
     if own is None or given is None or own.symbols != given.symbols or not own.symbols:
         return False
-    return values.is_fixed(Node("add", (own, Node("neg", (given,)))))
+    return values.is_fixed(difference(own, given))
 
 
 def _without_constant(node: Node) -> Node | None:
