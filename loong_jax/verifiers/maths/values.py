@@ -43,7 +43,10 @@ def permitted(gold: Node, answer: Node, tolerance: Tolerance) -> tuple[int | Fra
         if literals.count(None) == 1 and (known := literals[0] or literals[1]) is not None:
             value, digits = known
             if digits >= tolerance.digits:
-                too_wide = Fraction(1, _places(value) * (1 if digits >= LONG_DIGITS else 2))
+                unit = Fraction(1)  # of its last decimal
+                while (value / unit).denominator != 1:
+                    unit /= 10
+                too_wide = unit if digits >= LONG_DIGITS else unit / 2
     return tolerance.absolute, tolerance.relative, of_larger, too_wide
 
 
@@ -73,14 +76,6 @@ def _literal(node: Node) -> tuple[Fraction, int] | None:
     return Fraction(node.args[0]) * sign, node.args[1]
 
 
-def _places(value: Fraction) -> int:
-    """10^k for the k decimals that a terminating decimal has."""
-    power = 1
-    while (value * power).denominator != 1:
-        power *= 10
-    return power
-
-
 LOW_DIGITS, HIGH_DIGITS = 40, 250
 
 
@@ -107,9 +102,8 @@ def equal_numbers(
         return None
     (a, evaluator), (b, other) = found
     if isinstance(a, RATIONAL) and isinstance(b, RATIONAL):
-        if a == b:
-            return True
-        return is_permitted(permitted(gold, answer, tolerance), abs(a), abs(b), abs(a - b))
+        sizes = abs(a), abs(b), abs(a - b)
+        return a == b or is_permitted(permitted(gold, answer, tolerance), *sizes)
     left, right = evaluator.real(a), evaluator.real(b)
     if not (evaluator.context.isfinite(left) and evaluator.context.isfinite(right)):
         return bool(a == b)
@@ -141,7 +135,9 @@ def _both_vanish(high: Evaluator, a: Value, b: Value, c: Value, d: Value) -> boo
 
 
 def as_fraction(value: Any) -> Fraction:
-    """An mpf as a rational; huge and tiny ones by their order of magnitude only."""
+    """A value as a rational; a huge or tiny mpf by its order of magnitude only."""
+    if isinstance(value, RATIONAL):
+        return Fraction(value)
     sign, mantissa, exponent, _ = value._mpf_
     if abs(exponent) > 5000:
         return Fraction(10**1500) if exponent > 0 else Fraction(0)
@@ -173,10 +169,6 @@ def affine(node: Node, name: str) -> tuple[Value, Value] | None:
     return None if any(abs(x) * 10**20 > abs(step) for x in off) else (start, step)
 
 
-def rational(value: Value) -> Fraction:
-    return Fraction(value) if isinstance(value, RATIONAL) else as_fraction(value)
-
-
 MIN_FIXED = 3  # points at which what is fixed has its value
 _WHOLE_NAMES = frozenset("nkmjN")
 
@@ -196,8 +188,10 @@ def equal_functions(gold: Node, answer: Node, names: frozenset[str]) -> bool | N
         bindings = bindings_at(ordered, trial)
         outcome = _compare_at(gold, answer, bindings, signed=trial >= FIRST_SIGNED)
         may_branch = has_branches or (is_real and trial == MIXED)  # sqrt(a/b)
-        if outcome is False and may_branch and _are_complex(gold, answer, bindings):
-            continue
+        if outcome is False and may_branch:
+            found = evaluated((gold, answer), LOW_DIGITS, bindings) or []
+            if all(by.context.im(by.real(value)) != 0 for value, by in found):
+                continue
         if outcome is False:
             return names <= _WHOLE_NAMES and _on_integers(gold, answer, ordered, otherwise=False)
         compared += outcome is True
@@ -209,16 +203,7 @@ _I = constant("i")
 
 def _is_real_logarithmic(node: Node) -> bool:
     """True if a node has logarithms of its symbols and no imaginary number of its own."""
-    parts = list(node.walk())
-    return _I not in parts and any(
-        part.head == "call" and part.args[0] in ("ln", "log") and part.symbols for part in parts
-    )
-
-
-def _are_complex(gold: Node, answer: Node, bindings: Mapping[str, Value]) -> bool:
-    """True if neither has a real value at these bindings."""
-    found = evaluated((gold, answer), LOW_DIGITS, bindings) or []
-    return not any(by.context.im(by.real(value)) == 0 for value, by in found)
+    return _I not in node.walk() and any(part.symbols for part in _logs(node, "ln", "log"))
 
 
 def _on_integers(
@@ -253,9 +238,8 @@ def _compare_at(
         return None
     (a, evaluator), (b, _) = found
     if isinstance(a, RATIONAL) and isinstance(b, RATIONAL):
-        if a == b:
-            return True
-        return is_permitted(permitted(gold, answer, EXACT), abs(a), abs(b), abs(a - b))
+        sizes = abs(a), abs(b), abs(a - b)
+        return a == b or is_permitted(permitted(gold, answer, EXACT), *sizes)
     context = evaluator.context
     a, b = evaluator.real(a), evaluator.real(b)
     if not context.isfinite(a) or not context.isfinite(b):
@@ -349,8 +333,8 @@ def _equal(gold: Node, answer: Node, tolerance: Tolerance) -> bool | None:
     return equal_numbers(gold, answer, {}, tolerance)
 
 
-def _logs(node: Node) -> list[Node]:
-    return [n for n in node.walk() if n.head == "call" and n.args[0] == "log"]
+def _logs(node: Node, *names: str) -> list[Node]:
+    return [n for n in node.walk() if n.head == "call" and n.args[0] in (names or ("log",))]
 
 
 def _decadic(node: Node) -> Node:

@@ -108,7 +108,7 @@ def _parametrised(items: Sequence[Node]) -> list[Class] | None:
             for part in parts:
                 if part is None or not part[1]:
                     return None
-                offset, period = map(values.rational, part)
+                offset, period = map(values.as_fraction, part)
                 found.append(Class(name, offset, abs(period)))
     return found
 
@@ -226,12 +226,14 @@ def read(node: Node) -> Family | None:
 
 def equal(gold: Family, answer: Family) -> bool | None:
     """True if both hold the same points; None where a domain that counts is not stated."""
-    if gold.names and answer.names:
-        if set(gold.names) != set(answer.names):
+    if answer.names:
+        are_axes = set(answer.names) <= set("xyzw")
+        names = sorted(answer.names, key="xyzw".index) if are_axes else answer.names
+        if set(names := gold.names or names) != set(answer.names):
             return None
-        answer = _in_order(answer, gold.names)
-    elif answer.names and set(answer.names) <= set("xyzw"):
-        answer = _in_order(answer, tuple(sorted(answer.names, key="xyzw".index)))
+        order = [answer.names.index(name) for name in names]
+        start, step = (tuple(row[i] for i in order) for row in (answer.start, answer.step))
+        answer = answer._replace(start=start, step=step)
     if len(gold.start) != len(answer.start):
         return False
     apart = [b - a for a, b in zip(gold.start, answer.start, strict=True)]
@@ -246,12 +248,6 @@ def equal(gold: Family, answer: Family) -> bool | None:
         if INTEGERS not in one.domains and (one.domains or one.parameter not in _WHOLE):
             return None
     return abs(ratio) == 1 and shift.denominator == 1
-
-
-def _in_order(family: Family, names: tuple[str, ...]) -> Family:
-    order = [family.names.index(name) for name in names]
-    start, step = ([row[i] for i in order] for row in (family.start, family.step))
-    return family._replace(names=names, start=tuple(start), step=tuple(step))
 
 
 def _multiple(vector: Point | list[Fraction], of: Point) -> Fraction | None:

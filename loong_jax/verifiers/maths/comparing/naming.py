@@ -164,14 +164,14 @@ def grouped(gold: Node, answer: Node) -> Node:
 
 def without_restrictions(items: Sequence[Node]) -> Sequence[Node]:
     """An expression without the values that its unknowns may not have: x + 1, x != 1."""
-    first, *rest = items
-    allowed = first.symbols
-    if first.head == "chain" or not rest:
-        return items
-    for item in (item.unlabelled for item in rest):
-        if item.head != "chain" or item.args[0] != ("!=",) or not item.args[1].symbols & allowed:
-            return items
-    return (first,)
+
+    def excludes(item: Node) -> bool:
+        match item.unlabelled:
+            case Node("chain", (("!=",), name, _)):
+                return not name.symbols.isdisjoint(items[0].symbols)
+        return False
+
+    return items[:1] if items[0].head != "chain" and all(map(excludes, items[1:])) else items
 
 
 def may_be_interval(items: Sequence[Node]) -> bool:

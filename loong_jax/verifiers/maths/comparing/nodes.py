@@ -55,11 +55,11 @@ def order_of_quotient(node: Node) -> int:
     if node.head != "div":
         return 0
     above, below = (n.args[0] if n.head == "mul" else n for n in node.args)
-    powers = [n.args[1] if n.head == "pow" else ONE for n in (above, below)]
+    power = above.args[1] if above.head == "pow" else ONE
     above, below = (n.args[0] if n.head == "pow" else n for n in (above, below))
     last = node.args[1].args[-1] if node.args[1].head == "mul" else ONE
     order = last.args[1] if last.head == "pow" else ONE
-    if above != below or above not in _DIFFERENTIALS or powers[0] != order:
+    if above != below or above not in _DIFFERENTIALS or power != order:
         return 0
     return order.args[0] if order.head == "number" else 1
 

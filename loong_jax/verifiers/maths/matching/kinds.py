@@ -257,10 +257,8 @@ def collection(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         raise CostError(f"more than {MAX_ITEMS} items")
     if gold.head == "bracket" and answer.head == "tuple" and naming.may_be_interval(items):
         return False
-    if (
-        (answer.head == "bracket" and gold.head == "set")
-        or (gold.head == "bracket" and answer.head in ("set", *BARE_LISTS))
-    ) and (naming.may_be_interval(items) or naming.may_be_interval(given)):
+    others = {"set": ("bracket",), "bracket": ("set", *BARE_LISTS)}.get(gold.head, ())
+    if answer.head in others and any(map(naming.may_be_interval, (items, given))):
         return matcher.told(None, "square brackets may hold two elements or all between them")
     if {gold.head, answer.head} == {"set", "tuple"}:
         return False
@@ -280,16 +278,15 @@ def collection(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
     if gold.head == answer.head == "bracket" and len(items) == 2:
         in_order = all(values.real_value(item) is not None for item in items)
     if all(names) and len(set(names)) == len(names) > 1:
+        named = dict(zip(names, given_values, strict=True))
         if all(own) and set(own) == set(names):
-            order = [names.index(name) for name in own]
-            given_values, in_order = [given_values[i] for i in order], True
+            given_values, in_order = [named[name] for name in own], True
         elif all(own) and len(bases) > 1:
             in_order = True
         elif set(own) & set(names) and all(str(name).isalpha() for name in names):
             return False  # "x = 2, y = 3" for x = 2 or x = 3
         elif gold.head == "tuple":
             if (order := naming.order_of_point(list(map(str, names)))) is not None:
-                named = dict(zip(names, given_values, strict=True))
                 given_values = [named[name] for name in order]
             elif names != sorted(map(str, names)) and all(len(str(name)) == 1 for name in names):
                 matcher.note = "which of the named values comes first is not stated"
