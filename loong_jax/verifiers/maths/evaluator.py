@@ -278,10 +278,9 @@ class Evaluator:
     # ---- heads
 
     def _symbol(self, args):
-        try:
-            return self.bindings[args[0]]
-        except KeyError:
-            raise Undefined(f"{args[0]} is not bound") from None
+        if args[0] not in self.bindings:
+            raise Undefined(f"{args[0]} is not bound")
+        return self.bindings[args[0]]
 
     def _constant(self, args):
         context = self.context

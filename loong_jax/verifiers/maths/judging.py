@@ -11,14 +11,7 @@ from typing import Any
 from loong_jax.problems import verdict
 from loong_jax.problems.verdict import Verdict
 from loong_jax.verifiers.maths import extract, gold, notations, wording
-from loong_jax.verifiers.maths.expression import (
-    BARE_LISTS,
-    Node,
-    ParseError,
-    number,
-    render,
-    with_names,
-)
+from loong_jax.verifiers.maths.expression import BARE_LISTS, Node, ParseError, render, with_names
 from loong_jax.verifiers.maths.extract import Candidates, Span
 from loong_jax.verifiers.maths.gold import Gold
 from loong_jax.verifiers.maths.matching import Matcher, equation
@@ -259,7 +252,7 @@ def _by_value(reference: Gold, spans: Candidates, settings: Mapping[str, Any]) -
             text = wording.CONDITION.sub(", ", text)
         try:
             roman = numerals.roman(span.text) if is_whole else None  # XIV alone
-            answers = readings.of(text) if roman is None else (number(roman),)
+            answers = readings.of(text if roman is None else str(roman))
         except ParseError as error:
             unread = unread or error
             is_first = count == 0 and span.rule != "whole"

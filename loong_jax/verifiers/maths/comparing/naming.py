@@ -277,29 +277,26 @@ def applied(gold: Node, answer: Node) -> tuple[Node, Node]:
 
     That is so where the other has P(t) there, and where a function in pieces or a vector follows.
     """
-    own, given = _product(gold), _product(answer)
-    is_function = own is not None and (
-        gold.args[2].head == "piecewise"
-        or (given is not None and own[0] == given[0] and own != given)
+    own, given = (
+        node.args[1].args
+        if node.head == "chain" and node.args[0] == ("=",) and nodes.is_applied(node.args[1])
+        else ()
+        for node in (gold, answer)
     )
+    is_other = given and own[:1] == given[:1] and own != given
+    is_function = own and (is_other or gold.args[2].head == "piecewise")
 
-    def with_name(equation: Node, parts: tuple[Node, Node] | None) -> Node:
-        if parts is None:
+    def with_name(equation: Node, parts: tuple[Node, ...]) -> Node:
+        if not parts:
             return equation
-        operators, _, right, *rest = equation.args
+        right = equation.args[2]
         is_vector = right.head in ("tuple", "matrix") or nodes.is_combination(right)
         if not is_function and not is_vector:
             return equation
         left = Node("apply", (nodes.without_accent(parts[0].args[0]), parts[1]))
-        return Node("chain", (operators, left, right, *rest))
+        return Node("chain", (("=",), left, right))
 
     return with_name(gold, own), with_name(answer, given)
-
-
-def _product(equation: Node) -> tuple[Node, Node] | None:
-    if equation.head != "chain" or equation.args[0] != ("=",):
-        return None
-    return equation.args[1].args if nodes.is_applied(equation.args[1]) else None
 
 
 def _bound(equation: Node) -> tuple[str, ...]:
