@@ -312,6 +312,8 @@ class Evaluator:
         return exact if rest is None else rest * self.real(exact)
 
     def _div(self, args):
+        if len(args) != 2:
+            raise Undefined("a ratio of three")
         above, below = self.value(args[0]), self.value(args[1])
         if below == 0:
             raise Undefined("a division by 0")
@@ -339,11 +341,6 @@ class Evaluator:
         digest = hashlib.blake2b(f"{args[0]}({values})".encode(), digest_size=8).digest()
         return Fraction(int.from_bytes(digest, "big") + 1, 2**60)
 
-    def _ratio(self, args):
-        if len(args) != 2:
-            raise Undefined("a ratio of three")
-        return self._div(args)
-
     def _series(self, args, join: Callable[[Value, Value], Value], total: Value):
         variable, low, high, body = args
         low, high = self.value(low), self.value(high)
@@ -366,7 +363,7 @@ _HUNDRED = Node("number", (100, 0))
 _HEADS: dict[str, Callable[[Evaluator, Any], Value]] = {
     **{
         head: getattr(Evaluator, f"_{head}")
-        for head in str.split("symbol constant add mul div call apply ratio")
+        for head in str.split("symbol constant add mul div call apply")
     },
     "sum": lambda self, args: self._series(args, operator.add, 0),
     "product": lambda self, args: self._series(args, operator.mul, 1),
@@ -375,6 +372,7 @@ _HEADS: dict[str, Callable[[Evaluator, Any], Value]] = {
     "pow": lambda self, args: self.power(self.value(args[0]), self.value(args[1])),
     "degree": lambda self, args: self.real(self.value(args[0])) * self.context.pi / 180,
     "neg": lambda self, args: -self.value(args[0]),
+    "ratio": Evaluator._div,
     "labelled": lambda self, args: self.value(args[0]),
     "based": lambda self, args: args[0],
 }

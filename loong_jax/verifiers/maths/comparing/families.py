@@ -32,14 +32,13 @@ def classes_of_gold(node: Node) -> list[Class] | None:
     """Its classes, where it is no mere formula as (n - 2) pi, the sum of a polygon's angles."""
     if node.head not in _MAY_REPEAT:
         return None
-    if "modular" in node.heads or node.head == "builder" or INTEGERS in nodes.domains(node):
-        return classes_of(node)
+    is_said = "modular" in node.heads or node.head == "builder" or INTEGERS in nodes.domains(node)
     items = [item.unlabelled for item in (node.args if node.head in BARE_LISTS else (node,))]
     is_angle = ("degree" in node.heads or nodes.PI in node.walk()) and all(
         naming.is_assignment(i) and i.args[1].head == "symbol" and i.args[1].args[0] in _ANGLES
         for i in items
     )
-    return classes_of(node) if is_angle else None
+    return classes_of(node) if is_said or is_angle else None
 
 
 def classes_of(node: Node) -> list[Class] | None:
@@ -280,7 +279,7 @@ def listed(node: Node) -> Node:
     if domain.head == "symbol":
         whole = _integers(domain.args[0], rest)
     else:
-        whole = [item for item in domain.args if _all_hold(rest, variable, item)]
+        whole = [item for item in domain.args if _hold(rest, variable, item)]
     if whole is None or len(whole) > MAX_ELEMENTS:
         return node
     return Node("set", tuple(substitute(value, variable, item) for item in whole))
@@ -316,28 +315,25 @@ def _integers(domain: str, conditions: Sequence[Node]) -> list[Node] | None:
     if high - low > 4 * MAX_ELEMENTS:
         return None
     (variable,) = conditions[0].symbols
-    found = [n for n in range(low, high + 1) if _all_hold(conditions, variable, number(n))]
+    found = [n for n in range(low, high + 1) if _hold(conditions, variable, number(n))]
     if domain == _NATURAL and 0 in found:
         return None  # which 0 may belong to or not
     return [number(n) for n in found if domain == _INTEGERS or n > 0]
 
 
-def _all_hold(conditions: Sequence[Node], variable: str, at: Node) -> bool:
-    return all(_holds(substitute(item, variable, at)) for item in conditions)
-
-
 _MEANT = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 
 
-def _holds(relation: Node) -> bool:
-    """True if a chain of inequalities between numbers holds."""
-    operators, *operands = relation.args
-    for operator, left, right in zip(operators, operands, operands[1:], strict=False):
-        same = values.equal(left, right)
-        a, b = values.real_value(left), values.real_value(right)
-        if same is None or a is None or b is None:
-            return False
-        order = "=" if same else "<" if values.gap(a, b) < 0 else ">"
-        if order not in _MEANT.get(operator, ()):
-            return False
+def _hold(relations: Sequence[Node], variable: str, at: Node) -> bool:
+    """True if chains of inequalities hold at a number."""
+    for relation in relations:
+        operators, *operands = substitute(relation, variable, at).args
+        for operator, left, right in zip(operators, operands, operands[1:], strict=False):
+            same = values.equal(left, right)
+            a, b = values.real_value(left), values.real_value(right)
+            if same is None or a is None or b is None:
+                return False
+            order = "=" if same else "<" if values.gap(a, b) < 0 else ">"
+            if order not in _MEANT.get(operator, ()):
+                return False
     return True

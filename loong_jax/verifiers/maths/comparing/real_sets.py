@@ -120,7 +120,10 @@ def _affine(left: Node, operator: str, right: Node, name: str) -> Node | None:
         return _affine(right, FLIPPED[operator], left, name) if right.symbols else None
     if left.head == "symbol" and not right.symbols:
         return _ray(operator, right)
-    if left.head == "call" and left.args[0] == "abs" and not right.symbols and operator != "!=":
+    is_absolute = [side.head == "call" and side.args[0] == "abs" for side in (left, right)]
+    if all(is_absolute) and right.symbols:
+        raise CostError("an absolute value stands on both sides")
+    if is_absolute[0] and not right.symbols and operator != "!=":
         return joined(
             "intersection" if operator in ("<", "<=") else "union",
             _affine(left.args[1], FLIPPED[operator], Node("neg", (right,)), name),

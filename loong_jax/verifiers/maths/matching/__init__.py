@@ -94,6 +94,8 @@ class Matcher(Comparison):
             return kinds.collection(self, gold, answer)
         if gold.head in ("add", "mul", "div", "neg") and "matrix" in gold.heads:
             gold = nodes.matrix_of(gold) or gold
+        if gold.head in ("matrix", "ratio") and answer.head == "chain":
+            answer = answer.args[-1]
         if gold.head == "matrix":
             return kinds.matrix(self, gold, answer)
         if gold.head not in COLLECTIONS and "pm" in gold.heads:

@@ -334,8 +334,6 @@ def _paired(matcher: Comparison, gold: list[Node], answer: list[Node]) -> bool |
 
 
 def matrix(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
-    if answer.head == "chain":
-        answer = answer.args[-1]
     if answer.head == "symbol" and answer.args[0] in ("I_identity", "O_zero"):
         one = ONE if answer.args[0] == "I_identity" else ZERO
         rows = range(len(gold.args))
@@ -355,8 +353,6 @@ def matrix(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
 
 
 def ratio(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
-    if answer.head == "chain":
-        answer = answer.args[-1]
     if answer.head == "ratio":
         if len(gold.args) != len(answer.args):
             return False

@@ -107,11 +107,10 @@ def quantity(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         else:
             return matcher.equal(value, answer)  # the unit was asked for
     other, other_unit = answer.args
-    if unit == UNITS["pound_sterling"] and other_unit == UNITS["pound"]:
-        return matcher.equal(value, other)  # the word stands for both
-    if unit.dimensions != other_unit.dimensions:
+    is_pound = unit == UNITS["pound_sterling"] and other_unit == UNITS["pound"]  # one word
+    if not is_pound and unit.dimensions != other_unit.dimensions:
         return matcher.told(False, "the units measure different things")
-    if unit.factor == other_unit.factor:
+    if is_pound or unit.factor == other_unit.factor:
         return matcher.equal(value, other)
     ratio = number(other_unit.factor / unit.factor)
     return matcher.equal(value, Node("mul", (other, ratio)))
