@@ -30,10 +30,11 @@ class Tolerance:
 EXACT = Tolerance()
 
 
-def permitted(gold: Node, answer: Node, tolerance: Tolerance) -> tuple[int | Fraction, ...]:
-    """Permitted gaps: absolute, relative to the gold and to the larger; and one that is too wide.
+def is_permitted(gold: Node, answer: Node, tolerance: Tolerance, *sizes: Value) -> bool | None:
+    """True if a gap is permitted between values; None where no gap is.
 
-    The last two are those of a double, and of a decimal that may stand for what it rounds.
+    `sizes` are those of the gold, of the answer and of the gap. Beside the tolerance there are the
+    rounding of a double, and the last decimal of a number that may stand for what it rounds.
     """
     of_larger, too_wide = 0, 0
     if max(num_digits(gold), num_digits(answer)) >= FLOAT_DIGITS:
@@ -47,15 +48,11 @@ def permitted(gold: Node, answer: Node, tolerance: Tolerance) -> tuple[int | Fra
                 while (value / unit).denominator != 1:
                     unit /= 10
                 too_wide = unit if digits >= LONG_DIGITS else unit / 2
-    return tolerance.absolute, tolerance.relative, of_larger, too_wide
-
-
-def is_permitted(
-    gaps: tuple[int | Fraction, ...], gold: int | Fraction, answer: int | Fraction, gap: Value
-) -> bool:
-    """True if a gap between values of such sizes is one of the `permitted` ones."""
-    absolute, of_gold, of_larger, too_wide = gaps
-    return gap <= max(absolute, of_gold * gold, of_larger * max(gold, answer)) or gap < too_wide
+    if not any((tolerance.absolute, tolerance.relative, of_larger, too_wide)):
+        return None
+    wanted, given, gap = map(as_fraction, sizes)
+    of_values = max(tolerance.relative * wanted, of_larger * max(wanted, given))
+    return gap <= max(tolerance.absolute, of_values) or gap < too_wide
 
 
 def num_digits(node: Node) -> int:
@@ -102,13 +99,13 @@ def equal_numbers(
         return None
     (a, evaluator), (b, other) = found
     if isinstance(a, RATIONAL) and isinstance(b, RATIONAL):
-        sizes = abs(a), abs(b), abs(a - b)
-        return a == b or is_permitted(permitted(gold, answer, tolerance), *sizes)
+        return a == b or bool(is_permitted(gold, answer, tolerance, *map(abs, (a, b, a - b))))
     left, right = evaluator.real(a), evaluator.real(b)
     if not (evaluator.context.isfinite(left) and evaluator.context.isfinite(right)):
         return bool(a == b)
-    if any(gaps := permitted(gold, answer, tolerance)):
-        return is_permitted(gaps, *map(as_fraction, (abs(left), abs(right), abs(left - right))))
+    sizes = map(abs, (left, right, left - right))
+    if (outcome := is_permitted(gold, answer, tolerance, *sizes)) is not None:
+        return outcome
     digits = HIGH_DIGITS + int(max(evaluator.max_bits, other.max_bits) / 3.3)
     digits = min(digits, 12_000)
     if (found := evaluated((gold, answer), digits, bindings)) is None:
@@ -238,8 +235,7 @@ def _compare_at(
         return None
     (a, evaluator), (b, _) = found
     if isinstance(a, RATIONAL) and isinstance(b, RATIONAL):
-        sizes = abs(a), abs(b), abs(a - b)
-        return a == b or is_permitted(permitted(gold, answer, EXACT), *sizes)
+        return a == b or bool(is_permitted(gold, answer, EXACT, *map(abs, (a, b, a - b))))
     context = evaluator.context
     a, b = evaluator.real(a), evaluator.real(b)
     if not context.isfinite(a) or not context.isfinite(b):
