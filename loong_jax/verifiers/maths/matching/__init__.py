@@ -8,7 +8,6 @@ import re
 from collections.abc import Sequence
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import ellipses, families, naming, nodes, real_sets
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
@@ -20,7 +19,15 @@ from loong_jax.verifiers.maths.expression import (
     render,
     substitute,
 )
-from loong_jax.verifiers.maths.matching import kinds, ladder
+from loong_jax.verifiers.maths.matching import (
+    ellipses,
+    families,
+    kinds,
+    ladder,
+    naming,
+    nodes,
+    real_sets,
+)
 from loong_jax.verifiers.maths.matching.ladder import Comparison
 from loong_jax.verifiers.maths.names import FLIPPED
 

@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Sequence
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import ellipses, naming, nodes, real_sets
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
@@ -17,7 +16,7 @@ from loong_jax.verifiers.maths.expression import (
     number,
     render,
 )
-from loong_jax.verifiers.maths.matching import ladder
+from loong_jax.verifiers.maths.matching import ellipses, ladder, naming, nodes, real_sets
 from loong_jax.verifiers.maths.matching.ladder import Comparison
 
 MAX_ITEMS = 64

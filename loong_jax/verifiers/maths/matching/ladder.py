@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import naming, nodes, real_sets
 from loong_jax.verifiers.maths.expression import COLLECTIONS, ONE, Node, number
+from loong_jax.verifiers.maths.matching import naming, nodes, real_sets
 from loong_jax.verifiers.maths.units import NOTHING, UNITS, Unit
 from loong_jax.verifiers.maths.values import EXACT, Tolerance
 

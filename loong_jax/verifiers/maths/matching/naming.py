@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import nodes
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
@@ -21,6 +20,7 @@ from loong_jax.verifiers.maths.expression import (
     symbol,
     with_names,
 )
+from loong_jax.verifiers.maths.matching import nodes
 
 
 def names_something(node: Node) -> bool:

@@ -9,9 +9,9 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import naming, nodes, real_sets
 from loong_jax.verifiers.maths.evaluator import RATIONAL
 from loong_jax.verifiers.maths.expression import BARE_LISTS, CostError, Node, number, substitute
+from loong_jax.verifiers.maths.matching import naming, nodes, real_sets
 
 MAX_ITEMS = 64
 MAX_OFFSETS = 512
