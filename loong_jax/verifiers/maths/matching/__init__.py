@@ -145,19 +145,15 @@ def relation(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
             case Node("mul", (Node("symbol", (a,)), Node("symbol", (n,)))), Node("symbol", (a_n,)):
                 if a_n == f"{a}_{n}":
                     return matcher.match(target, answer.args[-1])  # a(n) = ... for a_n = ...
+        is_solved = any(s.head == "symbol" or s == ZERO for s in answer.args[1:])  # 3x + 4 = 19
         if naming.is_assignment(answer):
             if name == other or naming.may_rename(name, other):
                 return matcher.match(target, answer)
             if len(operators) > 1 or name.head == other.head == "apply":
                 return False  # f(2) is not f(3)
         elif (
-            not target.symbols
-            and name.head == "symbol"
-            and not (
-                answer.args[0] != ("=",)
-                or any(s.head == "symbol" or s == ZERO for s in answer.args[1:])
-            )
-        ):  # 3x + 4 = 19
+            answer.args[0] == ("=",) and name.head == "symbol" and not (is_solved or target.symbols)
+        ):
             return matcher.told(False, f"{render(answer)} is not solved")
         return equation(matcher, gold, answer)
     if operators in (("in",), ("notin",)) or set(operators) <= _ORDERS | {"!="}:
