@@ -259,7 +259,8 @@ def _points(items: Sequence[Node]) -> Node | None:
     if (found := naming.in_turns(items)) is None:
         return None
     order = sorted(range(len(found[0])), key=found[0].__getitem__)
-    return Node("list", tuple(Node("tuple", tuple(row[i] for i in order)) for row in found[1]))
+    rows = (tuple(point.args[i] for i in order) for point in found[1].args)
+    return Node("list", tuple(Node("tuple", row) for row in rows))
 
 
 def _solves(curve: Node, halves: Node) -> bool:

@@ -309,8 +309,8 @@ def _sequence(matcher: Comparison, gold: list[Node], answer: list[Node]) -> bool
         return True
     if ellipses.ELLIPSIS in gold or not _paired(matcher, gold, answer):
         return False
-    matcher.note = "the same terms in another order"
-    return True if len(gold) < SEQUENCE else None  # 2, 3, 2 are factors
+    # 2, 3, 2 are factors
+    return matcher.told(len(gold) < SEQUENCE or None, "the same terms in another order")
 
 
 def unordered(matcher: Comparison, gold: list[Node], answer: list[Node]) -> bool | None:

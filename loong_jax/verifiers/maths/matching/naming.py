@@ -138,19 +138,19 @@ def named_parts(equation: Node) -> Node | None:
     return None
 
 
-def in_turns(items: Sequence[Node]) -> tuple[list[str], list[tuple[Node, ...]]] | None:
-    """Names, and a row of values each time they come, of x = 1, y = 2, x = 3, y = 4."""
+def in_turns(items: Sequence[Node]) -> tuple[list[str], Node] | None:
+    """Names, and a list of points, one for each time they come, of x = 1, y = 2, x = 3, y = 4."""
     names = [name for item in items if (name := left_side(item)) is not None]
     size = len(set(names))
     if len(names) < len(items) or size < 2 or len(names) == size or len(names) % size:
         return None
-    rows = []
+    points = []
     for i in range(0, len(names), size):
         row = dict(zip(names[i : i + size], items[i : i + size], strict=True))
         if len(row) < size:
             return None
-        rows.append(tuple(right_side(row[name]) for name in names[:size]))
-    return names[:size], rows
+        points.append(Node("tuple", tuple(right_side(row[name]) for name in names[:size])))
+    return names[:size], Node("list", tuple(points))
 
 
 def grouped(gold: Node, answer: Node) -> Node:
@@ -159,7 +159,7 @@ def grouped(gold: Node, answer: Node) -> Node:
     golds = [item.unlabelled for item in gold.args]
     if found is None or any(g.head != "tuple" or len(g.args) != len(found[0]) for g in golds):
         return answer
-    return Node("list", tuple(Node("tuple", row) for row in found[1]))
+    return found[1]
 
 
 def without_restrictions(items: Sequence[Node]) -> Sequence[Node]:
