@@ -22,7 +22,7 @@ from loong_jax.verifiers.maths.expression import Node
 _WAIT_S = 8.0  # for the server to be ready, beside the question of another thread
 _WALL_FACTOR = 10  # wall time per CPU time: a loaded machine makes no answer late
 MEMORY_BYTES = 2 * 2**30
-MAX_BYTES = 20_000  # of a question
+MAX_BYTES = 10_000  # of a question
 # Without what a node keeps of itself: a hash of text is another in each process.
 copyreg.pickle(Node, lambda node: (Node, (node.head, node.args)))
 
