@@ -62,15 +62,14 @@ def num_digits(node: Node) -> int:
 
 
 def _literal(node: Node) -> tuple[Fraction, int] | None:
-    """Value and digits of a decimal or whole number that stands alone."""
+    """Size and digits of a decimal or whole number that stands alone."""
     if node.head in ("percent", "quantity", "labelled", "degree"):
         node = node.args[0]
-    sign = 1
     if node.head == "neg":
-        node, sign = node.args[0], -1
+        node = node.args[0]
     if node.head != "number" or (not node.args[1] and isinstance(node.args[0], Fraction)):
         return None
-    return Fraction(node.args[0]) * sign, node.args[1]
+    return Fraction(node.args[0]), node.args[1]
 
 
 LOW_DIGITS, HIGH_DIGITS = 40, 250

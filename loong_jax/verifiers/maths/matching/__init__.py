@@ -53,9 +53,9 @@ class Matcher(Comparison):
         family = families.read(gold)
         if family is not None and (other := families.read(answer)) is not None:
             return families.equal(family, other)
-        scales = ladder.scale(gold), ladder.scale(answer)
-        if all(scales) and scales[0] != scales[1]:
-            return ladder.temperature(self, gold, answer)
+        warm, cold = ladder.kelvins(gold), ladder.kelvins(answer)
+        if warm is not None and cold is not None and warm[0] != cold[0]:
+            return ladder.temperature(self, gold, answer, warm[1], cold[1])
         labels = nodes.label(gold), nodes.label(answer)
         wanted, said = map(" ".join, labels)
         stems = [{word.lower().rstrip("s.") for word in label} for label in labels]

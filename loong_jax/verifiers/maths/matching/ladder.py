@@ -84,12 +84,11 @@ def all_of(outcomes: Iterable[bool | None]) -> bool | None:
     return None if unknown else True
 
 
-def temperature(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
+def temperature(matcher: Comparison, gold: Node, answer: Node, *kelvins: Node) -> bool | None:
     """On two scales: as temperatures, and undecided where only a difference could be meant."""
-    wanted, given = kelvins(gold), kelvins(answer)
-    if wanted is None or given is None:
+    if any(value.symbols for value in kelvins):
         return None
-    if matcher.equal(wanted, given):
+    if matcher.equal(*kelvins):
         return True
     if matcher.equal(*(naming.right_side(node).args[0] for node in (gold, answer))):
         return matcher.told(None, "the same number of degrees on another scale")
@@ -138,24 +137,18 @@ _SCALES = {  # kelvins of a degree, and where its zero is in such degrees above 
 }
 
 
-def scale(node: Node) -> str:
-    """C, F or K where it is a temperature in them; else nothing."""
-    if node.head == "labelled" and node.args[1] in (("degreesC",), ("degreesF",)):
-        return node.args[1][0][-1]
-    if node.head == "chain" and node.args[0] == ("=",) and node.args[1].head == "symbol":
-        return scale(node.args[2])
-    is_kelvin = node.head == "quantity" and node.args[1].dimensions == _KELVIN
-    return "K" if is_kelvin else ""
-
-
-def kelvins(node: Node) -> Node | None:
-    """The value in kelvins; None where it holds a name."""
-    if node.head == "chain":
-        node = node.args[2]
-    value, unit = node.args
-    size, zero = (unit.factor, 0) if node.head == "quantity" else _SCALES[unit[0]]
-    plain = Node("mul", (number(size), Node("add", (value, number(zero)))))
-    return None if value.symbols else plain
+def kelvins(node: Node) -> tuple[str, Node] | None:
+    """The scale of a temperature, and what it is in kelvins; None for anything else."""
+    match node:
+        case Node("chain", (("=",), Node("symbol"), value)):
+            return kelvins(value)
+        case Node("labelled", (value, ("degreesC" | "degreesF" as scale,))):
+            size, zero = _SCALES[scale]
+        case Node("quantity", (value, unit)) if unit.dimensions == _KELVIN:
+            scale, size, zero = "K", unit.factor, 0
+        case _:
+            return None
+    return scale, Node("mul", (number(size), Node("add", (value, number(zero)))))
 
 
 def as_quantity(node: Node) -> Node | None:
