@@ -9,24 +9,13 @@ import heapq
 import queue
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from loong_jax.orchestrator import changes
+from loong_jax.orchestrator import changes, protocols
 from loong_jax.orchestrator.changes import Action, Change
 from loong_jax.orchestrator.faults import FaultBudget
 from loong_jax.orchestrator.ledger import Ledger
-from loong_jax.orchestrator.protocols import (
-    EventQueue,
-    LendsDevices,
-    MovesGroups,
-    ReplicaGroup,
-    RunLog,
-    ScoresEverywhere,
-    SwapsWeights,
-    TrainerGroup,
-    Versions,
-)
 from loong_jax.problems.verdict import Verdict
 from loong_jax.rollout.records import Group
 from loong_jax.verifiers.pool import VerifierPool, VerifierRequest
@@ -38,8 +27,8 @@ VERIFIER_LOST = ("worker lost", "pool closed")  # reasons that say nothing about
 class Inbox:
     """Events in the order they come, and alarms when they are due."""
 
-    def __init__(self, clock: Callable[[], float], events: EventQueue | None):
-        self._events: EventQueue = events if events is not None else queue.Queue()
+    def __init__(self, clock: Callable[[], float], events: protocols.EventQueue | None):
+        self._events: protocols.EventQueue = events if events is not None else queue.Queue()
         self.put = self._events.put
         self._clock = clock
         self._alarms: list[tuple[float, int, Any]] = []  # when, order, event
@@ -73,9 +62,9 @@ class Executor:
         self,
         ledger: Ledger,
         commit: Callable[[Change], None],
-        replicas: ReplicaGroup,
-        trainer: TrainerGroup,
-        versions: Versions,
+        replicas: protocols.ReplicaGroup,
+        trainer: protocols.TrainerGroup,
+        versions: protocols.Versions,
     ):
         self._ledger, self._commit = ledger, commit
         self._replicas, self._trainer, self._versions = replicas, trainer, versions
@@ -83,8 +72,9 @@ class Executor:
 
     def carry_out(self, action: Action) -> None:
         """Enters the action in the ledger and does it."""
-        # looked up before the ledger forgets where they are
-        decoding = self.decoding(action.tickets) if isinstance(action, changes.EndStale) else {}
+        if isinstance(action, changes.EndStale):
+            self.end(action)
+            return
         self._commit(action)
         match action:
             case changes.Dispatch(replica, numbers, version):
@@ -95,25 +85,23 @@ class Executor:
                 self.retire_versions()
             case changes.Migrate(source, target, numbers):
                 self._moves[source, target] += 1
-                self.can(MovesGroups).migrate(source, target, numbers)
+                self.can(protocols.MovesGroups).migrate(source, target, numbers)
             case changes.Swap(replica, version, keep_cache):
-                self.can(SwapsWeights).swap(replica, version, keep_cache=keep_cache)
+                self.can(protocols.SwapsWeights).swap(replica, version, keep_cache=keep_cache)
                 self.retire_versions()
             case changes.Lend(replicas):
-                self.can(LendsDevices).lend(replicas)
+                self.can(protocols.LendsDevices).lend(replicas)
             case changes.Reclaim(replicas):
-                self.can(LendsDevices).reclaim(replicas)
+                self.can(protocols.LendsDevices).reclaim(replicas)
             case changes.Score(numbers, with_generators):
                 groups = [self._ledger.group(number) for number in numbers]
-                if with_generators and isinstance(self._trainer, ScoresEverywhere):
+                if with_generators and isinstance(self._trainer, protocols.ScoresEverywhere):
                     self._trainer.score_everywhere(groups)
                 else:
                     self._trainer.score(groups)
             case changes.Train():
                 groups = self._ledger.lease + self._ledger.reread
                 self._trainer.train(self._ledger.step + 1, groups)
-            case changes.EndStale():
-                self.cancel(decoding)
 
     def may_do(self, actions: Iterable[Action]) -> bool:
         """False for moves while others are under way: a sample that moves is not yet at its target,
@@ -126,8 +114,7 @@ class Executor:
 
     def on_lost(self, replica: int) -> None:
         """Moves from and to a replica that failed are over."""
-        for pair in [pair for pair in self._moves if replica in pair]:
-            del self._moves[pair]
+        self._moves = Counter({p: n for p, n in self._moves.items() if replica not in p})
 
     def can(self, ability: type[Ability]) -> Ability:
         """The replicas, once more, as something that has the optional methods of `ability`."""
@@ -140,16 +127,14 @@ class Executor:
             if version <= self._ledger.newest_version:
                 self._versions.retire(version)
 
-    def decoding(self, numbers: Iterable[int]) -> dict[int, list[int]]:
-        """The tickets among `numbers` that are being written, by replica."""
+    def end(self, change: changes.EndStale | changes.Ended) -> None:
+        """Enters the change, and cancels those of its tickets that are being written."""
         by_replica: dict[int, list[int]] = {}
-        for number in numbers:
+        for number in change.tickets:
             replica = self._ledger.tickets[number].replica
             if replica is not None:
                 by_replica.setdefault(replica, []).append(number)
-        return by_replica
-
-    def cancel(self, by_replica: Mapping[int, list[int]]) -> None:
+        self._commit(change)
         for replica, numbers in by_replica.items():
             self._replicas.cancel(replica, numbers)
 
@@ -178,7 +163,7 @@ class Verifying:
         verifiers: VerifierPool,
         ledger: Ledger,
         inbox: Inbox,
-        log: RunLog,
+        log: protocols.RunLog,
         clock: Callable[[], float],
         deadline_s: float,
     ):
@@ -224,21 +209,18 @@ class Verifying:
 
         A lost verifier says nothing about the answer.
         """
-        entry = self._ledger.tickets[event.number]
-        rollouts = list(self._ledger.group(event.number).rollouts)
+        group, unanswered = self._ledger.group(event.number), []
+        rollouts = list(group.rollouts)
         for attempt, verdict in zip(event.attempts, event.verdicts, strict=True):
             rollouts[attempt] = dataclasses.replace(rollouts[attempt], verdict=verdict)
-        group = self._ledger.group(event.number).replace_rollouts(tuple(rollouts))
-        unanswered = tuple(
-            attempt
-            for attempt, verdict in zip(event.attempts, event.verdicts, strict=True)
-            if verdict.reason in VERIFIER_LOST
-        )
+            if verdict.reason in VERIFIER_LOST:
+                unanswered.append(attempt)
+        group = group.replace_rollouts(tuple(rollouts))
         times = self._times.pop(event.number, 0) + 1
         if not unanswered or times >= budget.verifications:
             return group
         self._times[event.number] = times
-        entry.group = group  # with the verdicts that there are
-        self._inbox.alarm(budget.pause_s(times), VerifyAgain(event.number, unanswered))
+        self._ledger.tickets[event.number].group = group  # with the verdicts that there are
+        self._inbox.alarm(budget.pause_s(times), VerifyAgain(event.number, tuple(unanswered)))
         self._log.event({"kind": "verify_again", "num_answers": len(unanswered)})
         return None

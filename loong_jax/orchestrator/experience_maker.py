@@ -36,6 +36,8 @@ class TrainerWithGenerators:
 
     def __init__(self, trainer: TrainerGroup, generators: Scorers):
         self._trainer, self._generators = trainer, generators
+        self.score, self.train, self.publish = trainer.score, trainer.train, trainer.publish
+        self.save, self.close = trainer.save, trainer.close
         self._emit: Emit | None = None
         self.num_scored = {"trainer": 0, "generators": 0}  # groups, since the start
         self._lock = threading.Lock()  # of the batch that is scored everywhere:
@@ -47,9 +49,6 @@ class TrainerWithGenerators:
     def start(self, emit: Emit) -> None:
         self._emit = emit
         self._trainer.start(self._on_event)
-
-    def score(self, groups: Sequence[Group]) -> None:
-        self._trainer.score(groups)
 
     def score_everywhere(self, groups: Sequence[Group]) -> None:
         """Scores groups on trainer and generators; one event for all of them."""
@@ -63,18 +62,6 @@ class TrainerWithGenerators:
             assert replica is not None
             self._generators.score(replica, part, functools.partial(self._on_scored, part))
         self._trainer.score(own)
-
-    def train(self, step: int, groups: Sequence[Group]) -> None:
-        self._trainer.train(step, groups)
-
-    def publish(self, version: int) -> None:
-        self._trainer.publish(version)
-
-    def save(self, step: int, control: Mapping[str, Any]) -> None:
-        self._trainer.save(step, control)
-
-    def close(self, timeout_s: float) -> None:
-        self._trainer.close(timeout_s)
 
     # ---- answers, from any thread ---------------------------------------------------------------
 

@@ -56,7 +56,6 @@ class SamplingSettings:
                 f"top_k={self.top_k} must be >= 0 and max_new_tokens={self.max_new_tokens} >= 1. "
                 "Correct the recipe."
             )
-
         if "" in self.stops:
             raise ValueError("stops hold an empty text, which every sample has. Leave it out.")
 
@@ -107,9 +106,8 @@ class Rollout:
     versions: tuple[tuple[int, int], ...]  # ((first token, policy version), ...); DORA: exactly one
     finish_reason: FinishReason
     text: str = ""  # of the policy, its last turn where there are several
-    behavior_logprob: np.ndarray | None = (
-        None  # float32, trainer's program under the rollout's own version
-    )
+    # float32, of the trainer's program under the rollout's own version
+    behavior_logprob: np.ndarray | None = None
     started_s: float = 0.0
     ended_s: float = 0.0
     verdict: Verdict | None = None
@@ -205,8 +203,10 @@ def completion_metrics(
     metrics = {
         "completions/mean_length": float(lengths.mean()),
         "completions/max_length": float(lengths.max()),
-        "completions/cut_off": _share(r.finish_reason == "length" for r in rollouts),
-        "completions/well_formed": _share(read(r.text, form).is_well_formed for r in rollouts),
+        "completions/cut_off": float(np.mean([r.finish_reason == "length" for r in rollouts])),
+        "completions/well_formed": float(
+            np.mean([read(r.text, form).is_well_formed for r in rollouts])
+        ),
         "rewards/masked": 1 - len(rewards) / len(rollouts),
     }
     if rewards:
@@ -216,14 +216,8 @@ def completion_metrics(
 
 def staleness_histogram(groups: Iterable[Group], trainer_version: int) -> dict[str, int]:
     """The number of rollouts that were trained on at each staleness, in steps."""
-    counts = Counter(
-        trainer_version - rollout.version for group in groups for rollout in group.rollouts
-    )
+    counts = Counter(trainer_version - rollout.version for rollout in rollouts_of(groups))
     return {str(staleness): counts[staleness] for staleness in sorted(counts)}
-
-
-def _share(flags: Iterable[bool]) -> float:
-    return float(np.mean([bool(flag) for flag in flags]))
 
 
 def readable(
@@ -290,10 +284,8 @@ def rollout_to_plain(rollout: Rollout) -> Plain:
     record["versions"] = [list(pair) for pair in rollout.versions]
     record["turns"] = [dataclasses.asdict(turn) for turn in rollout.turns]
     if rollout.routing is not None:
-        record["routing"] = {
-            "shape": list(rollout.routing.shape),
-            "targets": rollout.routing.reshape(-1),
-        }
+        shape, targets = list(rollout.routing.shape), rollout.routing.reshape(-1)
+        record["routing"] = {"shape": shape, "targets": targets}
     if rollout.verdict is not None:
         record["verdict"] = dataclasses.asdict(rollout.verdict)
     return record

@@ -54,10 +54,6 @@ class SlotTable:
     def occupied(self) -> list[int]:
         return [slot for slot, attempt in enumerate(self._attempts) if attempt is not None]
 
-    def index(self, attempt: Attempt) -> int:
-        """The slot of an attempt that runs."""
-        return self._attempts.index(attempt)
-
     def of(self, jobs: set[Job]) -> list[int]:
         """Slots of attempts at these."""
         return [slot for slot in self.occupied() if self[slot].job in jobs]
@@ -178,8 +174,8 @@ class PrefillQueue:
     def __init__(self, config: EngineSettings):
         self._config = config
         self._largest = config.prefill_lengths[-1]
-        self._queues: dict[tuple[int, bool], deque[Attempt]] = {}  # by bucket, and if it is long
-        self._returned: dict[bool, deque[Attempt]] = {False: deque(), True: deque()}  # by length
+        # by whether it is new or returned, by bucket, and by whether it is long
+        self._queues: dict[tuple[bool, int, bool], deque[Attempt]] = {}
         self._order = 0
         self.held: list[Attempt] = []
         self.long_read: tuple[Reading, list[Attempt]] | None = None
@@ -188,13 +184,13 @@ class PrefillQueue:
         """Raises ValueError for an attempt that the engine cannot read."""
         attempt.order = self.next_order()
         length = len(attempt.sequence)
-        key = self._config.prefill_length(length), length > self._largest
+        key = True, self._config.prefill_length(length), length > self._largest
         self._queues.setdefault(key, deque()).append(attempt)
 
     def queue_returned(self, attempt: Attempt) -> None:
         """Queues an attempt with its cache before all others; it keeps its place in age."""
         num_new = len(attempt.sequence) - attempt.num_cached
-        self._returned[num_new > self._largest].append(attempt)
+        self._queues.setdefault((False, 0, num_new > self._largest), deque()).append(attempt)
 
     def next_order(self) -> int:
         self._order += 1
@@ -207,15 +203,14 @@ class PrefillQueue:
         What is longer than the largest bucket has a queue of its own, which waits while such
         prompts are being read.
         """
-        returned = [q for long, q in self._returned.items() if q and not (long and self.long_read)]
         queues = [
-            queue
-            for (_, is_long), queue in self._queues.items()
-            if new_prompts and queue and not (is_long and self.long_read)
+            (is_new, queue[0].order, queue)
+            for (is_new, _, is_long), queue in self._queues.items()
+            if queue and (new_prompts or not is_new) and not (is_long and self.long_read)
         ]
-        if not returned and not queues:
+        if not queues:
             return []
-        queue = min(returned or queues, key=lambda queue: queue[0].order)
+        _, _, queue = min(queues, key=lambda found: found[:2])
         attempts: list[Attempt] = []
         prompts: set[tuple[int, int]] = set()
         while queue and len(attempts) < self._config.prefill_members:
@@ -226,7 +221,7 @@ class PrefillQueue:
         return attempts
 
     def attempts(self) -> Iterator[Attempt]:
-        for queue in (*self._queues.values(), *self._returned.values()):
+        for queue in self._queues.values():
             yield from queue
         yield from self.held
         if self.long_read is not None:
@@ -235,7 +230,7 @@ class PrefillQueue:
     def remove(self, jobs: set[Job]) -> list[Attempt]:
         """Takes out the attempts of these jobs."""
         taken = [attempt for attempt in self.attempts() if attempt.job in jobs]
-        for queue in (*self._queues.values(), *self._returned.values(), self.held):
+        for queue in (*self._queues.values(), self.held):
             others = [attempt for attempt in queue if attempt.job not in jobs]
             queue.clear()
             queue.extend(others)

@@ -122,7 +122,8 @@ class Agent:
     def offered(self, problem: Problem) -> tuple[str, ...]:
         """Names of the tools that a problem offers."""
         usual = tuple(self.toolbox) if self.offers_all else ()
-        return tuple(problem.arguments.get("tools", usual))
+        named = problem.arguments.get("tools")
+        return usual if named is None else tuple(named)
 
     def answer_tokens(
         self, tokenizer: Tokenizer, problem: Problem, sampled: np.ndarray, answers: list[str]

@@ -242,7 +242,6 @@ class McpServer:
         return stdio_client(parameters, errlog=self._words)  # pyright: ignore[reportArgumentType]
 
     def _last_words(self) -> str:
-        """The end of what a child has written on its standard error."""
         with contextlib.suppress(OSError, ValueError):
             self._words.seek(0)
             text = self._words.read()[-MAX_WORDS:].strip()
@@ -284,7 +283,6 @@ def _first_of(error: BaseException) -> BaseException:
 
 
 def _text_of(part: Any) -> str:
-    """The text of one part of a result, or a note on a part without text."""
     if part.type == "text":
         return part.text
     if part.type == "resource" and hasattr(part.resource, "text"):

@@ -7,7 +7,7 @@ from typing import Any
 from loong_jax.problems.problem import Problem
 from loong_jax.problems.verdict import IsolationTier
 from loong_jax.rollout.agentic.agent import ToolError
-from loong_jax.sandbox import Limits, Program, ProgramResult, Sandbox
+from loong_jax.sandbox import Limits, Program, Sandbox
 
 
 class PythonTool:
@@ -51,7 +51,10 @@ class PythonTool:
             (result,) = sandbox.run([_program(arguments["code"])])
         finally:
             self._idle.put(sandbox)
-        return _answer(result)
+        if result.status == "ok":
+            return result.output
+        said = [*result.output.splitlines(), f"{result.status}: {result.detail}"]
+        raise ToolError("\n".join(said))
 
     def close(self) -> None:
         for sandbox in self._all:
@@ -65,9 +68,3 @@ def _program(code: str) -> Program:
         "def f():\n    exec(_code, {'__name__': '__main__'})\n    return True\n"
     )
     return Program(source=source, arguments=[[]])
-
-
-def _answer(result: ProgramResult) -> str:
-    if result.status == "ok":
-        return result.output
-    raise ToolError("\n".join([*result.output.splitlines(), f"{result.status}: {result.detail}"]))

@@ -28,7 +28,7 @@ from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.models.parameters import Weights
 from loong_jax.rollout.engine_config import SampleRequest
-from loong_jax.rollout.jetstream.contract import JetStreamEngine, greedy_requests
+from loong_jax.rollout.jetstream import JetStreamEngine, greedy_requests
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.rollout.slots import DecodeState, Prefix
@@ -119,7 +119,7 @@ class JetStreamAdapter(JetStreamEngine, engine_api.Engine):
 
     def build_tokenizer(self, metadata: Any) -> "DriverTokenizer":
         del metadata
-        return DriverTokenizer(self.engine.get_tokenizer())
+        return DriverTokenizer(self.engine.tokenizer)
 
 
 class DriverTokenizer(tokenizer_api.Tokenizer):

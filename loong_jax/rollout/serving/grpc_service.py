@@ -100,19 +100,22 @@ _MESSAGES: dict[str, tuple[tuple[str, str, int, str | None], ...]] = {
 }
 
 
-def _file() -> descriptor_pb2.FileDescriptorProto:
+def _build() -> types.SimpleNamespace:
     file = descriptor_pb2.FileDescriptorProto(
         name="loong_serving.proto", package=PACKAGE, syntax="proto3"
     )
     made: dict[str, Any] = {}
     for path, fields in _MESSAGES.items():
         parent, _, name = path.rpartition(".")
-        message = made[parent].nested_type.add() if parent else file.message_type.add()
-        message.name = name
-        made[path] = message
-        for kind, field_name, number, oneof in fields:
-            _add_field(message, kind, field_name, number, oneof)
-    return file
+        made[path] = made[parent].nested_type.add() if parent else file.message_type.add()
+        made[path].name = name
+        for field in fields:
+            _add_field(made[path], *field)
+    pool = descriptor_pool.DescriptorPool()  # our own: the default one may know these names
+    pool.AddSerializedFile(file.SerializeToString())
+    found = {path: pool.FindMessageTypeByName(f"{PACKAGE}.{path}") for path in made}
+    classes = {p: message_factory.GetMessageClass(d) for p, d in found.items() if "." not in p}
+    return types.SimpleNamespace(**classes)
 
 
 def _add_field(message: Any, kind: str, name: str, number: int, oneof: str | None) -> None:
@@ -133,17 +136,7 @@ def _add_field(message: Any, kind: str, name: str, number: int, oneof: str | Non
         field.oneof_index = names.index(oneof)
 
 
-def _build() -> dict[str, Any]:
-    pool = descriptor_pool.DescriptorPool()  # our own: the default one may know these names
-    pool.AddSerializedFile(_file().SerializeToString())
-    return {
-        path: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{path}"))
-        for path in _MESSAGES
-        if "." not in path
-    }
-
-
-messages = types.SimpleNamespace(**_build())
+messages = _build()
 
 Context = grpc.aio.ServicerContext
 
@@ -168,29 +161,19 @@ def make_server(frontend: Frontend) -> grpc.aio.Server:
         ("grpc.so_reuseport", 0),  # a port that is taken is an error, not a share
     ]
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=limits.max_connections)
-    server.add_generic_rpc_handlers((_Services(frontend),))
+    orchestrator, unary = _Orchestrator(frontend), grpc.unary_unary_rpc_method_handler
+    jetstreams = {
+        "Decode": grpc.unary_stream_rpc_method_handler(orchestrator.decode),
+        "HealthCheck": unary(orchestrator.health_check),
+    }
+    ours = {name: unary(method) for name, method in _control(frontend).items()}
+    server.add_generic_rpc_handlers(
+        (
+            grpc.method_handlers_generic_handler("jetstream_proto.Orchestrator", jetstreams),
+            grpc.method_handlers_generic_handler("loong.Control", ours),
+        )
+    )
     return server
-
-
-class _Services(grpc.GenericRpcHandler):
-    """Finds the handler of a method path."""
-
-    def __init__(self, frontend: Frontend):
-        orchestrator = _Orchestrator(frontend)
-        self._handlers = {
-            "/jetstream_proto.Orchestrator/Decode": grpc.unary_stream_rpc_method_handler(
-                orchestrator.decode
-            ),
-            "/jetstream_proto.Orchestrator/HealthCheck": _unary(orchestrator.health_check),
-            **{f"/loong.Control/{name}": _unary(m) for name, m in _control(frontend).items()},
-        }
-
-    def service(self, handler_call_details: Any) -> Any:
-        return self._handlers.get(handler_call_details.method)
-
-
-def _unary(method: Callable[[bytes, Context], Awaitable[bytes]]) -> Any:
-    return grpc.unary_unary_rpc_method_handler(method)
 
 
 class _Orchestrator:
@@ -302,7 +285,6 @@ class _Orchestrator:
 
 
 def _control(frontend: Frontend) -> dict[str, Callable[[bytes, Context], Awaitable[bytes]]]:
-    """Methods that JetStream's protocol lacks."""
     scheduler = frontend.scheduler
 
     def method(kind: Any, act: Callable[[Any], Any]):

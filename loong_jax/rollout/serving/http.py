@@ -9,12 +9,13 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -37,12 +38,8 @@ from loong_jax.rollout.serving.request import (
 )
 
 
-class ClientGone(Exception):
-    """Nobody reads the answer."""
-
-
 class Sender:
-    """`send`, with a limit of time on every message."""
+    """`send`, with a limit of time on every message. Raises ClientDisconnect where it is over."""
 
     def __init__(self, send: Send, timeout_s: float):
         self._send, self._timeout_s = send, timeout_s
@@ -53,58 +50,32 @@ class Sender:
         try:
             await asyncio.wait_for(self._send(message), self._timeout_s)
         except (TimeoutError, OSError):
-            raise ClientGone from None
-
-    async def whole(self, response: Response) -> None:
-        headers = response.raw_headers
-        start = {"type": "http.response.start", "status": response.status_code, "headers": headers}
-        await self(start)
-        await self({"type": "http.response.body", "body": bytes(response.body)})
-
-    async def begin_events(self) -> None:
-        headers = [
-            (b"content-type", b"text/event-stream; charset=utf-8"),
-            (b"cache-control", b"no-cache"),
-        ]
-        await self({"type": "http.response.start", "status": 200, "headers": headers})
-
-    async def event(self, body: Mapping[str, Any]) -> None:
-        await self.data(f"data: {json.dumps(body)}\n\n".encode())
-
-    async def data(self, data: bytes) -> None:
-        await self({"type": "http.response.body", "body": data, "more_body": True})
-
-    async def end(self) -> None:
-        await self({"type": "http.response.body", "body": b""})
+            raise ClientDisconnect from None
 
 
-async def read_body(http: HttpRequest, receive: Receive, limits: ServingLimits) -> bytes:
-    """The whole body. Raises ApiError where it is too long or too slow, ClientGone if it stops."""
-    most = limits.max_body_bytes
+async def read_body(http: HttpRequest, limits: ServingLimits) -> bytes:
+    """The whole body. Raises ApiError where it is too long or too slow, ClientDisconnect if it
+    stops.
+    """
+    most, limit_s = limits.max_body_bytes, limits.body_timeout_s
     too_long = ApiError(413, f"The body has more than {most} bytes. Shorten it.", code="too_long")
     named = http.headers.get("content-length", "0")
     if named.isdecimal() and int(named) > most:
         raise too_long
-    parts, size = [], 0
+    body = bytearray()
     try:
-        async with asyncio.timeout(limits.body_timeout_s):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientGone
-                size += len(message.get("body", b""))
-                if size > most:
+        async with asyncio.timeout(limit_s):
+            async for part in http.stream():
+                body += part
+                if len(body) > most:
                     raise too_long
-                parts.append(message.get("body", b""))
-                if not message.get("more_body", False):
-                    return b"".join(parts)
     except TimeoutError:
-        limit_s = limits.body_timeout_s
         raise ApiError(408, f"The body took longer than {limit_s:g} s.") from None
+    return bytes(body)
 
 
 async def while_connected(receive: Receive, answer) -> None:
-    """Runs `answer` until it is done or the client goes; then raises ClientGone."""
+    """Runs `answer` until it is done or the client goes; then raises ClientDisconnect."""
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -114,7 +85,7 @@ async def while_connected(receive: Receive, answer) -> None:
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if not tasks[0].done():
-            raise ClientGone
+            raise ClientDisconnect
     finally:
         for task in tasks:
             task.cancel()
@@ -174,21 +145,24 @@ class Completions:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sender = Sender(send, self.frontend.limits.send_timeout_s)
         try:
-            asked, request = await self._read(HttpRequest(scope), receive)
+            asked, request = await self._read(HttpRequest(scope, receive))
             async with self.frontend.submitted(request) as events:
-                answer = self._stream if asked.streams else self._whole
-                await while_connected(receive, answer(asked, request, events, sender))
-        except ClientGone:
+                if asked.streams:
+                    answer = _send_events(self._stream(asked, request, events), sender)
+                else:
+                    answer = self._whole(asked, request, events, sender)
+                await while_connected(receive, answer)
+        except ClientDisconnect:
             log.debug("a client went before its answer was complete")
         except Exception as error:
             if sender.has_begun:
                 raise
             await error_response(error)(scope, receive, sender)
 
-    async def _read(self, http: HttpRequest, receive: Receive) -> tuple[Asked, Request]:
+    async def _read(self, http: HttpRequest) -> tuple[Asked, Request]:
         frontend = self.frontend
         let_in(frontend, http.headers.get("authorization"))
-        body = openai_schema.parse_json(await read_body(http, receive, frontend.limits))
+        body = openai_schema.parse_json(await read_body(http, frontend.limits))
         asked = openai_schema.parse(body, is_chat=self.is_chat, limits=frontend.limits)
         name = frontend.model_name if body.get("model") is None else body["model"]
         if not isinstance(name, str):
@@ -226,65 +200,62 @@ class Completions:
             else:
                 choice.reason = event.reason
         body = self._head(request, "chat.completion" if self.is_chat else "text_completion")
-        body["choices"] = [self._choice(i, choice, asked) for i, choice in enumerate(choices)]
+        body["choices"] = [
+            self._choice(i, choice, asked, TextOffsets(), role="assistant", refusal=None)
+            for i, choice in enumerate(choices)
+        ]
         num_tokens = sum(len(choice.tokens) for choice in choices)
         body["usage"] = openai_schema.usage(_num_prompt_tokens(request), num_tokens)
-        await sender.whole(JSONResponse(body))
+        response = JSONResponse(body)
+        await sender(_start(200, response.raw_headers))
+        await sender(_body(bytes(response.body)))
 
     async def _stream(
-        self, asked: Asked, request: Request, events: EventStream, sender: Sender
-    ) -> None:
+        self, asked: Asked, request: Request, events: EventStream
+    ) -> AsyncIterator[dict[str, Any]]:
+        """The chunks of an answer; an error is the last one."""
         head = self._head(request, "chat.completion.chunk" if self.is_chat else "text_completion")
         if asked.wants_usage:
             head["usage"] = None
-        await sender.begin_events()
         if self.is_chat:
             for index in range(request.total_samples):
                 delta = {"role": "assistant", "content": ""}
-                await sender.event(head | {"choices": [_chunk(index, delta=delta)]})
+                yield head | {"choices": [_chunk(index, delta=delta)]}
         num_tokens = 0
         offsets = [TextOffsets() for _ in range(request.total_samples)]
         try:
             async for event in _events(events, request):
-                chunk = self._event_chunk(event, asked, offsets)
-                num_tokens += len(event.tokens) if isinstance(event, Piece) else 0
-                await sender.event(head | {"choices": [chunk]})
+                if isinstance(event, Piece):
+                    choice = Choice(event.text, [*event.tokens], [*event.log_probs])
+                else:
+                    choice = Choice(event.text, reason=event.reason)
+                chunk = self._choice(event.index, choice, asked, offsets[event.index])
+                num_tokens += len(choice.tokens)
+                yield head | {"choices": [chunk]}
         except ApiError as error:
-            await sender.event(error.body)
-            await sender.end()
+            yield error.body
             return
         if asked.wants_usage:
             counts = openai_schema.usage(_num_prompt_tokens(request), num_tokens)
-            await sender.event(head | {"choices": [], "usage": counts})
-        await sender.data(b"data: [DONE]\n\n")
-        await sender.end()
+            yield head | {"choices": [], "usage": counts}
 
-    def _event_chunk(
-        self, event: Piece | Ended, asked: Asked, offsets: list[TextOffsets]
+    def _choice(
+        self, index: int, choice: Choice, asked: Asked, offsets: TextOffsets, **message: Any
     ) -> dict[str, Any]:
         log_probs = None
-        if isinstance(event, Piece) and asked.wants_log_probs:
-            log_probs = self._log_probs(event.tokens, event.log_probs, offsets[event.index])
-        reason = event.reason if isinstance(event, Ended) else None
-        if self.is_chat:
-            delta = {"content": event.text} if event.text or reason is None else {}
-            return _chunk(event.index, delta=delta, logprobs=log_probs, finish_reason=reason)
-        return _chunk(event.index, text=event.text, logprobs=log_probs, finish_reason=reason)
-
-    def _choice(self, index: int, choice: Choice, asked: Asked) -> dict[str, Any]:
-        log_probs = None
-        if asked.wants_log_probs:
-            log_probs = self._log_probs(choice.tokens, choice.log_probs, TextOffsets())
-        if self.is_chat:
-            message = {"role": "assistant", "content": choice.text, "refusal": None}
-            return _chunk(index, message=message, logprobs=log_probs, finish_reason=choice.reason)
-        return _chunk(index, text=choice.text, logprobs=log_probs, finish_reason=choice.reason)
-
-    def _log_probs(self, tokens, log_probs, offsets: TextOffsets) -> dict[str, Any]:
-        pieces = [self.frontend.tokenizer.token_bytes(token) for token in tokens]
-        if self.is_chat:
-            return openai_schema.chat_log_probs(pieces, log_probs)
-        return openai_schema.text_log_probs(pieces, log_probs, offsets)
+        if asked.wants_log_probs and choice.tokens:
+            pieces = [self.frontend.tokenizer.token_bytes(token) for token in choice.tokens]
+            if self.is_chat:
+                log_probs = openai_schema.chat_log_probs(pieces, choice.log_probs)
+            else:
+                log_probs = openai_schema.text_log_probs(pieces, choice.log_probs, offsets)
+        said: dict[str, Any] = {"text": choice.text}
+        if self.is_chat and message:
+            said = {"message": message | {"content": choice.text}}
+        elif self.is_chat:
+            is_empty = choice.reason is not None and not choice.text
+            said = {"delta": {} if is_empty else {"content": choice.text}}
+        return _chunk(index, **said, logprobs=log_probs, finish_reason=choice.reason)
 
     def _head(self, request: Request, kind: str) -> dict[str, Any]:
         prefix = "chatcmpl" if self.is_chat else "cmpl"
@@ -295,6 +266,27 @@ class Completions:
             "model": self.frontend.model_name,
             "system_fingerprint": f"version-{self.frontend.scheduler.version}",
         }
+
+
+async def _send_events(bodies: AsyncIterator[dict[str, Any]], sender: Sender) -> None:
+    """Each as an event, and [DONE] behind them unless the last one was an error."""
+    kind = (b"content-type", b"text/event-stream; charset=utf-8")
+    await sender(_start(200, [kind, (b"cache-control", b"no-cache")]))
+    async for body in bodies:
+        await sender(_body(f"data: {json.dumps(body)}\n\n".encode(), more_body=True))
+        if "error" in body:
+            break
+    else:
+        await sender(_body(b"data: [DONE]\n\n", more_body=True))
+    await sender(_body(b""))
+
+
+def _start(status: int, headers: list[tuple[bytes, bytes]]) -> AsgiMessage:
+    return {"type": "http.response.start", "status": status, "headers": headers}
+
+
+def _body(data: bytes, *, more_body: bool = False) -> AsgiMessage:
+    return {"type": "http.response.body", "body": data, "more_body": more_body}
 
 
 async def _events(events: EventStream, request: Request) -> AsyncIterator[Piece | Ended]:

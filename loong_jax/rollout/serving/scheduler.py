@@ -58,18 +58,22 @@ class Metrics:
 
     def __init__(self):
         self.registry = CollectorRegistry()
-        self.requests = self._counter("requests", "requests that ended, by outcome", "outcome")
-        self.refused = self._counter("refused", "requests refused for want of room")
-        self.samples = self._counter("samples", "samples that ended, by reason", "reason")
-        self.prompts = self._counter("prompts", "prompts read by prefill")
-        self.tokens = self._counter("tokens", "tokens written")
-        self.blocks = self._counter("blocks", "blocks decoded")
-        self.engine_errors = self._counter("engine_errors", "errors of the engine")
-        self.running = self._gauge("running", "samples in slots")
-        self.waiting = self._gauge("waiting", "samples that wait for a slot")
-        self.pages = self._gauge("pages", "pages of the cache that slots hold")
-        self.block_seconds = self._histogram("block_seconds", "a block with its prefills")
-        self.request_seconds = self._histogram("request_seconds", "arrival to end of a request")
+        options = {"namespace": "loong", "registry": self.registry}
+        counter = functools.partial(Counter, **options)
+        gauge = functools.partial(Gauge, **options)
+        seconds = functools.partial(Histogram, **options, buckets=SECONDS)
+        self.requests = counter("requests", "requests that ended, by outcome", ["outcome"])
+        self.refused = counter("refused", "requests refused for want of room")
+        self.samples = counter("samples", "samples that ended, by reason", ["reason"])
+        self.prompts = counter("prompts", "prompts read by prefill")
+        self.tokens = counter("tokens", "tokens written")
+        self.blocks = counter("blocks", "blocks decoded")
+        self.engine_errors = counter("engine_errors", "errors of the engine")
+        self.running = gauge("running", "samples in slots")
+        self.waiting = gauge("waiting", "samples that wait for a slot")
+        self.pages = gauge("pages", "pages of the cache that slots hold")
+        self.block_seconds = seconds("block_seconds", "a block with its prefills")
+        self.request_seconds = seconds("request_seconds", "arrival to end of a request")
 
     def step(self, block: BlockDecoded) -> None:
         self.prompts.inc(block.num_prompts)
@@ -79,15 +83,6 @@ class Metrics:
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
-
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"loong_{name}", text, labels, registry=self.registry)
-
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"loong_{name}", text, registry=self.registry)
-
-    def _histogram(self, name: str, text: str) -> Histogram:
-        return Histogram(f"loong_{name}", text, buckets=SECONDS, registry=self.registry)
 
 
 log = logging.getLogger(__name__)
@@ -117,14 +112,13 @@ class Sample:
 
     def take(self, attempt: Attempt, end_ids: Collection[int]) -> Piece | None:
         """The growth of `attempt` since the last call, up to what ends it."""
-        chunks = attempt.tokens[self.num_chunks :]
-        if not chunks:
+        written, log_probs = attempt.written(self.num_chunks)
+        if not len(written):
             return None
-        log_probs = np.concatenate(attempt.log_probs[self.num_chunks :])
         self.num_chunks = len(attempt.tokens)
         tokens: list[int] = []
         text = ""
-        for token in np.concatenate(chunks).tolist():
+        for token in written.tolist():
             tokens.append(token)
             if token in end_ids:
                 break
@@ -163,7 +157,7 @@ class Scheduler:
     ):
         self.engine, self.limits, self.metrics = engine, limits, metrics
         self.version = version
-        self._tokenizer = engine.get_tokenizer()
+        self._tokenizer = engine.tokenizer
         versions = VersionStore(0)
         versions.put(version, params)
         self.group = LocalReplicaGroup(
@@ -255,9 +249,8 @@ class Scheduler:
             self.resume()
             all_ended = self._changed.wait_for(lambda: not self._open, timeout_s)
             for request_id in list(self._open):
-                self._fail(
-                    request_id, "stopping", "The server stopped before the request was done."
-                )
+                message = "The server stopped before the request was done."
+                self._fail(request_id, "stopping", message)
         try:
             self.group.close(max(5.0, timeout_s))
         except LoongError as error:  # the process ends, and its threads with it
@@ -414,7 +407,7 @@ def check(request: Request, engine: SlotEngine, limits: ServingLimits) -> None:
             f"{request.total_samples} samples; a request may ask for 1 to "
             f"{limits.max_samples}. Split it."
         )
-    vocabulary = engine.get_tokenizer().vocab_size
+    vocabulary = engine.tokenizer.vocab_size
     for prompt in request.prompts:
         if len(prompt) and not (prompt.min() >= 0 and prompt.max() < vocabulary):
             odd = next(int(token) for token in prompt if not 0 <= token < vocabulary)
