@@ -38,7 +38,7 @@ class TrainerWithGenerators:
         self._trainer, self._generators = trainer, generators
         self.score, self.train, self.publish = trainer.score, trainer.train, trainer.publish
         self.save, self.close = trainer.save, trainer.close
-        self._emit: Emit | None = None
+        self._say: Emit  # from `start` on
         self.num_scored = {"trainer": 0, "generators": 0}  # groups, since the start
         self._lock = threading.Lock()  # of the batch that is scored everywhere:
         self._order: list[int] = []
@@ -47,7 +47,7 @@ class TrainerWithGenerators:
         self._num_missing = 0  # parts of it
 
     def start(self, emit: Emit) -> None:
-        self._emit = emit
+        self._say = emit
         self._trainer.start(self._on_event)
 
     def score_everywhere(self, groups: Sequence[Group]) -> None:
@@ -91,10 +91,6 @@ class TrainerWithGenerators:
         starts, ends = zip(*self._times, strict=True)
         scored = tuple(self._scored[number] for number in self._order)
         self._say(GroupsScored(scored, min(starts), max(ends)))
-
-    def _say(self, event: Any) -> None:
-        assert self._emit is not None, "start the trainer first"
-        self._emit(event)
 
 
 def share_out(

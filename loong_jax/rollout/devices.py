@@ -62,14 +62,12 @@ class OneDevice:
 
     def abstract(self, tree: Any, spec: PartitionSpec) -> Any:
         """Shapes of arrays that are cut so, as `jax.ShapeDtypeStruct`."""
-        del spec
         return jax.eval_shape(lambda: tree)
 
     def compile(
         self, program: Callable[..., Any], *, outs: Any, donate: int | tuple[int, ...] = ()
     ) -> Callable[..., Any]:
         """`program` compiled; `outs` says how its results, or all leaves below one, are cut."""
-        del outs
         return jax.jit(program, donate_argnums=donate)
 
     def eval_shape(self, program: Callable[..., Any], *args: Any) -> Any:

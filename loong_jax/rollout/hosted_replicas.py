@@ -15,18 +15,10 @@ from concurrent.futures import Future
 from typing import Any
 
 from loong_jax.rollout import hosts as messages
+from loong_jax.rollout import records
 from loong_jax.rollout.attempts import MigrationPayload, PartialGroup, SentTickets
 from loong_jax.rollout.hosts import HostLauncher, HostLink, HostSetup
 from loong_jax.rollout.publishing import Begin, Publisher
-from loong_jax.rollout.records import (
-    Emit,
-    Group,
-    GroupGenerated,
-    GroupsMigrated,
-    ReplicaFailed,
-    Ticket,
-    WhenScored,
-)
 from loong_jax.rollout.versions import VersionError, VersionStore
 
 logger = logging.getLogger(__name__)
@@ -66,16 +58,16 @@ class HostedReplicaGroup:
         self._held: dict[int, int] = {}  # version by replica
         self._sent = SentTickets()
         self._past: Counter[str] = Counter()  # counts of hosts that are gone
-        self._emit: Emit | None = None
+        self._say: records.Emit  # from `start` on
         self._closing = threading.Event()
         self._watch = threading.Thread(target=self._watch_hosts, name="host-watch", daemon=True)
 
     # ---- commands, from the orchestrator's thread -----------------------------------------------
 
-    def start(self, emit: Emit) -> None:
+    def start(self, emit: records.Emit) -> None:
         """Starts the processes and returns; commands wait until they are ready."""
-        assert self._emit is None, "the group was started before"
-        self._emit = emit
+        assert not self._links, "the group was started before"
+        self._say = emit
         self._versions.follow(self)
         for host in range(self.num_replicas // self._setup.num_replicas):
             self._start_host(host)
@@ -109,7 +101,7 @@ class HostedReplicaGroup:
 
         link.put(carry_out)
 
-    def dispatch(self, replica: int, tickets: Sequence[Ticket], version: int) -> None:
+    def dispatch(self, replica: int, tickets: Sequence[records.Ticket], version: int) -> None:
         """Responses that a lost replica had begun under `version` go along."""
         self._sent.add(tickets, version)
         partials = self._sent.partials([ticket.number for ticket in tickets], version)
@@ -143,7 +135,9 @@ class HostedReplicaGroup:
                 if replica not in self._failed
             )
 
-    def score(self, replica: int, groups: Sequence[Group], then: WhenScored) -> None:
+    def score(
+        self, replica: int, groups: Sequence[records.Group], then: records.WhenScored
+    ) -> None:
         """`LocalReplicaGroup.score`, for one of the `scorers` of all these versions."""
         scored = self._link(replica).call("score", replica=replica, groups=tuple(groups))
         scored.add_done_callback(
@@ -235,9 +229,9 @@ class HostedReplicaGroup:
                 for part in reports:
                     self._sent.report(part)
                 return
-            case GroupGenerated(group):
+            case records.GroupGenerated(group):
                 self._sent.forget([group.ticket.number])
-            case ReplicaFailed(replica):
+            case records.ReplicaFailed(replica):
                 with self._lock:
                     self._failed.add(replica)
                     self._release(replica)
@@ -261,11 +255,11 @@ class HostedReplicaGroup:
             if left and left.jobs:
                 self._post(target, "take", replica=target, payload=left)
             elif left:  # all have ended, or were cancelled on the way
-                self._say(GroupsMigrated(source, target, (), 0, 0))
+                self._say(records.GroupsMigrated(source, target, (), 0, 0))
         for ticket, version, partials in lost:
             num_tokens = sum(partial.num_tokens for partial in partials.values())
             self._post_tickets(target, [ticket], version, partials)
-            self._say(GroupsMigrated(source, target, (ticket.number,), 0, num_tokens))
+            self._say(records.GroupsMigrated(source, target, (ticket.number,), 0, num_tokens))
 
     def _on_lost(self, link: HostLink, why: str) -> None:
         """Called once for every life of a host."""
@@ -279,7 +273,7 @@ class HostedReplicaGroup:
             for replica in replicas:
                 self._release(replica)
         for replica in replicas:
-            self._say(ReplicaFailed(replica, f"{link.name}: {why}"))
+            self._say(records.ReplicaFailed(replica, f"{link.name}: {why}"))
 
     def _watch_hosts(self) -> None:
         while not self._closing.wait(self._setup.heartbeat_s):
@@ -317,7 +311,7 @@ class HostedReplicaGroup:
     def _post_tickets(
         self,
         replica: int,
-        tickets: Sequence[Ticket],
+        tickets: Sequence[records.Ticket],
         version: int,
         partials: dict[int, PartialGroup],
     ) -> None:
@@ -337,10 +331,6 @@ class HostedReplicaGroup:
         version = self._held.pop(replica, None)
         if version is not None:
             self._versions.release(version, f"replica-{replica}")
-
-    def _say(self, event: Any) -> None:
-        assert self._emit is not None
-        self._emit(event)
 
 
 def _or_none(answer: Future[Any]) -> Any:

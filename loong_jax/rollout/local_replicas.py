@@ -16,21 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from loong_jax.errors import LoongError
+from loong_jax.rollout import records
 from loong_jax.rollout.attempts import (
     MigrationPayload,
     PartialGroup,
     SentTickets,
     partials_of,
-)
-from loong_jax.rollout.records import (
-    Emit,
-    Group,
-    GroupGenerated,
-    GroupsMigrated,
-    ReplicaFailed,
-    ReplicaIdle,
-    Ticket,
-    WhenScored,
 )
 from loong_jax.rollout.replica import Replica
 from loong_jax.rollout.slot_engine import SlotEngine
@@ -39,7 +30,9 @@ from loong_jax.rollout.versions import VersionError, VersionStore
 logger = logging.getLogger(__name__)
 
 Do = Callable[[Replica], None]
-ScoreGroup = Callable[[Any, Group], Group]  # of weights: `behavior_logprob` filled in
+ScoreGroup = Callable[
+    [Any, records.Group], records.Group
+]  # of weights: `behavior_logprob` filled in
 
 POLL_S = 0.2  # how long an idle thread waits before it looks whether it should end
 
@@ -129,7 +122,7 @@ class LocalReplicaGroup:
         self._reclaimed: set[int] = set()  # elastic ones that the trainer has now
         self._mailboxes = {number: Mailbox() for number in self._numbers}
         self._threads: list[threading.Thread] = []
-        self._emit: Emit | None = None
+        self._say: records.Emit  # from `start` on
         self._score_group = score_group
         self._after_block = after_block
         self._counts: dict[int, dict[str, int]] = {number: {} for number in self._numbers}
@@ -142,10 +135,10 @@ class LocalReplicaGroup:
 
     # ---- commands, from the orchestrator's thread -----------------------------------------------
 
-    def start(self, emit: Emit) -> None:
+    def start(self, emit: records.Emit) -> None:
         """Starts the threads. `emit` is called from them."""
         assert not self._threads, "the group was started before"
-        self._emit = emit
+        self._say = emit
         self._versions.follow(self)
         for number in self._numbers:
             self._start_thread(number)
@@ -189,7 +182,7 @@ class LocalReplicaGroup:
     def dispatch(
         self,
         replica: int,
-        tickets: Sequence[Ticket],
+        tickets: Sequence[records.Ticket],
         version: int,
         partials: Mapping[int, PartialGroup] | None = None,
         **settings: Any,
@@ -257,7 +250,7 @@ class LocalReplicaGroup:
             for ticket, version, partials in self._sent.lost(numbers):
                 num_tokens = sum(partial.num_tokens for partial in partials.values())
                 self.dispatch(target, [ticket], version)
-                self._say(GroupsMigrated(source, target, (ticket.number,), 0, num_tokens))
+                self._say(records.GroupsMigrated(source, target, (ticket.number,), 0, num_tokens))
 
         self.give(source, numbers, arrive)
 
@@ -289,7 +282,7 @@ class LocalReplicaGroup:
         def carry_out(host: Replica) -> None:
             # where all have ended or were cancelled, the replica may host another version by now
             left = payload.only(self._sent)
-            nothing = GroupsMigrated(payload.source, replica, (), 0, 0)
+            nothing = records.GroupsMigrated(payload.source, replica, (), 0, 0)
             self._say(host.take(left) if left.jobs else nothing)
 
         def keep() -> None:
@@ -297,7 +290,9 @@ class LocalReplicaGroup:
 
         self._mailboxes[replica].put(carry_out, keep)
 
-    def score(self, replica: int, groups: Sequence[Group], then: WhenScored) -> None:
+    def score(
+        self, replica: int, groups: Sequence[records.Group], then: records.WhenScored
+    ) -> None:
         """Between two blocks the replica runs the trainer's program: `then` has the groups with
         their behaviour log-probabilities, or None where a version is gone or the replica fails.
         """
@@ -389,16 +384,16 @@ class LocalReplicaGroup:
                 mailbox.carry_out(replica, POLL_S if replica.is_empty or replica.is_paused else 0.0)
                 if replica.is_empty:
                     if was_busy:
-                        self._say(ReplicaIdle(number))
+                        self._say(records.ReplicaIdle(number))
                 elif not replica.is_paused:
                     groups, block = replica.step()
                     if block.num_tokens or block.active_slots:  # and not only tools were waited for
                         self._say(block)
                     for group in groups:
                         self._sent.forget([group.ticket.number])
-                        self._say(GroupGenerated(group))
+                        self._say(records.GroupGenerated(group))
                     if replica.is_empty:
-                        self._say(ReplicaIdle(number))
+                        self._say(records.ReplicaIdle(number))
                     self._after_block(replica)
                 self._counts[number] = replica.statistics()
                 self._pressures[number] = replica.cache_pressure
@@ -413,7 +408,7 @@ class LocalReplicaGroup:
         self._pressures.pop(number, None)
         mailbox.end()
         if failure:
-            self._say(ReplicaFailed(number, failure))
+            self._say(records.ReplicaFailed(number, failure))
 
     def _compile(self, engine: SlotEngine, params: Any) -> None:
         """The first replica of an engine compiles for all."""
@@ -421,7 +416,3 @@ class LocalReplicaGroup:
             if not any(engine is other for other in self._warm):
                 engine.warm_up(params)
                 self._warm.append(engine)
-
-    def _say(self, event: Any) -> None:
-        assert self._emit is not None
-        self._emit(event)

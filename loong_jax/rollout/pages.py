@@ -262,7 +262,7 @@ def decode(
     start = part.slot.position
     part, result = programs.decode_block(params, part)
     written, most = part.slot.position - start, programs.block_tokens
-    if programs.speculation:
+    if programs.config.speculation:
         # A step also writes the two drafts before its token, where pages of the slot hold them.
         size = jax.tree.leaves(state.cache.draft)[0].shape[3]
         first = jnp.maximum(start - 2, part.slot.prompt_length // size * size)

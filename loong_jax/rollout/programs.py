@@ -190,14 +190,13 @@ class Programs:
     """Pure functions of weights and state, to be compiled by who keeps the caches."""
 
     model_of: Callable[[Weights], Any]
-    decode_steps: int  # decode steps per call
-    routing: bool = False  # the router's choices as well
-    speculation: bool = False  # with drafts
+    config: EngineSettings
 
     @property
     def block_tokens(self) -> int:
         """Tokens that a block may write, per slot."""
-        return self.decode_steps * (speculation.TOKENS_PER_STEP if self.speculation else 1)
+        steps = self.config.decode_steps
+        return steps * speculation.TOKENS_PER_STEP if self.config.speculation else steps
 
     def prefill(
         self,
@@ -213,9 +212,9 @@ class Programs:
         output, cache = model.prefill(tokens, mask_BT)
         last_logits_BV = logits_at(model, output, jnp.maximum(lengths - 1, 0))
         target = drafting = None
-        if self.speculation:
+        if self.config.speculation:
             cache, drafting = speculation.read_whole(model, cache, output.hidden, tokens, lengths)
-        if self.routing:
+        if self.config.routing:
             target_BTLK = jnp.moveaxis(output.target, 0, 2)
             target = jnp.where(mask_BT[..., None, None], target_BTLK, NOT_RECORDED)
         read = ReadSoFar(cache, last_logits_BV, target, drafting)
@@ -295,14 +294,14 @@ class Programs:
         model = self.model_of(params)
         if isinstance(model, Quicker):
             model = model.layers_cut()
-        one_step = self._drafted_step if self.speculation else self._step
+        one_step = self._drafted_step if self.config.speculation else self._step
 
         def step(state: DecodeState, _):
             return one_step(model, state)
 
-        state, written_KNB = jax.lax.scan(step, state, length=self.decode_steps)
+        state, written_KNB = jax.lax.scan(step, state, length=self.config.decode_steps)
         token, wrote, log_prob, target = jax.tree.map(_by_slot, written_KNB)
-        if self.speculation:
+        if self.config.speculation:
             token, log_prob = speculation.compact(wrote, (token, log_prob))
             wrote = speculation.compact(wrote, wrote)
         length = state.slot.position - state.slot.prompt_length + 1
@@ -311,7 +310,7 @@ class Programs:
     def _step(self, model: Any, state: DecodeState) -> tuple[DecodeState, StepOutput]:
         slot, target = state.slot, None
         known = _known(model, slot)
-        if self.routing:
+        if self.config.routing:
             logits, target_LBK, cache = model.decode_routed(
                 slot.token, slot.position, state.cache, **known
             )

@@ -16,6 +16,7 @@ import numpy as np
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.models.parameters import Weights
 from loong_jax.problems.problem import Problem
+from loong_jax.rollout import records
 from loong_jax.rollout.agentic.agent import Agent, Toolbox
 from loong_jax.rollout.agentic.paused import PausedOnTools
 from loong_jax.rollout.attempts import (
@@ -29,19 +30,11 @@ from loong_jax.rollout.attempts import (
     to_host,
 )
 from loong_jax.rollout.programs import Reading, ResultTokens
-from loong_jax.rollout.records import (
-    BlockDecoded,
-    FinishReason,
-    Group,
-    GroupsMigrated,
-    SamplingSettings,
-    Ticket,
-)
 from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.rollout.slot_table import PrefillQueue, SlotTable
 
 EncodePrompt = Callable[[Problem], np.ndarray]
-AttemptLengths = Callable[[Ticket], tuple[int, ...]]
+AttemptLengths = Callable[[records.Ticket], tuple[int, ...]]
 Prefilled = tuple[ResultTokens, list[Attempt]]  # of these, by the member that each is
 
 COUNTS = ("preemptions", "restarts", "tokens_reprefilled", "tickets_given", "tickets_taken")
@@ -62,7 +55,7 @@ class Replica:
         engine: SlotEngine,
         *,
         group_size: int,
-        sampling: SamplingSettings,
+        sampling: records.SamplingSettings,
         seed: int,
         encode_prompt: EncodePrompt | None = None,
         agent: Agent | None = None,
@@ -80,7 +73,6 @@ class Replica:
         engine.config.check_sampling(sampling)
         self.engine, self.number = engine, number
         self.group_size, self.sampling, self.seed = group_size, sampling, seed
-        self.version: int | None = None
         self._tokenizer: Tokenizer = engine.tokenizer
         agent.check(self._tokenizer)
         self._tools = PausedOnTools(agent, self._tokenizer, clock)
@@ -95,6 +87,10 @@ class Replica:
         self.is_paused = False
 
     # ---- commands -------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int | None:
+        return self._slots.version
 
     @property
     def is_empty(self) -> bool:
@@ -127,7 +123,7 @@ class Replica:
         if self._slots.is_given_up:
             return
         self.pause()
-        aside = self._slots.give_up(self.version)
+        aside = self._slots.give_up()
         self._counts.update(rests=1, slots_rested=len(aside))
         to_host(self._waiting.held)
         self._waiting.held[:0] = aside
@@ -147,9 +143,9 @@ class Replica:
     def assign(self, version: int, params: Weights) -> None:
         """Takes up the weights of `version`. Only an empty replica changes version."""
         assert self.is_empty, f"tickets {sorted(self._jobs)[:8]} are written under {self.version}"
-        if self.version is not None and self.version != version:
-            self._slots.forget(self.version)
-        self.version, self._params = version, params
+        if self.version != version:
+            self._slots.forget()
+        self._slots.version, self._params = version, params
 
     def swap(self, version: int, params: Weights, *, keep_cache: bool) -> None:
         """Goes on with everything under the weights of `version`: one response, several versions.
@@ -166,20 +162,20 @@ class Replica:
                 self._read_again(attempt)
             for attempt in waiting:
                 self._queue(attempt, keeps_caches=False)
-            self._slots.forget(self.version)
+            self._slots.forget()
         paused = [one.attempt for one in self._tools.paused]
         for attempt in paused:
             attempt.cache = attempt.cache if keep_cache else None
         for attempt in (*paused, *self.under_way()):
             attempt.go_on_under(version)
-        self.version, self._params = version, params
+        self._slots.version, self._params = version, params
 
     def submit(
         self,
-        tickets: Iterable[Ticket],
+        tickets: Iterable[records.Ticket],
         *,
         group_size: int | None = None,
-        sampling: SamplingSettings | None = None,
+        sampling: records.SamplingSettings | None = None,
         partials: Mapping[int, PartialGroup] | None = None,
         listen: Listen | None = None,
     ) -> None:
@@ -242,7 +238,7 @@ class Replica:
         paused = tuple(self._tools.take(set(jobs)))
         return MigrationPayload(self.number, self.version, tuple(jobs), tuple(attempts), paused)
 
-    def take(self, payload: MigrationPayload) -> GroupsMigrated:
+    def take(self, payload: MigrationPayload) -> records.GroupsMigrated:
         """Goes on with what another replica of the same version gave.
 
         A sample whose cache this engine cannot use is read again, prompt and partial response; one
@@ -263,9 +259,11 @@ class Replica:
         for sample in payload.paused:
             self._tools.put(sample)
         self._counts["tickets_taken"] += len(numbers)
-        return GroupsMigrated(payload.source, self.number, numbers, num_moved, num_reprefilled)
+        return records.GroupsMigrated(
+            payload.source, self.number, numbers, num_moved, num_reprefilled
+        )
 
-    def step(self) -> tuple[list[Group], BlockDecoded]:
+    def step(self) -> tuple[list[records.Group], records.BlockDecoded]:
         """Fills free slots, decodes one block, and returns the groups that are complete.
 
         Prefill, inserts and block are all under way before the one wait for their results.
@@ -273,7 +271,7 @@ class Replica:
         start_s = self._clock()
         if self.is_paused:
             return [], self._report(start_s, 0, 0, 0)
-        aside = self._slots.make_room(self.version)
+        aside = self._slots.make_room()
         self._waiting.held[:0] = aside
         self._counts["preemptions"] += len(aside)
         groups = self._take_back(start_s)
@@ -310,19 +308,19 @@ class Replica:
                 if reason is not None:
                     extract = functools.partial(self._slots.extract, slot)
                     if self._tools.begin(attempt, extract):
-                        self._slots.leave(slot, self.version)
+                        self._slots.leave(slot)
                         continue
                 if attempt.job.listen is not None:
                     attempt.job.listen(attempt, reason)
                 if reason is not None:
-                    self._slots.leave(slot, self.version)
+                    self._slots.leave(slot)
                     groups += self._end_attempt(attempt, reason, end_s)
         num_prompts = sum(len({a.prompt_key[0] for a in attempts}) for _, attempts in prefills)
         return groups, self._report(start_s, num_tokens, len(occupied), num_prompts)
 
-    def _report(self, start_s: float, *counts: int) -> BlockDecoded:
+    def _report(self, start_s: float, *counts: int) -> records.BlockDecoded:
         version = -1 if self.version is None else self.version
-        return BlockDecoded(self.number, version, start_s, self._clock(), *counts)
+        return records.BlockDecoded(self.number, version, start_s, self._clock(), *counts)
 
     # ---- parts of a step ------------------------------------------------------------------------
 
@@ -351,9 +349,8 @@ class Replica:
         for member, attempt in enumerate(attempts):
             attempt.started_s, attempt.member = attempt.started_s or now_s, member
         prompts, rows, requests = prefill_of(attempts, self.seed)
-        assert self.version is not None
         if attempts[0].cache is None:
-            known = self._slots.find(prompts, self.version)
+            known = self._slots.find(prompts)
         else:
             known = self._tools.known(attempts, self.engine.config.prefill_prompts)
         reading = self.engine.begin_prefill(
@@ -375,7 +372,7 @@ class Replica:
         self._waiting.held += attempts
         return [(result, attempts)]
 
-    def _take_back(self, now_s: float) -> list[Group]:
+    def _take_back(self, now_s: float) -> list[records.Group]:
         groups = []
         for attempt, fits in self._tools.returned():
             if fits:
@@ -412,7 +409,7 @@ class Replica:
             attempt = self._slots[slot]
             attempt.prefix, attempt.member = self._slots.extract(slot), 0
             attempts.append(attempt)
-        self._slots.stop(ended, self.version)
+        self._slots.stop(ended)
         return jobs, sorted(attempts, key=lambda attempt: attempt.prefix is None)
 
     def _read_again(self, attempt: Attempt) -> None:
@@ -428,7 +425,9 @@ class Replica:
         self._counts["tokens_reprefilled"] += len(attempt.sequence)
         self._waiting.queue(attempt)
 
-    def _end_attempt(self, attempt: Attempt, reason: FinishReason, end_s: float) -> list[Group]:
+    def _end_attempt(
+        self, attempt: Attempt, reason: records.FinishReason, end_s: float
+    ) -> list[records.Group]:
         """The group of its job, if it was the last one."""
         job, text = attempt.job, self._tokenizer.response_text(attempt.turn_tokens)
         job.rollouts[attempt.number] = attempt.to_rollout(reason, text, end_s)
@@ -436,4 +435,4 @@ class Replica:
             return []
         del self._jobs[job.ticket.number]
         rollouts = tuple(job.rollouts[number] for number in range(job.size))
-        return [Group(ticket=job.ticket, version=job.version, rollouts=rollouts)]
+        return [records.Group(ticket=job.ticket, version=job.version, rollouts=rollouts)]

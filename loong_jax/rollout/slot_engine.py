@@ -68,9 +68,7 @@ class SlotEngine:
         self.config = config
         self.devices = devices
         self.tokenizer = tokenizer
-        self.programs = Programs(
-            devices.model_of, config.decode_steps, config.routing, config.speculation
-        )
+        self.programs = Programs(devices.model_of, config)
         self._num_before, self._hidden = num_before, hidden
         begun = Prefix(devices.caches, WHOLE, WHOLE), WHOLE
         self._prefill = devices.compile(self.programs.prefill, outs=begun)
@@ -159,7 +157,6 @@ class SlotEngine:
         `find` gave for the same prompts; prompts of one policy version alone find what is written
         under that `version`.
         """
-        del version
         config = self.config
         assert len(prompts) <= config.prefill_prompts, "split them"
         assert len(requests) <= config.prefill_members, "split them"
@@ -255,7 +252,6 @@ class SlotEngine:
         """The kept beginnings of these prompts, as `existing_prefix`; None here, where nothing is
         kept of samples that have ended.
         """
-        del decode_state, prompts, version
 
     def bulk_insert(
         self,
@@ -330,33 +326,28 @@ class SlotEngine:
         version: int | None = None,
     ) -> DecodeState:
         """Frees what an ended slot holds, here nothing: each owns its part of the cache."""
-        del slot, tokens, version
         return decode_state
 
     def forget(self, decode_state: DecodeState, version: int) -> DecodeState:
         """Drops what was kept under `version`, here nothing."""
-        del version
         return decode_state
 
     def num_that_fit(
         self, prefix: Prefix, decode_state: DecodeState, members: Sequence[int]
     ) -> int:
         """The number of `members`, in order, that there is room for now: here all."""
-        del prefix, decode_state
         return len(members)
 
     def reserve(self, decode_state: DecodeState, slots: Sequence[int]) -> bool:
         """Takes room for the next block of `slots`, the first ones first; false where it ends, and
         here it does not.
         """
-        del decode_state, slots
         return True
 
     def cache_pressure(self, decode_state: DecodeState) -> float:
         """Share of the cache that slots share, in [0, 1], that is taken by running samples; 0 here,
         where each has its own.
         """
-        del decode_state
         return 0.0
 
     def statistics(self, decode_state: DecodeState) -> dict[str, int]:

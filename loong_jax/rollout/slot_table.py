@@ -21,9 +21,10 @@ from loong_jax.rollout.slots import Prefix
 
 
 class SlotTable:
-    """One thread at a time may use it. Versions are those that the slots are decoded under."""
+    """One thread at a time may use it."""
 
     def __init__(self, engine: SlotEngine):
+        self.version: int | None = None  # that the slots are decoded under
         self._engine = engine
         self._state: Any = engine.init_decode_state()  # None while given up
         self._attempts: list[Attempt | None] = [None] * engine.config.slots_per_replica
@@ -60,9 +61,10 @@ class SlotTable:
 
     # ---- coming and going -----------------------------------------------------------------------
 
-    def find(self, prompts: Sequence[np.ndarray], version: int) -> Any:
+    def find(self, prompts: Sequence[np.ndarray]) -> Any:
         """The kept beginnings of these prompts, or None."""
-        return self._engine.find(self._state, prompts, version)
+        assert self.version is not None
+        return self._engine.find(self._state, prompts, self.version)
 
     def place(self, held: list[Attempt]) -> int:
         """Inserts of the first, which wait with one prefix, as many as there is room for in slots;
@@ -96,34 +98,33 @@ class SlotTable:
         """The cache of a running attempt, which goes on."""
         return self._engine.extract(self._state, slot)
 
-    def leave(self, slot: int, version: int | None) -> None:
+    def leave(self, slot: int) -> None:
         """Frees the slot of one that has ended; what its cache holds may be found again."""
         attempt = self[slot]
         self._attempts[slot] = None
         self._free.append(slot)
-        self._state = self._engine.release(
-            self._state, slot, tokens=attempt.sequence, version=version
-        )
+        tokens, version = attempt.sequence, self.version
+        self._state = self._engine.release(self._state, slot, tokens=tokens, version=version)
 
     def halt(self, *slots: int) -> None:
         """Ends what runs there; it leaves the slots later."""
         if slots:
             self._state = self._engine.cancel(self._state, slots)
 
-    def stop(self, slots: Sequence[int], version: int | None) -> None:
+    def stop(self, slots: Sequence[int]) -> None:
         """Ends what runs there, and frees the slots."""
         self.halt(*slots)
         for slot in slots:
-            self.leave(slot, version)
+            self.leave(slot)
 
-    def preempt(self, slot: int, version: int | None) -> Attempt:
+    def preempt(self, slot: int) -> Attempt:
         """Takes a running attempt off its slot, with its cache in host memory."""
         attempt = self[slot]
         attempt.prefix, attempt.member = jax.device_get(self.extract(slot)), 0
-        self.stop([slot], version)
+        self.stop([slot])
         return attempt
 
-    def make_room(self, version: int | None) -> list[Attempt]:
+    def make_room(self) -> list[Attempt]:
         """Sees that every slot has pages for its next block; the youngest step aside if need be.
 
         The oldest of those comes first in what is returned.
@@ -131,20 +132,20 @@ class SlotTable:
         occupied = sorted(self.occupied(), key=lambda slot: self[slot].order)
         aside: list[Attempt] = []
         while not self._engine.reserve(self._state, occupied):
-            aside.insert(0, self.preempt(occupied.pop(), version))
+            aside.insert(0, self.preempt(occupied.pop()))
         return aside
 
     # ---- the state as a whole -------------------------------------------------------------------
 
-    def forget(self, version: int) -> None:
-        """Drops what was kept under `version`."""
-        if self._state is not None:
-            self._state = self._engine.forget(self._state, version)
+    def forget(self) -> None:
+        """Drops what was kept under the version."""
+        if self._state is not None and self.version is not None:
+            self._state = self._engine.forget(self._state, self.version)
 
-    def give_up(self, version: int | None) -> list[Attempt]:
+    def give_up(self) -> list[Attempt]:
         """Without the state from now on; what ran is returned, the oldest first."""
         running = sorted(self.occupied(), key=lambda slot: self[slot].order)
-        aside = [self.preempt(slot, version) for slot in running]
+        aside = [self.preempt(slot) for slot in running]
         counts = self._engine.statistics(self._state)
         self._past_counts.update({k: v for k, v in counts.items() if not k.endswith("_held")})
         self._state = None

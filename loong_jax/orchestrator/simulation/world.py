@@ -82,11 +82,9 @@ class VirtualTime:
             heapq.heappop(self._heap)[2]()
         return self._delivered.popleft()
 
-    def start(self, emit: Callable[[Any], None]) -> None:
-        del emit  # events go through `put`
+    def start(self, emit: Callable[[Any], None]) -> None: ...
 
-    def close(self, timeout_s: float) -> None:
-        del timeout_s
+    def close(self, timeout_s: float) -> None: ...
 
     def _at(self, time_s: float, happen: Callable[[], None]) -> None:
         self._sequence += 1
@@ -210,7 +208,6 @@ class SimulatedWorld(VirtualTime):
 
     def mend(self, replica: int) -> None:
         """No replica fails here."""
-        del replica
 
     def cache_pressure(self) -> float:
         fullest = max([replica.context for replica in self.replicas])

@@ -1,6 +1,6 @@
 """Turns with tools: the policy calls, its sample is paused, answers come back as tokens.
 
-agent                    tools, and an agent: a toolbox, the template of its turns, its bounds
+agent                    tools, Python's among them; an agent: toolbox, template of turns, bounds
 paused                   calls under way; samples that wait for them, and their caches
-python_tool, mcp_tools   programs in the verifiers' sandbox; tools of MCP servers
+mcp_tools                tools of MCP servers
 """

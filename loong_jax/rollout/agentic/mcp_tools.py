@@ -66,7 +66,6 @@ class McpTool:
 
     def call(self, arguments: Mapping[str, Any], *, problem: Problem, timeout_s: float) -> str:
         """Raises ToolError and TimeoutError."""
-        del problem
         return self.server.call(self.name, arguments, timeout_s=timeout_s)
 
 

@@ -28,7 +28,7 @@ from loong_jax.rollout.attempts import Attempt, Job
 from loong_jax.rollout.programs import CachedPrefixes
 from loong_jax.rollout.records import Turn
 from loong_jax.verifiers import tool_calls
-from loong_jax.verifiers.tool_calls import ToolCall
+from loong_jax.verifiers.tool_calls import ToolCall, ToolCalls
 
 logger = logging.getLogger(__name__)
 
@@ -182,15 +182,9 @@ class CallsOfTurn:
         self._answers = state["answers"]
 
 
-class TurnEnd(NamedTuple):
-    """Calls to carry out, or why what was written cannot be carried out."""
-
-    calls: tuple[ToolCall, ...] = ()
-    problem: str = ""
-
-
-def read_turn_end(text: str, schemas: Mapping[str, Any]) -> TurnEnd | None:
-    """The calls of a turn, of tools with these schemas; None where it makes none.
+def read_turn_end(text: str, schemas: Mapping[str, Any]) -> ToolCalls | None:
+    """The calls of a turn, of tools with these schemas, or why they cannot be carried out; None
+    where it makes none.
 
     `text` is the turn without the token that ended it. Calls stand behind the thinking and end the
     turn; what is written while thinking calls nothing.
@@ -200,11 +194,9 @@ def read_turn_end(text: str, schemas: Mapping[str, Any]) -> TurnEnd | None:
     if spoken is None or tags is None:
         return None
     found = tool_calls.read(spoken, schemas)
-    if found.problem:
-        return TurnEnd(problem=found.problem)
-    if spoken.rpartition(tags[1])[2].strip():
-        return TurnEnd(problem="text follows the last call: calls end a turn")
-    return TurnEnd(found.calls)
+    if not found.problem and spoken.rpartition(tags[1])[2].strip():
+        return ToolCalls(problem="text follows the last call: calls end a turn")
+    return found
 
 
 @dataclasses.dataclass(eq=False)

@@ -39,7 +39,6 @@ class JetStreamEngine:
         return self.engine.load_params(weights)
 
     def init_decode_state(self, *args: Any, **kwargs: Any) -> Any:
-        del args, kwargs
         return self.engine.init_decode_state()
 
     def prefill(
@@ -48,7 +47,6 @@ class JetStreamEngine:
         """Without a `request`, decodes greedily as long as the cache allows. `given` are arguments
         of `prefill_multisampling`.
         """
-        del request_id
         requests = None if request is None else [request]
         return self.prefill_multisampling(num_samples=1, requests=requests, **given)
 
@@ -81,7 +79,6 @@ class JetStreamEngine:
         return prefix, self._shown(result)
 
     def insert(self, prefix: Any, decode_state: Any, slot: int, request_id: Any = None) -> Any:
-        del request_id
         return self.engine.bulk_insert(prefix, decode_state, [slot], members=[0])
 
     def bulk_insert(self, prefix: Any, decode_state: Any, slots: Sequence[int]) -> Any:

@@ -24,7 +24,6 @@ from loong_jax.rollout.serving.frontend import Frontend
 from loong_jax.rollout.serving.openai_schema import MAX_TEMPERATURE, MIN_TEMPERATURE
 from loong_jax.rollout.serving.request import (
     Busy,
-    Ended,
     Event,
     Failed,
     Piece,
@@ -257,7 +256,10 @@ class _Orchestrator:
         )
 
     async def _responses(
-        self, request: Request, get: Callable[[], Awaitable[Event]], context: Context
+        self,
+        request: Request,
+        get: Callable[[], Awaitable[Event]],
+        context: Context,
     ) -> AsyncIterator[bytes]:
         num_left = request.total_samples
         while num_left:
@@ -265,10 +267,10 @@ class _Orchestrator:
             if isinstance(event, Failed):
                 await context.abort(CODE_OF_FAILURE[event.kind], event.message)
                 return
-            num_left -= isinstance(event, Ended)
+            num_left -= event.reason is not None
             yield self._response(request, event)
 
-    def _response(self, request: Request, event: Piece | Ended) -> bytes:
+    def _response(self, request: Request, event: Piece) -> bytes:
         """One entry per sample, as JetStream's clients expect; all but one are empty."""
         response = messages.DecodeResponse(policy_version=self.frontend.scheduler.version)
         samples = response.stream_content.samples
@@ -276,11 +278,9 @@ class _Orchestrator:
             samples.add()
         sample = samples[event.index]
         sample.text = event.text
-        if isinstance(event, Piece):
-            sample.token_ids.extend(event.tokens)
-            sample.log_probs.extend(event.log_probs)
-        else:
-            sample.finish_reason = event.reason
+        sample.token_ids.extend(event.tokens)
+        sample.log_probs.extend(event.log_probs)
+        sample.finish_reason = event.reason or ""
         return response.SerializeToString()
 
 

@@ -24,10 +24,9 @@ from starlette.types import Receive, Scope, Send
 
 from loong_jax.rollout.serving import openai_schema
 from loong_jax.rollout.serving.frontend import Frontend
-from loong_jax.rollout.serving.openai_schema import ApiError, Asked, Choice, TextOffsets
+from loong_jax.rollout.serving.openai_schema import ApiError, Asked, TextOffsets
 from loong_jax.rollout.serving.request import (
     Busy,
-    Ended,
     EventStream,
     Failed,
     Piece,
@@ -74,7 +73,7 @@ async def read_body(http: HttpRequest, limits: ServingLimits) -> bytes:
     return bytes(body)
 
 
-async def while_connected(receive: Receive, answer) -> None:
+async def while_connected(receive: Receive, answer) -> Any:
     """Runs `answer` until it is done or the client goes; then raises ClientDisconnect."""
 
     async def watch() -> None:
@@ -92,7 +91,7 @@ async def while_connected(receive: Receive, answer) -> None:
         for task in tasks:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task
-    tasks[0].result()
+    return tasks[0].result()
 
 
 def let_in(frontend: Frontend, authorization: str | None) -> None:
@@ -148,10 +147,12 @@ class Completions:
             asked, request = await self._read(HttpRequest(scope, receive))
             async with self.frontend.submitted(request) as events:
                 if asked.streams:
-                    answer = _send_events(self._stream(asked, request, events), sender)
+                    stream = self._stream(asked, request, events)
+                    await while_connected(receive, _send_events(stream, sender))
                 else:
-                    answer = self._whole(asked, request, events, sender)
-                await while_connected(receive, answer)
+                    whole = self._whole(asked, request, events)
+                    answer = JSONResponse(await while_connected(receive, whole))
+                    await answer(scope, receive, sender)
         except ClientDisconnect:
             log.debug("a client went before its answer was complete")
         except Exception as error:
@@ -187,28 +188,22 @@ class Completions:
 
     # ---- answers --------------------------------------------------------------------------------
 
-    async def _whole(
-        self, asked: Asked, request: Request, events: EventStream, sender: Sender
-    ) -> None:
-        choices = [Choice() for _ in range(request.total_samples)]
+    async def _whole(self, asked: Asked, request: Request, events: EventStream) -> dict[str, Any]:
+        found: list[list[Piece]] = [[] for _ in range(request.total_samples)]
         async for event in _events(events, request):
-            choice = choices[event.index]
-            choice.text += event.text
-            if isinstance(event, Piece):
-                choice.tokens += event.tokens
-                choice.log_probs += event.log_probs
-            else:
-                choice.reason = event.reason
+            found[event.index].append(event)
         body = self._head(request, "chat.completion" if self.is_chat else "text_completion")
-        body["choices"] = [
-            self._choice(i, choice, asked, TextOffsets(), role="assistant", refusal=None)
-            for i, choice in enumerate(choices)
-        ]
-        num_tokens = sum(len(choice.tokens) for choice in choices)
+        body["choices"], num_tokens = [], 0
+        for index, pieces in enumerate(found):
+            tokens = tuple(token for piece in pieces for token in piece.tokens)
+            log_probs = tuple(log_prob for piece in pieces for log_prob in piece.log_probs)
+            text = "".join(piece.text for piece in pieces)
+            whole = Piece(index, text, tokens, log_probs, pieces[-1].reason)
+            message = {"role": "assistant", "refusal": None}
+            body["choices"].append(self._choice(whole, asked, TextOffsets(), **message))
+            num_tokens += len(tokens)
         body["usage"] = openai_schema.usage(_num_prompt_tokens(request), num_tokens)
-        response = JSONResponse(body)
-        await sender(_start(200, response.raw_headers))
-        await sender(_body(bytes(response.body)))
+        return body
 
     async def _stream(
         self, asked: Asked, request: Request, events: EventStream
@@ -225,12 +220,8 @@ class Completions:
         offsets = [TextOffsets() for _ in range(request.total_samples)]
         try:
             async for event in _events(events, request):
-                if isinstance(event, Piece):
-                    choice = Choice(event.text, [*event.tokens], [*event.log_probs])
-                else:
-                    choice = Choice(event.text, reason=event.reason)
-                chunk = self._choice(event.index, choice, asked, offsets[event.index])
-                num_tokens += len(choice.tokens)
+                chunk = self._choice(event, asked, offsets[event.index])
+                num_tokens += len(event.tokens)
                 yield head | {"choices": [chunk]}
         except ApiError as error:
             yield error.body
@@ -240,7 +231,7 @@ class Completions:
             yield head | {"choices": [], "usage": counts}
 
     def _choice(
-        self, index: int, choice: Choice, asked: Asked, offsets: TextOffsets, **message: Any
+        self, choice: Piece, asked: Asked, offsets: TextOffsets, **message: Any
     ) -> dict[str, Any]:
         log_probs = None
         if asked.wants_log_probs and choice.tokens:
@@ -255,7 +246,7 @@ class Completions:
         elif self.is_chat:
             is_empty = choice.reason is not None and not choice.text
             said = {"delta": {} if is_empty else {"content": choice.text}}
-        return _chunk(index, **said, logprobs=log_probs, finish_reason=choice.reason)
+        return _chunk(choice.index, **said, logprobs=log_probs, finish_reason=choice.reason)
 
     def _head(self, request: Request, kind: str) -> dict[str, Any]:
         prefix = "chatcmpl" if self.is_chat else "cmpl"
@@ -271,32 +262,30 @@ class Completions:
 async def _send_events(bodies: AsyncIterator[dict[str, Any]], sender: Sender) -> None:
     """Each as an event, and [DONE] behind them unless the last one was an error."""
     kind = (b"content-type", b"text/event-stream; charset=utf-8")
-    await sender(_start(200, [kind, (b"cache-control", b"no-cache")]))
+    headers = [kind, (b"cache-control", b"no-cache")]
+    await sender({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def send(data: str) -> None:
+        event = f"data: {data}\n\n".encode()
+        await sender({"type": "http.response.body", "body": event, "more_body": True})
+
     async for body in bodies:
-        await sender(_body(f"data: {json.dumps(body)}\n\n".encode(), more_body=True))
+        await send(json.dumps(body))
         if "error" in body:
             break
     else:
-        await sender(_body(b"data: [DONE]\n\n", more_body=True))
-    await sender(_body(b""))
+        await send("[DONE]")
+    await sender({"type": "http.response.body", "body": b""})
 
 
-def _start(status: int, headers: list[tuple[bytes, bytes]]) -> AsgiMessage:
-    return {"type": "http.response.start", "status": status, "headers": headers}
-
-
-def _body(data: bytes, *, more_body: bool = False) -> AsgiMessage:
-    return {"type": "http.response.body", "body": data, "more_body": more_body}
-
-
-async def _events(events: EventStream, request: Request) -> AsyncIterator[Piece | Ended]:
+async def _events(events: EventStream, request: Request) -> AsyncIterator[Piece]:
     """Until every sample has ended. Raises ApiError where the request failed."""
     num_left = request.total_samples
     while num_left:
         event = await events.get()
         if isinstance(event, Failed):
             raise ApiError(STATUS_OF[event.kind], event.message, kind=event.kind, code=event.kind)
-        num_left -= isinstance(event, Ended)
+        num_left -= event.reason is not None
         yield event
 
 

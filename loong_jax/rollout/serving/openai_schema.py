@@ -269,16 +269,6 @@ def _kind(value: Any) -> str:
 # ---- answers
 
 
-@dataclasses.dataclass
-class Choice:
-    """One sample of an answer, as far as it is known."""
-
-    text: str = ""
-    tokens: list[int] = dataclasses.field(default_factory=list)
-    log_probs: list[float] = dataclasses.field(default_factory=list)
-    reason: str | None = None
-
-
 class TextOffsets:
     """Offsets of tokens in a text, in characters; tokens come as UTF-8, one after the other."""
 

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import secrets
 from collections import deque
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -79,16 +80,9 @@ class Piece(NamedTuple):
 
     index: int
     text: str
-    tokens: tuple[int, ...]
-    log_probs: tuple[float, ...]  # nats, of each token, as sampled
-
-
-class Ended(NamedTuple):
-    """One sample is complete; `text` is what was held back."""
-
-    index: int
-    reason: Literal["stop", "length"]
-    text: str
+    tokens: tuple[int, ...] = ()
+    log_probs: tuple[float, ...] = ()  # nats, of each token, as sampled
+    reason: Literal["stop", "length"] | None = None  # of the last piece, which has no tokens
 
 
 class Failed(NamedTuple):
@@ -98,7 +92,7 @@ class Failed(NamedTuple):
     message: str
 
 
-Event = Piece | Ended | Failed
+Event = Piece | Failed
 
 
 class EventStream:
@@ -117,7 +111,7 @@ class EventStream:
     def num_unread(self) -> int:
         return len(self._events)
 
-    def put(self, events: list[Event]) -> None:
+    def put(self, events: Sequence[Event]) -> None:
         """Adds events, from any thread. Dropped where the loop has ended with its clients."""
         self._events.extend(events)
         try:

@@ -35,8 +35,6 @@ from loong_jax.rollout.records import (
 from loong_jax.rollout.replica import Replica
 from loong_jax.rollout.serving.request import (
     Busy,
-    Ended,
-    Event,
     EventStream,
     Failed,
     FailureKind,
@@ -138,7 +136,7 @@ class OpenRequest:
     tickets: tuple[Ticket, ...]
     samples: tuple[Sample, ...]
     num_left: int  # samples whose end was not handed out
-    grown: list[Event] = dataclasses.field(default_factory=list)  # in the block under way
+    grown: list[Piece] = dataclasses.field(default_factory=list)  # in the block under way
     has_begun: bool = False  # something of it was written
     was_requeued: bool = False
 
@@ -328,7 +326,8 @@ class Scheduler:
             sample.has_ended = True
             is_length = reason == "length" and not sample.text.is_stopped
             rest = sample.text.finish()
-            entry.grown.append(Ended(sample.index, "length" if is_length else "stop", rest))
+            ended = Piece(sample.index, rest, reason="length" if is_length else "stop")
+            entry.grown.append(ended)
 
     def _on_event(self, event: Any) -> None:
         match event:
@@ -345,7 +344,7 @@ class Scheduler:
         if found:
             entry.events.put(found)
         for event in found:
-            if isinstance(event, Ended):
+            if event.reason is not None:
                 self.metrics.samples.labels(event.reason).inc()
                 self._num_samples -= 1
                 entry.num_left -= 1
