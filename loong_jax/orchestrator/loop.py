@@ -51,39 +51,30 @@ class LoopSettings:
     seed: int = 0  # of reuse
 
 
+@dataclasses.dataclass(kw_only=True, eq=False)
 class Orchestrator:
     """Owns the ledger of one run and drives its three groups of processes."""
 
-    def __init__(
-        self,
-        *,
-        name: str,  # makes verifier keys differ between runs that share a pool
-        settings: LoopSettings,
-        trainer: protocols.TrainerGroup,
-        replicas: protocols.ReplicaGroup,
-        verifiers: VerifierPool,
-        tickets: TicketSource,
-        versions: protocols.Versions,
-        grade: protocols.Grade,
-        log: protocols.RunLog,
-        clock: Callable[[], float] = time.monotonic,
-        events: protocols.EventQueue | None = None,
-        keep_going: Callable[[], bool] = lambda: True,
-        journal: Journal | None = None,
-    ):
-        self.settings = settings
-        self.trainer = trainer
-        self.replicas = replicas
-        self.versions = versions
-        self.log = log
-        self.clock = clock
-        self.keep_going = keep_going  # asked after every step; False makes it the last one
-        self.grade = grade
-        self.journal = journal
+    name: str  # makes verifier keys differ between runs that share a pool
+    settings: LoopSettings
+    trainer: protocols.TrainerGroup
+    replicas: protocols.ReplicaGroup
+    verifiers: VerifierPool
+    tickets: TicketSource
+    versions: protocols.Versions
+    grade: protocols.Grade
+    log: protocols.RunLog
+    clock: Callable[[], float] = time.monotonic
+    events: protocols.EventQueue | None = None
+    keep_going: Callable[[], bool] = lambda: True  # asked after every step; False makes it the last
+    journal: Journal | None = None
+
+    def __post_init__(self):
+        settings, replicas = self.settings, self.replicas
         scheduler = settings.scheduler
         elastic = replicas.elastic_replicas if isinstance(replicas, protocols.LendsDevices) else ()
         self.ledger = Ledger(
-            source=tickets,
+            source=self.tickets,
             replicas=[ReplicaState(elastic=n in elastic) for n in range(replicas.num_replicas)],
             groups_per_replica=replicas.groups_per_replica,
             max_staleness=scheduler.max_staleness,
@@ -100,11 +91,17 @@ class Orchestrator:
         self._segments: dict[int, int] = {}  # the same of checkpoints being written, by step
         self._saving = self._saved = 0  # steps of the last checkpoints begun, and ended
         self._losses = [0] * replicas.num_replicas  # in a row
-        self._inbox = Inbox(clock, events)
+        self._inbox = Inbox(self.clock, self.events)
         self._verifying = Verifying(
-            name, verifiers, self.ledger, self._inbox, log, clock, settings.verdict_deadline_s
+            self.name,
+            self.verifiers,
+            self.ledger,
+            self._inbox,
+            self.log,
+            self.clock,
+            settings.verdict_deadline_s,
         )
-        self._executor = Executor(self.ledger, self.commit, replicas, trainer, versions)
+        self._executor = Executor(self.ledger, self.commit, replicas, self.trainer, self.versions)
 
     def commit(self, change: Change, groups: Sequence[Group] = ()) -> None:
         """The change is in the journal, then in the ledger; its effect may follow.

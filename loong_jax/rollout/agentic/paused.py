@@ -111,7 +111,6 @@ class CallsOfTurn:
         self._answers: list[Answer | None] = [None] * num_calls
         self._num_busy = 0
         self._is_over = num_calls == 0
-        self._all_ended = threading.Event()
         self._timeout_s = timeout_s
         self._deadline_s = time.monotonic() + timeout_s
 
@@ -160,21 +159,18 @@ class CallsOfTurn:
             self._answers[index] = answer
             is_last = None not in self._answers
         if is_last:
-            self._all_ended.set()
             self.wake()
         return True
 
     def _end(self) -> None:
         self._is_over = True
-        self._all_ended.set()
         if self._num_busy:
             self._pool.leave_behind(self._num_busy)
             self._num_busy = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        self._all_ended.wait(max(0.0, self._deadline_s - time.monotonic()))
         while (answers := self.answers()) is None:
-            time.sleep(0.001)  # the wait ended a moment early
+            time.sleep(0.001)
         return {"answers": answers}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
