@@ -28,7 +28,6 @@ _CLASSES = {  # by module in loong_jax
     "orchestrator.curriculum": "Curriculum PassRates GrowingContext",
     "orchestrator.dora": "DoraPolicy ElasticGate",
     "orchestrator.rebalance": "Triggers",
-    "orchestrator.tickets": "GroupReuse",
     "own": "OwnPart",
     "problems.response": "ResponseForm",
     "recipes.problems": "DomainProblems GeneratedProblems PackagedProblems FileProblems",
@@ -48,6 +47,7 @@ _CLASSES = {  # by module in loong_jax
     "rollout.agentic.agent": "TurnLimits",
     "rollout.engine_config": "EngineSettings ThreadReplicas ProcessReplicas RayReplicas PageConfig",
     "rollout.records": "SamplingSettings",
+    "rollout.reuse": "GroupReuse",
 }
 _OTHER_TAGS = {
     "rl.collapse.Limits": "collapse_limits",

@@ -6,12 +6,11 @@ percentile of lengths comes near it. The report gives no thresholds, and by defa
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below, refuse_no_share
 from loong_jax.problems.problem import Problem, current_uid
 
 MAX_PASSED_OVER = 256  # problems in a row that may be set aside; the next one is posed anyway
@@ -62,11 +61,8 @@ class PassRates:
                     f"{bound_at(self.ceilings, step)}, so nothing would be posed. Correct floors "
                     "or ceilings."
                 )
-        if not 0 < self.weight <= 1 or self.after_groups < 1 or self.pause < 1:
-            raise ConfigError(
-                f"weight={self.weight} must lie in (0, 1], after_groups={self.after_groups} and "
-                f"pause={self.pause} be at least 1."
-            )
+        refuse_no_share(self, "weight")
+        refuse_below(self, 1, "after_groups", "pause")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,11 +85,10 @@ class GrowingContext:
     def __post_init__(self):
         if min(self.limits, default=1) < 1 or list(self.limits) != sorted({*self.limits}):
             raise ConfigError(f"limits={self.limits} must be rising numbers of tokens.")
-        if not 0 < self.percentile <= 100 or not 0 < self.near <= 1 or self.window < 1:
-            raise ConfigError(
-                f"percentile={self.percentile} must lie in (0, 100], near={self.near} in (0, 1], "
-                f"and window={self.window} be at least 1."
-            )
+        refuse_no_share(self, "near")
+        refuse_below(self, 1, "window")
+        if not 0 < self.percentile <= 100:
+            raise ConfigError(f"percentile={self.percentile} is not in (0, 100]. Choose one there.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,7 +117,7 @@ class Standing(NamedTuple):
 
 
 class Course:
-    """What the curricula of a run remember; nothing for one that is off."""
+    """The memory of the curricula of a run; empty for one that is off."""
 
     def __init__(self, curriculum: Curriculum):
         self._rates, self._context = curriculum.pass_rates, curriculum.context
@@ -218,5 +213,6 @@ class Course:
         return is_known and ticket - standing.ticket <= self._rates.pause
 
     def _percentile(self) -> int:
-        """The smallest of the lengths that so many in a hundred do not exceed."""
-        return int(np.percentile(self.lengths, self._context.percentile, method="inverted_cdf"))
+        """The smallest length that so many in a hundred do not exceed."""
+        rank = math.ceil(self._context.percentile / 100 * len(self.lengths))
+        return sorted(self.lengths)[max(0, rank - 1)]

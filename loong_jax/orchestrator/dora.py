@@ -13,7 +13,7 @@ import math
 from typing import Any, Literal
 
 from loong_jax import own
-from loong_jax.errors import ConfigError, shown
+from loong_jax.errors import ConfigError, refuse_below, shown
 from loong_jax.orchestrator import changes, rebalance
 from loong_jax.orchestrator.changes import Action
 from loong_jax.orchestrator.ledger import Ledger, ReadOnly
@@ -57,10 +57,7 @@ class ElasticGate:
                 f"lowest={self.lowest} <= threshold={self.threshold} <= highest={self.highest} "
                 "must hold within [0, 1]: they are shares of a batch."
             )
-        if self.raised_by < 0 or self.lowered_by < 0:
-            raise ConfigError(
-                f"raised_by={self.raised_by} and lowered_by={self.lowered_by} must be >= 0."
-            )
+        refuse_below(self, 0, "raised_by", "lowered_by")
 
     def decide(self, missing: float, threshold: float) -> tuple[bool, float]:
         """(lend, next threshold); `missing` is a share of a batch, in [0, 1]."""
@@ -104,12 +101,9 @@ class DoraPolicy:
 
     def __post_init__(self):
         check_policy(self)
-        takes_none = self.replicas_per_version is not None and self.replicas_per_version < 1
-        if not 0 < self.max_ahead < math.inf or takes_none:
-            raise ConfigError(
-                f"max_ahead={self.max_ahead} must be positive and finite, and replicas_per_version="
-                f"{self.replicas_per_version} at least 1, or nothing is generated."
-            )
+        refuse_below(self, 1, "replicas_per_version")
+        if not 0 < self.max_ahead < math.inf:
+            raise ConfigError(f"max_ahead={self.max_ahead} must be positive and finite. Use 1.0.")
         if self.deterministic and (self.over_stale != "avoid" or self.triggers is not None):
             raise ConfigError(
                 f"deterministic=True with over_stale={self.over_stale!r} and triggers="

@@ -9,7 +9,7 @@ import dataclasses
 from typing import get_args
 
 from loong_jax import own
-from loong_jax.errors import ConfigError, LoongError, shown
+from loong_jax.errors import ConfigError, LoongError, refuse_below, shown
 from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.changes import Action
 from loong_jax.orchestrator.ledger import Ledger
@@ -43,8 +43,7 @@ class FaultBudget:
     max_back_off_s: float = 60.0
 
     def __post_init__(self):
-        if min(self.replica_losses, self.verifications, self.failed_tickets) < 1:
-            raise ConfigError(f"{self}: every budget must be at least 1, which allows no failure.")
+        refuse_below(self, 1, "replica_losses", "verifications", "failed_tickets")
         if not 0 <= self.back_off_s <= self.max_back_off_s:
             raise ConfigError(
                 f"back_off_s={self.back_off_s} is not in 0..max_back_off_s={self.max_back_off_s}."

@@ -21,14 +21,13 @@ from loong_jax.orchestrator.tickets import (
     UNLEASED,
     WITHOUT_LOGPROBS,
     Entry,
-    GroupReuse,
     OpenTickets,
     Phase,
     TicketSource,
-    TrainedGroups,
 )
 from loong_jax.rollout import records
 from loong_jax.rollout.records import TICKET_ENDS, Group, TicketEnd
+from loong_jax.rollout.reuse import GroupReuse, TrainedGroups
 
 FORMAT_VERSION = 2
 

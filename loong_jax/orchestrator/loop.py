@@ -24,10 +24,11 @@ from loong_jax.orchestrator.executor import Executor, GroupVerified, Inbox, Veri
 from loong_jax.orchestrator.faults import FaultBudget, WorkerLost
 from loong_jax.orchestrator.journal import Journal, Replayed
 from loong_jax.orchestrator.ledger import Ledger, ReplicaState
-from loong_jax.orchestrator.tickets import GroupReuse, TicketSource
+from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import events as rl_events
 from loong_jax.rollout import records
 from loong_jax.rollout.records import Group, Ticket
+from loong_jax.rollout.reuse import GroupReuse
 from loong_jax.verifiers.pool import VerifierPool
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,6 @@ from loong_jax.orchestrator.baselines import (
 )
 from loong_jax.orchestrator.curriculum import Curriculum
 from loong_jax.orchestrator.dora import DoraPolicy, algorithm_1
-from loong_jax.orchestrator.tickets import GroupReuse
 from loong_jax.own import Contract, OwnPart, as_own
 from loong_jax.rl.collapse import CollapseRules
 from loong_jax.rl.lora import LoraConfig
@@ -27,6 +26,7 @@ from loong_jax.rl.objectives import Objective
 from loong_jax.rl.optimizers import Optimizer
 from loong_jax.rl.rewards import NoiseReward, RewardRule
 from loong_jax.rollout.records import SamplingSettings
+from loong_jax.rollout.reuse import GroupReuse
 
 START, TEACHER = "start", "teacher"  # stages' names of the weights that a recipe gives
 PlainName = tyro.conf.arg(name="")  # options of the part are named as if they were the whole's

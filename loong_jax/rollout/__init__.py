@@ -15,6 +15,7 @@ What some configurations need besides:
     pages, paged_engine, speculation                      pages, drafts
     hosts, hosted_replicas, publishing                    replicas in other processes
     agentic, serving, jetstream                           tools; servers; JetStream's contract
+    reuse                                                 groups that are trained on again
 
 Importing the package itself imports nothing, so that processes without JAX may use the records.
 

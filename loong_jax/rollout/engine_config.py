@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.rollout.records import SamplingSettings, Ticket
 
 MOST_MANTISSA_BITS = 23  # of float32, the leading one not counted
@@ -60,11 +60,7 @@ class PageConfig:
     view_lengths: tuple[int, ...] = ()  # further lengths to decode over while samples are short
 
     def __post_init__(self):
-        if min(self.num_pages, self.page_size) < 1:
-            raise ConfigError(
-                f"num_pages={self.num_pages} and page_size={self.page_size} must be at least 1. "
-                "Raise them."
-            )
+        refuse_below(self, 1, "num_pages", "page_size")
         if any(length < 1 or length % self.page_size for length in self.view_lengths):
             raise ConfigError(
                 f"view_lengths={self.view_lengths} must be multiples of page_size="
@@ -104,10 +100,9 @@ class EngineSettings:
     routing: bool = False  # the targets chosen for every token are recorded, for replay
 
     def __post_init__(self):
-        sizes = ("num_replicas", "slots_per_replica", "prefill_prompts", "prefill_members")
-        for name in (*sizes, "decode_steps"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1. Raise it.")
+        refuse_below(self, 1, "num_replicas", "slots_per_replica", "decode_steps")
+        refuse_below(self, 1, "prefill_prompts", "prefill_members")
+        refuse_below(self, 0, "max_stop_ids")
         if not 0 <= self.num_elastic <= self.num_replicas:
             raise ConfigError(
                 f"num_elastic={self.num_elastic} is not in 0..{self.num_replicas}, num_replicas."
@@ -132,8 +127,6 @@ class EngineSettings:
             )
         if any(width < 1 for width in self.narrow_slots):
             raise ConfigError(f"narrow_slots={self.narrow_slots} must be at least 1. Raise them.")
-        if self.max_stop_ids < 0:
-            raise ConfigError(f"max_stop_ids={self.max_stop_ids} is negative. Use 0 for none.")
         bits = self.mantissa_bits
         if bits is not None and not 1 <= bits <= MOST_MANTISSA_BITS:
             raise ConfigError(

@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from loong_jax.errors import refuse_below, refuse_no_share
 from loong_jax.problems.problem import Problem
 from loong_jax.problems.response import FORMS, ResponseForm, read
 from loong_jax.problems.verdict import Verdict
@@ -47,15 +48,11 @@ class SamplingSettings:
             raise ValueError(
                 f"temperature={self.temperature} must be positive. Use greedy=True for argmax."
             )
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p={self.top_p} is not in (0, 1]. Use 1.0 to keep every token.")
+        refuse_no_share(self, "top_p")
         if not 0 <= self.min_p <= 1:
             raise ValueError(f"min_p={self.min_p} is not in [0, 1]. Use 0.0 to keep every token.")
-        if self.top_k < 0 or self.max_new_tokens < 1:
-            raise ValueError(
-                f"top_k={self.top_k} must be >= 0 and max_new_tokens={self.max_new_tokens} >= 1. "
-                "Correct the recipe."
-            )
+        refuse_below(self, 0, "top_k")
+        refuse_below(self, 1, "max_new_tokens")
         if "" in self.stops:
             raise ValueError("stops hold an empty text, which every sample has. Leave it out.")
 

@@ -118,7 +118,7 @@ class ReplicaHost:
 
 
 def news_of(replica: Replica) -> tuple[PartialReport | Rollout, ...]:
-    """What its attempts wrote since this was last asked, and those that have ended meanwhile."""
+    """New parts of its responses since this was last asked, and those that have ended meanwhile."""
     reports: list[PartialReport | Rollout] = []
     for attempt in replica.under_way():
         tokens, log_probs = attempt.written(attempt.num_told)

@@ -22,7 +22,7 @@ from loong_jax.data import disk
 from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.protocols import Emit
-from loong_jax.orchestrator.tickets import GroupReuse, TicketSource
+from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.problems import response
 from loong_jax.problems.problem import Problem
 from loong_jax.rl import checkpoint, rewards
@@ -30,6 +30,7 @@ from loong_jax.rl import events as rl_events
 from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout import records
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
+from loong_jax.rollout.reuse import GroupReuse
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.verifiers.pool import LocalVerifierPool, VerdictFuture, VerifierRequest
 from tests.doubles import crash_point

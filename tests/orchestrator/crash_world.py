@@ -10,11 +10,12 @@ import hashlib
 from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.journal import Journal
 from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
-from loong_jax.orchestrator.tickets import GroupReuse, TicketSource
+from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import events as rl_events
 from loong_jax.rl import rewards
 from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout import records
+from loong_jax.rollout.reuse import GroupReuse
 from tests.doubles.fake_world import FakeWorld, KeptLog, problem_at
 
 

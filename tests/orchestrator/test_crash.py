@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from loong_jax.orchestrator import journal
 from loong_jax.orchestrator.curriculum import Curriculum, GrowingContext, PassRates
 from loong_jax.orchestrator.dora import DoraPolicy
-from loong_jax.orchestrator.tickets import GroupReuse
 from loong_jax.rollout import records
+from loong_jax.rollout.reuse import GroupReuse
 from tests.orchestrator.crash_world import Disk, live, open_run
 
 CURRICULUM = Curriculum(

@@ -3,7 +3,10 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from loong_jax import configs, options, recipes
 from loong_jax.errors import ConfigError
@@ -74,6 +77,14 @@ def test_levels_stand_for_all_their_problems():
     course = course_of(settings, (1, RIGHT, 0), (2, RIGHT, 0))
     assert not is_posed(course, 3)
     assert course.is_posed(problem(3, level=2), step=0, ticket=1)
+
+
+@given(values=st.lists(st.integers(0, 100), min_size=1, max_size=40), percent=st.integers(1, 100))
+def test_percentiles_are_numpys(values, percent):
+    course = Course(Curriculum(context=GrowingContext(limits=(8,), percentile=percent)))
+    course.lengths = tuple(values)
+    shown = course.metrics(step=0, ticket=0)["curriculum/length_percentile"]
+    assert shown == np.percentile(values, percent, method="inverted_cdf")
 
 
 def test_a_context_grows_once_long_answers_come_near_its_limit():

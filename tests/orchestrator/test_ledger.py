@@ -14,9 +14,9 @@ import pytest
 from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.ledger import LedgerError, StaleError
-from loong_jax.orchestrator.tickets import GroupReuse
 from loong_jax.rollout import records
 from loong_jax.rollout.records import TICKET_ENDS
+from loong_jax.rollout.reuse import GroupReuse
 from tests.orchestrator.crash_world import Disk, live, open_run
 from tests.orchestrator.ledgers import ledger_of, make_group, make_ticket
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.simulation.run import orchestrator_for
-from loong_jax.orchestrator.tickets import GroupReuse, TrainedGroups
+from loong_jax.rollout.reuse import GroupReuse, TrainedGroups
 from tests.doubles.fake_world import KeptLog
 from tests.orchestrator.ledgers import make_group, make_ticket
 from tests.orchestrator.test_all_policies import STEPS, policies, small_world, worlds

@@ -10,9 +10,9 @@ from loong_jax.errors import ConfigError
 from loong_jax.orchestrator import baselines, dora
 from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.protocols import refuse_unable
-from loong_jax.orchestrator.tickets import GroupReuse
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
+from loong_jax.rollout.reuse import GroupReuse
 from loong_jax.sharding import NO_MESH
 
 POLICIES = (

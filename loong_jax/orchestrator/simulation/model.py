@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,15 +70,12 @@ class LengthTrace:
     seed: int = 0
 
     def __post_init__(self):
-        if not (self.median_tokens > 0 and self.sigma >= 0 and self.cap_tokens >= 1):
+        refuse_below(self, 1, "cap_tokens", "group_size")
+        refuse_below(self, 0, "sigma")
+        if not (self.median_tokens > 0 and 0 <= self.same_problem <= 1):
             raise ConfigError(
-                f"median_tokens={self.median_tokens} and cap_tokens={self.cap_tokens} must be "
-                f"positive and sigma={self.sigma} >= 0."
-            )
-        if not 0 <= self.same_problem <= 1 or self.group_size < 1:
-            raise ConfigError(
-                f"same_problem={self.same_problem} must be in [0, 1], a share of variance, and "
-                f"group_size={self.group_size} at least 1."
+                f"median_tokens={self.median_tokens} must be positive, and same_problem="
+                f"{self.same_problem} in [0, 1], a share of variance."
             )
 
     def difficulty(self, problem: int) -> float:

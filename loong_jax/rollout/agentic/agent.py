@@ -14,7 +14,7 @@ import numpy as np
 from loong_jax.data import tool_template
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.data.tool_template import ChatTurns, ToolTemplate, ToolTurn
-from loong_jax.errors import ConfigError, LoongError
+from loong_jax.errors import ConfigError, LoongError, refuse_below
 from loong_jax.problems.problem import Problem
 from loong_jax.problems.verdict import IsolationTier
 from loong_jax.sandbox import Limits, Program, Sandbox
@@ -170,9 +170,7 @@ class Agent:
     offers_all: bool = False  # to problems that name none
 
     def __post_init__(self):
-        for name in ("max_paused", "max_calls_at_once"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1. Raise it.")
+        refuse_below(self, 1, "max_paused", "max_calls_at_once")
 
     def check(self, tokenizer: Tokenizer) -> None:
         """Raises ConfigError where the template takes no answers of these tools."""

@@ -6,8 +6,8 @@ cannot cancel, returns no log-probabilities and ends the process on any error. `
 its protocol without it.
 
 Prompts come one at a time and padded, a request is greedy unless it says otherwise, and sizes are
-properties under JetStream's names. JetStream itself is not imported: `results` is the class that it
-knows the results of a call by.
+properties under JetStream's names. JetStream itself is not imported: an engine is given the class
+that it knows the results of a call by.
 Source: github.com/AI-Hypercomputer/JetStream, jetstream/engine/engine_api.py.
 """
 
