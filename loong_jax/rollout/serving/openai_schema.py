@@ -14,8 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loong_jax.rollout.serving.prompts import Message
-from loong_jax.rollout.serving.request import ServingLimits
+from loong_jax.rollout.serving.request import Message, ServingLimits
 
 MAX_SEED = 2**63
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-3, 100.0  # beside 0; logits are divided by it in float32
