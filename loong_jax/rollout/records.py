@@ -103,8 +103,7 @@ class Rollout:
     versions: tuple[tuple[int, int], ...]  # ((first token, policy version), ...); DORA: exactly one
     finish_reason: FinishReason
     text: str = ""  # of the policy, its last turn where there are several
-    # float32, of the trainer's program under the rollout's own version
-    behavior_logprob: np.ndarray | None = None
+    behavior_logprob: np.ndarray | None = None  # float32, trainer's program, the rollout's version
     started_s: float = 0.0
     ended_s: float = 0.0
     verdict: Verdict | None = None
