@@ -78,17 +78,20 @@ def refuse_standstill(ledger: Ledger, policy: Policy) -> None:
     is_mended = any(replica.quarantined for replica in ledger.replicas)
     busy = ledger.tickets.count("decoding", "verifying")
     if ledger.trainer == "idle" and not busy and not is_mended:
-        remedy = f"Let `decide` of {own.name_of(policy)} issue, dispatch, score or train"
+        remedy = (
+            f"Let `decide` of {own.name_of(policy)} issue, dispatch, score or train (a step needs "
+            f"{policy.groups_per_step} groups), or begin anew with other settings"
+        )
         raise stalled(ledger, "is to come", remedy)
 
 
 def stalled(ledger: Ledger, since: str, remedy: str) -> RunStalled:
     """The error of a standstill: what the run waits for, and where everything is."""
-    phases = {phase: [t.number for t in ledger.tickets.in_phase(phase)][:8] for phase in UNLEASED}
+    counts = ", ".join(f"{ledger.tickets.count(phase)} {phase}" for phase in UNLEASED)
     return RunStalled(
         f"no event {since} at step {ledger.step}: {what_blocks(ledger)}. The trainer is "
-        f"{ledger.trainer}, tickets by phase {phases}, replicas {ledger.replicas}. {remedy}; the "
-        "same command goes on from here."
+        f"{ledger.trainer}, tickets: {counts}; replicas {ledger.replicas}. {remedy}; then the same "
+        "command goes on from here."
     )
 
 

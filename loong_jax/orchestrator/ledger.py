@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from loong_jax.errors import ConfigError, LoongError
+from loong_jax.errors import CheckpointError, ConfigError, LoongError
 from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.changes import Afterwards, Change
 from loong_jax.orchestrator.tickets import (
@@ -349,6 +349,11 @@ class Ledger:
         """The ledger as it was; a `Reopened` change makes it that of a new process."""
         if "format_version" not in record:
             record = _from_format_1(record)
+        elif record["format_version"] != FORMAT_VERSION:
+            raise CheckpointError(
+                f"the checkpoint's tickets have format_version={record['format_version']!r}, not "
+                f"{FORMAT_VERSION}. Go on with the version of loong_jax that wrote it."
+            )
         for name in _SCALARS:
             setattr(self, name, record["run"][name])
         self.ends = {end: record["ends"].get(end, 0) for end in TICKET_ENDS}
@@ -360,9 +365,10 @@ class Ledger:
         self.trained.restore(record["trained"])
 
 
-_SCALARS = ("total_steps", "step", "newest_version", "trainer", "num_issued", "issue_limit")
-_SCALARS += ("cache_pressure", "lend_threshold", "gate_step")
-_SCALARS += ("num_fruitless", "num_failed", "num_solved")
+_SCALARS = (
+    "total_steps", "step", "newest_version", "trainer", "num_issued", "issue_limit",
+    "cache_pressure", "lend_threshold", "gate_step", "num_fruitless", "num_failed", "num_solved",
+)  # fmt: skip
 
 
 def _entry_to_plain(entry: Entry) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
+from loong_jax.errors import CheckpointError
 from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.ledger import LedgerError, StaleError
@@ -117,6 +118,12 @@ def test_a_checkpoint_of_before_there_was_reuse_is_read():
     ledger = ledger_of(reuse=GroupReuse(share=0.5), max_staleness=1)
     ledger.restore(record)
     assert (ledger.trained.num_reads, ledger.trained.pick(2, ledger.step)) == (0, ())
+
+
+def test_a_checkpoint_of_a_later_format_is_refused():
+    ledger = ledger_of()
+    with pytest.raises(CheckpointError, match="format_version=99, not 2"):
+        ledger.restore({**ledger.snapshot(), "format_version": 99})
 
 
 def test_what_may_be_read_again_is_in_the_checkpoint():
