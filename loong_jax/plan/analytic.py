@@ -14,9 +14,8 @@ from loong_jax.models.families import ModelConfig
 from loong_jax.plan import counts, request
 from loong_jax.plan.counts import Counts
 from loong_jax.plan.request import Mode, Request, TensorCuts
-from loong_jax.plan.times import HBM_SHARE, PEAK_SHARE
-from loong_jax.plan.topology import Topology
-from loong_jax.plan.torus import LINK_EFFICIENCY
+from loong_jax.plan.roofline import HBM_SHARE, PEAK_SHARE
+from loong_jax.plan.topology import LINK_EFFICIENCY, Topology
 from loong_jax.sharding import MESH_AXES
 
 _STATE_BYTES = 8  # per weight, in float32: the master and its gradient

@@ -13,7 +13,7 @@ import numpy as np
 from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.plan.hlo import Computation, Instruction, Module
-from loong_jax.plan.torus import Groups
+from loong_jax.plan.topology import Groups
 
 ExpertWeights: TypeAlias = frozenset[tuple[int, ...]]
 

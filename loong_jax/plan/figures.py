@@ -7,13 +7,13 @@ from typing import Any
 from loong_jax.models import families
 from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe.config import MoEConfig
-from loong_jax.plan import advice, times, units
+from loong_jax.plan import advice, roofline, units
 from loong_jax.plan.analytic import Estimate
 from loong_jax.plan.compiled import Compiled
 from loong_jax.plan.plan import GB, REFERENCE_BANDWIDTH, Plan, Timing, bytes_by_kind
 from loong_jax.plan.request import show_mesh
-from loong_jax.plan.times import Row
-from loong_jax.plan.torus import HOP_S, LINK_EFFICIENCY
+from loong_jax.plan.roofline import Row
+from loong_jax.plan.topology import HOP_S, LINK_EFFICIENCY
 
 # LongCat-Flash's reported decoding rate on an H800 at 5K context (arXiv:2509.01322, section 6),
 # and that chip's memory bandwidth.
@@ -60,8 +60,8 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         )
     stated = [
         "compiled ahead of time; no TPU ran",
-        f"a fusion takes max(FLOPs / {times.PEAK_SHARE} of {chip.bf16_flops / 1e12:.0f} "
-        f"TFLOP/s, bytes / {times.HBM_SHARE} of {chip.hbm_bandwidth / GB:.0f} GB/s) per chip",
+        f"a fusion takes max(FLOPs / {roofline.PEAK_SHARE} of {chip.bf16_flops / 1e12:.0f} "
+        f"TFLOP/s, bytes / {roofline.HBM_SHARE} of {chip.hbm_bandwidth / GB:.0f} GB/s) per chip",
         "only products count as FLOPs; float32 products at highest precision take 6 passes; "
         "kernels as they state, splash attention over the blocks of 512 that causality leaves",
         "a synchronous collective takes its whole time, an asynchronous one what exceeds the work "

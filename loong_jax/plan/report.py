@@ -10,7 +10,7 @@ from loong_jax.plan import advice, figures, units
 from loong_jax.plan.analytic import Estimate
 from loong_jax.plan.plan import GB, Plan, Timing
 from loong_jax.plan.request import show_mesh
-from loong_jax.plan.times import Row
+from loong_jax.plan.roofline import Row
 
 _BAR = 36
 _NUM_ROWS = 14  # of collectives
