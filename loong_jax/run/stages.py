@@ -25,7 +25,7 @@ from loong_jax.merge import report as merge_report
 from loong_jax.merge import search
 from loong_jax.merge.checkpoints import longcat_stacks
 from loong_jax.models import parameters
-from loong_jax.models.hf import publication
+from loong_jax.models.hf import published
 from loong_jax.models.parameters import Weights
 from loong_jax.orchestrator.experience_maker import Scorers, TrainerWithGenerators
 from loong_jax.orchestrator.journal import Journal
@@ -359,7 +359,7 @@ def _save_adapter(work: Work[Any], adapters: Weights) -> None:
     session, config = work.session, work.stage.lora
     if config is not None:
         model, leaves = session.recipe.model, parameters.by_path(session.abstract_weights)
-        places = publication.published_as(model).places(model, leaves)
+        places = published.published_as(model).places(model, leaves)
         lora.save_peft(work.own / "adapter", config, adapters, session.policy, places)
 
 

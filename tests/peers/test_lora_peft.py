@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from loong_jax.models import dense, families, parameters
-from loong_jax.models.hf import publication, writing
+from loong_jax.models.hf import published, writing
 from loong_jax.rl import lora
 from loong_jax.rl.policy_model import policy_of
 from tests.sweeps import thinned
@@ -35,7 +35,7 @@ def test_peft_loads_the_adapter_and_computes_what_we_do(name, targets, tmp_path)
         lambda a: a + 0.1 * jax.random.normal(jax.random.key(a.size), a.shape), adapters
     )
     writing.save_weights_hf(config, weights, tmp_path / "base")
-    places = publication.published_as(config).places(config, parameters.by_path(weights))
+    places = published.published_as(config).places(config, parameters.by_path(weights))
     lora.save_peft(tmp_path / "adapter", chosen, adapters, policy, places)
     tokens = np.random.default_rng(0).integers(3, config.vocab_size, (2, 17))
 

@@ -4,7 +4,8 @@ What is common to all families. A family says how it is published in a `Publicat
 """
 
 from loong_jax.models.hf.checkpoint import HfCheckpoint, load_hf, read_config_json, read_weights
-from loong_jax.models.hf.publication import Publication, publication_of
+from loong_jax.models.hf.publication import Publication
+from loong_jax.models.hf.published import publication_of
 from loong_jax.models.hf.writing import save_hf, save_weights_hf
 
 __all__ = [

@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 from loong_jax import remote
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.models import parameters
-from loong_jax.models.hf import files, publication, quantised, unfinished, writing
+from loong_jax.models.hf import files, published, quantised, unfinished, writing
 from loong_jax.models.hf.files import CODES, Opened
 from loong_jax.models.hf.publication import Place, Publication, Region, Tensors
 from loong_jax.models.hf.quantised import FLOATS
@@ -35,7 +35,7 @@ class HfCheckpoint:
         if isinstance(directory, Path):
             unfinished.refuse_unfinished(directory)
         self.config_text, record = read_config_json(directory)
-        self.publication = publication.publication_of(record)
+        self.publication = published.publication_of(record)
         stored = files.stored_tensors(directory)
         found = quantised.dequantised(stored, record)
         self.layout = writing.read_layout(directory, stored)

@@ -21,7 +21,8 @@ from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.models import parameters
 from loong_jax.models.hf import files, publication, unfinished
 from loong_jax.models.hf.files import Entry, Metadata, StoredTensor
-from loong_jax.models.hf.publication import Place, published_as
+from loong_jax.models.hf.publication import Place
+from loong_jax.models.hf.published import published_as
 from loong_jax.remote import AnyPath
 
 
