@@ -38,9 +38,23 @@ def refuse_below(settings: object, least: float, *names: str) -> None:
 
 def refuse_no_share(settings: object, *names: str) -> None:
     """ConfigError for the first of these settings that is not above 0 and at most 1."""
+    refuse_outside(settings, "(0, 1]", *names)
+
+
+def refuse_outside(settings: object, interval: str, *names: str, why: str = "") -> None:
+    """ConfigError for the first of these settings outside `[0, inf)`, say; None is not.
+
+    `why` says what the bounds mean.
+    """
+    low, high = map(float, interval[1:-1].split(","))
     for name in names:
-        if not 0 < (value := getattr(settings, name)) <= 1:
-            raise ConfigError(f"{name}={value} is not in (0, 1]. Choose one there.")
+        if (value := getattr(settings, name)) is None:
+            continue
+        over = low <= value if interval[0] == "[" else low < value
+        under = value <= high if interval[-1] == "]" else value < high
+        if not (over and under):
+            reason = f": {why}" if why else ""
+            raise ConfigError(f"{name}={value} is not in {interval}{reason}. Choose one there.")
 
 
 def line_in(file: str, error: BaseException) -> str:

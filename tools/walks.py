@@ -79,7 +79,7 @@ MESSAGES = (
 )
 MESSAGES += ("records.GroupGenerated", "records.GroupsMigrated")
 """Modules whose types are notes about a problem by its number, or carry one of the forms below."""
-ARRAYS = ("rollout.programs", "rollout.slots", "moe.cache", "rl.trainer", "rl.objectives")
+ARRAYS = ("rollout.programs", "rollout.slots", "moe.attention", "rl.trainer", "rl.objectives")
 ARRAYS += ("packing.Predicted",)
 """Modules whose types are what compiled programs take and give: a batch's, not a problem's."""
 

@@ -23,7 +23,7 @@ from loong_jax.bench import record
 from loong_jax.data import packing
 from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.models import moe
-from loong_jax.models.moe.cache import LatentCache
+from loong_jax.models.moe.attention import LatentCache
 from loong_jax.plan import counts, programs
 from loong_jax.plan.counts import attention_flops
 from loong_jax.plan.topology import CHIPS

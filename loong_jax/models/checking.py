@@ -35,17 +35,6 @@ def floating(name: str, value: DTypeLike) -> np.dtype:
     return dtype
 
 
-def positive(config: Any, *names: str, of: str = "") -> None:
-    """Raises ConfigError where one of these fields of a config, which is `of` another, is not.
-
-    None is no number.
-    """
-    for name in names:
-        value = getattr(config, name)
-        if value is not None and not value > 0:
-            raise ConfigError(f"{of}{name}={value} is not positive. Raise it.")
-
-
 def one_of(config: Any, name: str, choices: tuple[str, ...]) -> None:
     """Raises ConfigError where this field of a config is none of them."""
     if getattr(config, name) not in choices:

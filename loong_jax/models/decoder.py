@@ -1,19 +1,27 @@
-"""Parts of decoders of all families: construction, their two ends, stacked layers, caches."""
+"""Parts of decoders of all families: construction, ends, stacked layers, dense FFN, caches."""
 
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
+from loong_jax.models import parameters
 from loong_jax.models.parameters import Weights
-from loong_jax.models.products import project, project_weight_first, rms_norm, together_going_back
+from loong_jax.models.products import (
+    in_chunks,
+    project,
+    project_weight_first,
+    rms_norm,
+    together_going_back,
+)
 from loong_jax.sharding import ShardingRules, varying_alike
 
 LogitsOf: TypeAlias = Callable[[Float[Array, "F N D"]], Float[Array, "F N V"]]
@@ -66,7 +74,31 @@ Body: TypeAlias = Callable[[Carry, tuple[LayerWeights, Int[Array, ""]]], tuple[C
 
 
 class Decoder(nnx.Module):
-    """A decoder of some family, which makes `embedding`, `layers`, `final_norm` and `head`."""
+    """A decoder of some family, which makes `embedding`, `layers`, `final_norm` and `head`.
+
+    Ways in, of every family; `nnx.split(model, graph=False)` gives its graph and its weights:
+
+        __call__   logits of the token after each token of whole sequences
+        prefill    the same, and the cache of their positions; with `cache`, of the next chunk
+        decode     logits after one more token of each sequence, and the cache with that in it
+        extend     the same after a few tokens, and their states after the final norm
+
+    A token is a number below `vocab_size`; others are not noticed and mean nothing. `mask` is true
+    where there is a token; a sequence stands together, with padding on either side. In packed rows
+    `segment_ids` numbers the sequences from 1, all below is padding, and tokens see their own
+    segment only, or also the segment that `parent_ids` names at them, which stands before theirs in
+    the row: a prompt that several responses share. `positions` count from the first token of each
+    sequence unless given; with `parent_ids` they must be. Logits of padding are finite and mean
+    nothing. Under jit what is not used of an output is not computed.
+
+    Entry s of a cache is position s, and entries past the last token are never looked at. With a
+    cache, sequence b of a prefill already has `start[b]` tokens in it: its new tokens see those and
+    each other, and are written behind them, none past the capacity. Chunks of any lengths together
+    equal one whole prefill. In decoding token t of sequence b is written at `positions[b] + t` and
+    sees entries up to there; a position outside the cache writes nothing, and its logits mean
+    nothing, nor do those of sequences outside `mask`, free slots say. What is written past the
+    tokens that are kept is never looked at: what speculation rejects needs no undoing.
+    """
 
     embedding: nnx.Param
     layers: Any  # a module, all of them with weights stacked on L
@@ -106,6 +138,25 @@ class Decoder(nnx.Module):
     def _head(self) -> Float[Array, "D V"]:
         return self.head[...]
 
+    def _keys(
+        self, tokens: Numbers, positions: Numbers | None, mask: Mask | None, segment_ids: Any
+    ) -> tuple[Numbers, Numbers, tuple[Numbers, Numbers]]:
+        """Positions and segments of whole sequences; segment and index of each as a key.
+
+        Segments are numbered from 1; 0 is padding. Raises ValueError where there is no token.
+        """
+        if 0 in tokens.shape:
+            raise ValueError(f"tokens of shape {tokens.shape} hold no token. Pass one at least.")
+        if segment_ids is None:
+            segment_ids = jnp.ones_like(tokens) if mask is None else mask.astype(jnp.int32)
+        elif mask is not None:
+            segment_ids = jnp.where(mask, segment_ids, 0)
+        key_segment_BS = self.rules.place(segment_ids, "act_batch", "act_keys")
+        key_index_BS = jnp.zeros_like(key_segment_BS) + jnp.arange(tokens.shape[1])[None]
+        if positions is None:
+            positions = restarting_positions(key_segment_BS)
+        return positions, segment_ids, (key_segment_BS, key_index_BS)
+
     def _word(self, tokens: Numbers) -> States:
         return words(self.embedding[...], tokens, self.rules, self.config.dtype)
 
@@ -127,9 +178,7 @@ class Decoder(nnx.Module):
         graph, stacked = nnx.split(self.layers, graph=False)
         kept = {name: stacked.pop(name) for name in whole}
 
-        def of_slice(
-            carry: Carry, slices: tuple[LayerWeights, Int[Array, ""]]
-        ) -> tuple[Carry, Out]:
+        def of_slice(carry: Carry, slices: Any) -> tuple[Carry, Out]:
             weights, index = slices
             layer = nnx.merge(graph, nnx.State({**weights, **kept}))
             for name in whole:
@@ -145,6 +194,67 @@ class Decoder(nnx.Module):
             carry, out = body(carry, (weights, jnp.int32(index)))
             made.append(out)
         return carry, jax.tree.map(lambda *a: jnp.stack(a), *made)
+
+
+class DenseFFN(parameters.Gathering, nnx.Module):
+    """down(silu(gate(x)) * up(x)), each with a bias where asked for."""
+
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = {
+        "gate": ("ffn_embed", "ffn"),
+        "up": ("ffn_embed", "ffn"),
+        "down": ("ffn", "ffn_embed"),
+    }
+
+    def __init__(self, config: Any, *, rngs: nnx.Rngs, rules: ShardingRules, biases: bool = False):
+        self.config, self.rules = config, rules
+        layers, embed, ffn = config.num_layers, config.hidden_size, config.ffn_hidden_size
+        self.gate = self.fresh(rngs, "gate", embed, ffn)
+        self.up = self.fresh(rngs, "up", embed, ffn)
+        self.down = self.fresh(rngs, "down", ffn, embed, gain=config.residual_gain)
+        if biases:
+            dtype, wide = config.param_dtype, ((layers, ffn), ("layers", "ffn"))
+            self.gate_bias = parameters.zeros(*wide, dtype, rules)
+            self.up_bias = parameters.zeros(*wide, dtype, rules)
+            self.down_bias = parameters.zeros((layers, embed), ("layers", None), dtype, rules)
+
+    def with_matrices(self, weights: parameters.Matrices) -> "DenseFFN":
+        """This net with these matrices in the place of its own."""
+        if weights is None:
+            return self
+        graph, state = nnx.split(self, graph=False)
+        return nnx.merge(graph, nnx.State(nnx.to_pure_dict(state) | weights))
+
+    def __call__(self, x: States, kept_as: str = "ffn") -> States:
+        """A checkpoint policy finds the products of gate and up under the name `kept_as`."""
+        gate_DF, up_DF, down_FD = (self._gather(n, getattr(self, n)[...], x) for n in self.AXES)
+        is_alone = self.rules.mesh is None
+        rows = self.config.chunk_rows(x.shape[1]) if is_alone else None
+        # for a CPU it is less work to make the hidden layer again than to keep its parts
+        gated = jax.checkpoint(_gated) if is_alone and self.rules.platform == "cpu" else _gated
+
+        def at_once(x: States) -> States:
+            gathered = self.rules.gather_tokens(x, "ffn")
+            gate_BTF = checkpoint_name(project(gathered, gate_DF), kept_as)
+            up_BTF = checkpoint_name(project(gathered, up_DF), kept_as)
+            gate_BTF = self._biased(gate_BTF, "gate", "ffn")
+            up_BTF = self._biased(up_BTF, "up", "ffn")
+            hidden_BTF = gated(gate_BTF, up_BTF)
+            out_BTD = self.rules.scatter_sums(project, hidden_BTF, down_FD, like=x)
+            return self._biased(out_BTD, "down", None)
+
+        return in_chunks(at_once, (x,), rows)
+
+    def _biased(
+        self, x: Float[Array, "B T width"], name: str, axis: str | None
+    ) -> Float[Array, "B T width"]:
+        bias = getattr(self, f"{name}_bias", None)
+        if bias is None:
+            return x
+        return x + self.rules.gather(bias[...].astype(x.dtype), axis)[None, None]
+
+
+def _gated(gate: Float[Array, "B T F"], up: Float[Array, "B T F"]) -> Float[Array, "B T F"]:
+    return jax.nn.silu(gate) * up
 
 
 def words(
@@ -209,9 +319,7 @@ def logits_for(
     # wide again, for the gradients of all calls are added up before they are rounded
     own_words = own_words.astype(head.dtype)
 
-    def on_one_device(
-        hidden: Float[Array, "own N D"], head: Float[Array, "D v"]
-    ) -> Float[Array, "gathered N v"]:
+    def on_one_device(hidden, head):
         hidden, head = varying_alike((hidden, head))
         hidden = jax.lax.all_gather(hidden, gathered, tiled=True)
         return project_weight_first(hidden, head, out_dtype=jnp.float32)
@@ -237,20 +345,10 @@ def restarting_positions(segment_ids: Int[Array, "B T"]) -> Int[Array, "B T"]:
     return index_1T - start
 
 
-def segments_of(
-    tokens: Int[Array, "B T"],
-    mask: Bool[Array, "B T"] | None,
-    segment_ids: Int[Array, "B T"] | None,
-) -> Int[Array, "B T"]:
-    """The number of each token's sequence, from 1; 0 for padding.
-
-    Raises ValueError where there is no token.
-    """
-    if 0 in tokens.shape:
-        raise ValueError(f"tokens of shape {tokens.shape} hold no token. Pass one at least.")
-    if segment_ids is None:
-        return jnp.ones_like(tokens) if mask is None else mask.astype(jnp.int32)
-    return segment_ids if mask is None else jnp.where(mask, segment_ids, 0)
+def refuse_half(cache: Any, start: Any) -> None:
+    """ValueError where one of the two arguments of a prefill is given without the other."""
+    if (cache is None) != (start is None):
+        raise ValueError("cache and start belong together: pass both, or neither to begin.")
 
 
 def over_chunk(mask: Mask, start: Int[Array, "B"], capacity: int) -> tuple[Numbers, Numbers]:
@@ -283,12 +381,7 @@ def written(
     Where the cache is donated, or carried by a loop, no other entry is copied.
     """
 
-    def put(
-        entries: Shaped[Array, "..."],
-        new: Shaped[Array, "B T ..."],
-        position: Numbers,
-        *layer: Int[Array, ""],
-    ) -> Shaped[Array, "..."]:
+    def put(entries, new, position, *layer):
         row_B1 = jnp.arange(position.shape[0])[:, None]
         at = entries.at[(*layer, *part, row_B1, position)]
         return at.set(new, mode="drop", unique_indices=True, wrap_negative_indices=False)
@@ -311,9 +404,7 @@ def from_first(cache: Cache, mask: Mask, axes: Axes, rules: ShardingRules) -> Ca
     Of a cache of arrays [*, *, B, S, *]; what stood before comes last.
     """
 
-    def move(
-        entries: Shaped[Array, "_ _ B S _"], by: Int[Array, "B"]
-    ) -> Shaped[Array, "_ _ B S _"]:
+    def move(entries: Shaped[Array, "_ _ B S _"], by: Int[Array, "B"]):
         capacity = entries.shape[3]
         at_BS = (by[:, None] + jnp.arange(capacity)[None]) % capacity
         return jnp.take_along_axis(entries, at_BS[None, None, :, :, None], axis=3)

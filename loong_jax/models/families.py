@@ -17,7 +17,7 @@ from loong_jax.models import dense, moe
 from loong_jax.models.dense import DenseConfig
 from loong_jax.models.dense.attention import CACHE_AXES
 from loong_jax.models.moe import MoEConfig
-from loong_jax.models.moe.cache import AXES
+from loong_jax.models.moe.attention import AXES
 from loong_jax.sharding import ShardingRules
 
 ModelConfig: TypeAlias = MoEConfig | DenseConfig

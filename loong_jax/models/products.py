@@ -32,12 +32,9 @@ def project(
     if not jax.typeof(x).sharding.mesh.empty:
         last = tuple(range(x.ndim - num_contracted, x.ndim))
         first = tuple(range(num_contracted))
+        axes = (last, first), ((), ())
         return jax.lax.dot_general(
-            x,
-            weight,
-            ((last, first), ((), ())),
-            preferred_element_type=out_dtype,
-            out_sharding=out_sharding,
+            x, weight, axes, preferred_element_type=out_dtype, out_sharding=out_sharding
         )
     kept, made = x.shape[: x.ndim - num_contracted], weight.shape[num_contracted:]
     width = math.prod(weight.shape[:num_contracted])
@@ -63,9 +60,7 @@ def project_weight_first(
 
     product = functools.partial(project, num_contracted=num_contracted, out_sharding=out_sharding)
 
-    def backward(
-        saved: tuple[Float[Array, "..."], Float[Array, "..."]], grad: Float[Array, "..."]
-    ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    def backward(saved, grad):
         x, weight = saved
         grad = grad.astype(x.dtype)
         _, of_weight = jax.vjp(lambda weight: product(x, weight), weight)

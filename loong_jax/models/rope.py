@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from loong_jax.errors import ConfigError
-from loong_jax.models import checking
+from loong_jax.errors import ConfigError, refuse_outside
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,7 +37,7 @@ class YarnScaling:
 
     def __post_init__(self):
         names = "factor", "original_max_position", "beta_fast", "beta_slow"
-        checking.positive(self, *names, of="yarn.")
+        refuse_outside(self, "(0, inf]", *names, why="a setting of yarn")
         if self.rotary_scale is None and not self._magnitude(self.mscale_all_dim):
             raise ConfigError(
                 f"yarn.mscale_all_dim={self.mscale_all_dim} and factor={self.factor} make every "
@@ -68,7 +67,7 @@ class LinearScaling:
     factor: float
 
     def __post_init__(self):
-        checking.positive(self, "factor", of="linear.")
+        refuse_outside(self, "(0, inf]", "factor", why="a setting of linear")
 
     pair_scale = 1.0
 
@@ -89,7 +88,7 @@ class Llama3Scaling:
 
     def __post_init__(self):
         names = "factor", "original_max_position", "low_freq_factor", "high_freq_factor"
-        checking.positive(self, *names, of="llama3.")
+        refuse_outside(self, "(0, inf]", *names, why="a setting of llama3")
         if not self.low_freq_factor < self.high_freq_factor:
             raise ConfigError(
                 f"llama3.low_freq_factor={self.low_freq_factor} is not below high_freq_factor="

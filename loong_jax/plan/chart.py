@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from loong_jax.plan import figures
 from loong_jax.plan.plan import GB, Plan
-from loong_jax.plan.times import Loop
+from loong_jax.plan.roofline import Loop
 
 _SCOPES = {  # scope in an instruction's name -> colour
     "moe": "#c2410c",

@@ -13,7 +13,7 @@ import numpy as np
 from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.plan.hlo import Computation, Instruction, Module
-from loong_jax.plan.torus import Groups
+from loong_jax.plan.topology import Groups
 
 ExpertWeights: TypeAlias = frozenset[tuple[int, ...]]
 
@@ -69,14 +69,11 @@ def carried(module: Module, instruction: Instruction) -> Carried | None:
     rows on. The same collective is written out in every part.
     """
     body = instruction.computation("calls") if instruction.opcode == "fusion" else None
-    return None if body is None else carried_in(module.computations[body])
-
-
-def carried_in(fused: Computation) -> Carried | None:
-    """The collective that a fusion's computation carries, as `carried`."""
+    if body is None:
+        return None
+    fused = module.computations[body]
     parts = (i for i in fused.instructions if kind_of(i.opcode) and _CARRIED in i.attributes)
-    found = next(parts, None)
-    if found is None:
+    if (found := next(parts, None)) is None:
         return None
     target = fused.root.attribute("custom_call_target") or ""
     part = "start" if "CollectiveStart" in target else "end" if "CollectiveDone" in target else None

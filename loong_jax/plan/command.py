@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import rich.console
 import tyro
@@ -15,8 +15,8 @@ from loong_jax import configs, options
 from loong_jax.errors import ConfigError
 from loong_jax.models.families import ModelConfig
 from loong_jax.models.moe import exchange
-from loong_jax.models.moe.config import MoEConfig
-from loong_jax.plan import analytic, compiled, figures, plan, report, request, units
+from loong_jax.models.moe.config import MoEConfig, RematWord
+from loong_jax.plan import analytic, compiled, figures, plan, report, request
 from loong_jax.plan.analytic import Estimate
 from loong_jax.plan.plan import Plan
 from loong_jax.plan.request import Mode, Request, TensorCuts
@@ -26,6 +26,7 @@ from loong_jax.run import devices, places
 NUM_COMPILED = 5  # of the meshes that a search ranks
 Tried = tuple[Estimate, Plan | None, str]  # of one mesh; None and why where it does not compile
 _OF_EXPERTS = ("exchange", "buffer_factor", "choices_per_row", "fp8_dispatch")  # options
+REMAT_WORDS = get_args(RematWord)
 CHART_SUFFIXES = (".svg", ".png", ".pdf")
 
 
@@ -168,19 +169,15 @@ def make_config(chosen: PlanOptions) -> ModelConfig:
             f"--{told[0].replace('_', '-')} for {chosen.model}, a {type(config).__name__}: it has "
             "no experts to dispatch tokens to. Leave it out."
         )
+    remat = chosen.remat or kept if chosen.mode == "train" else "off"
     config = dataclasses.replace(
         config,
         chunk_tokens=None,
-        remat=make_remat(chosen.remat or kept) if chosen.mode == "train" else "off",
+        remat=remat if remat in REMAT_WORDS else tuple(remat.split("+")),
     )
     if chosen.num_layers is None:
         return config
     return dataclasses.replace(config, num_layers=chosen.num_layers)
-
-
-def make_remat(text: str) -> Any:
-    """`remat` of a config, of a name or of names joined by a plus."""
-    return text if text in ("off", "layer", "all_but_dispatched") else tuple(text.split("+"))
 
 
 def make_exchange(chosen: PlanOptions) -> exchange.Exchange:
@@ -246,8 +243,8 @@ def search(
     for number, made in enumerate(estimates, start=1):
         console.print(
             f"{number} of {len(estimates)}: {request.show_mesh(made.mesh)}, estimated "
-            f"{units.of_size(made.hbm_bytes).show(made.hbm_bytes, 1)} and "
-            f"{units.of_time(made.step_s).show(made.step_s, 3)}; compiling"
+            f"{figures.of_size(made.hbm_bytes).show(made.hbm_bytes, 1)} and "
+            f"{figures.of_time(made.step_s).show(made.step_s, 3)}; compiling"
         )
         keep = chosen.keep and chosen.keep / request.show_mesh(made.mesh).replace(" ", "-")
         try:
@@ -260,14 +257,14 @@ def search(
     found = [p for _, p, _ in plans if p is not None]
     if not found:
         raise ConfigError(f"no mesh of {len(plans)} compiles; the last: {plans[-1][2]}")
-    return min(found, key=_merit), plans
 
+    def merit(made: Plan) -> tuple[bool, float]:
+        """Plans that fit come first, then those that take less time per token."""
+        timing = made.reference
+        seconds = math.inf if timing is None else timing.step_s / made.request.num_tokens
+        return not made.fits, seconds
 
-def _merit(made: Plan) -> tuple[bool, float]:
-    """Plans that fit come first, then those that take less time per token."""
-    timing = made.reference
-    seconds = math.inf if timing is None else timing.step_s / made.request.num_tokens
-    return not made.fits, seconds
+    return min(found, key=merit), plans
 
 
 def ranked(chosen: PlanOptions, config: ModelConfig, topology: Topology) -> list[Estimate]:

@@ -181,7 +181,7 @@ def hbm_bytes(module: Module, computation: Computation, instruction: Instruction
     if body is None:
         return _plain_bytes(computation, instruction)
     fused = module.computations[body]
-    carried = collectives.carried_in(fused)
+    carried = collectives.carried(module, instruction)
     if carried and carried.part != "step":
         return 0.0
     passing = _passing(fused) if carried else frozenset()

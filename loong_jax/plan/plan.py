@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from loong_jax.models import families
-from loong_jax.plan import collectives, compiled, counts, hlo, times
+from loong_jax.plan import collectives, compiled, counts, hlo, roofline
 from loong_jax.plan.collectives import Collective
 from loong_jax.plan.compiled import Compiled
 from loong_jax.plan.hlo import Instruction
 from loong_jax.plan.request import Request
-from loong_jax.plan.roofline import Walk
-from loong_jax.plan.times import Model, Segment
-from loong_jax.plan.torus import Network
+from loong_jax.plan.roofline import Model, Segment, Walk
+from loong_jax.plan.topology import Network
 
 GB = 1e9
 EXCHANGE_BANDWIDTHS = (100e9, 200e9, 400e9)  # effective all-to-all, bytes per second and chip
@@ -150,7 +149,7 @@ def read(request: Request, programs: Sequence[Compiled], versions: dict[str, str
             timings.append(
                 Timing(
                     exchange_bandwidth=bandwidth,
-                    step=times.one_after_the_other(zip(runs, segments, strict=True)),
+                    step=roofline.one_after_the_other(zip(runs, segments, strict=True)),
                     program_s={p.name: s.seconds for p, s in zip(called, segments, strict=True)},
                     useful_flops=useful_flops(request, called[0].weights),
                     peak_flops=request.topology.num_chips * request.topology.chip.bf16_flops,

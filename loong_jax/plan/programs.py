@@ -20,8 +20,7 @@ from jaxtyping import Array
 
 from loong_jax.models import families
 from loong_jax.models.families import ModelConfig
-from loong_jax.models.moe.attention import Latent
-from loong_jax.models.moe.cache import LatentCache
+from loong_jax.models.moe.attention import Latent, LatentCache
 from loong_jax.models.parameters import Weights
 from loong_jax.plan.request import Request
 from loong_jax.rl import batching, objectives, offload, optimizers, policy_model, trainer
@@ -32,8 +31,7 @@ from loong_jax.sharding import ShardingRules, decoding_rules
 
 
 class Program(NamedTuple):
-    """A compiled function and the shapes of its arguments, each of a kind for the account of
-    memory.
+    """A compiled function and the shapes of its arguments, each of a kind for its `account`.
 
     `resident` are bytes by kind that lie on a device beside it, `runs` how often a step calls it.
     """
@@ -46,6 +44,22 @@ class Program(NamedTuple):
 
     def lower(self) -> jax.stages.Lowered:
         return self.function.lower(*self.arguments)
+
+    def account(self) -> dict[str, Any]:
+        """Fields of `compiled.Compiled` that are known before it is compiled."""
+        shardings = {}  # `weights.head` -> `fsdp+expert, tensor`
+        for path, leaf in jax.tree_util.tree_leaves_with_path(self.arguments):
+            name = jax.tree_util.keystr(path[1:], simple=True, separator=".")
+            spec = () if leaf.sharding is None else leaf.sharding.spec
+            shown = ", ".join(map(_show_axes, spec))
+            shardings[f"{self.kinds[path[0].idx]}.{name}".rstrip(".")] = shown
+        return {
+            "runs": self.runs,
+            "resident": dict(self.resident),
+            "arguments": bytes_by_kind(self),
+            "host_bytes": host_bytes(self),
+            "shardings": shardings,
+        }
 
 
 def sharding_rules(request: Request, mesh: Mesh) -> ShardingRules:
@@ -67,15 +81,8 @@ def build(request: Request, rules: ShardingRules) -> dict[str, Program]:
     graphdef, weights = families.family_of(config).abstract_weights(config, rules)
     if request.mode == "train":
         shape = request.batch // request.num_microbatches, request.length
-        return train_programs(
-            config,
-            rules,
-            graphdef,
-            weights,
-            shape,
-            num_microbatches=request.num_microbatches,
-            offload_moments=request.offload_moments,
-        )
+        settings = request.num_microbatches, request.offload_moments
+        return train_programs(config, rules, graphdef, weights, shape, *settings)
     made = (_prefill if request.mode == "prefill" else _decode)(request, rules, graphdef, weights)
     return {request.mode: made}
 
@@ -117,30 +124,24 @@ def train_programs(
     graphdef: nnx.GraphDef,
     weights: Weights,
     shape: tuple[int, int],
-    *,
     num_microbatches: int = 1,
     offload_moments: bool = False,
 ) -> dict[str, Program]:
-    """The programs of a trainer for micro-batches of `shape[0]` rows of `shape[1]` tokens: scoring,
-    the gradients of each, and an update.
-    """
+    """Scoring, gradients of micro-batches of `shape[0]` rows of `shape[1]` tokens, an update."""
     optimizer = dataclasses.replace(OPTIMIZER, offload_moments=offload_moments)
-    policy, made = trainer_of(config, rules, graphdef, shape[1], optimizer)
+    policy, compiled = trainer_of(config, rules, graphdef, shape[1], optimizer)
     state = trainer.abstract_state(policy, optimizer, weights)
-    batch = batching.shapes(made.layout, rules, *shape)
-    calls = trainer.calls(made, policy, state, batch, trainer.on_mesh(rules, weights))
+    batch = batching.shapes(compiled.layout, rules, *shape)
+    calls = trainer.calls(compiled, policy, state, batch, trainer.on_mesh(rules, weights))
     held = _bytes_of("state", state)
     moments = {"optimizer": held["optimizer"]}
     beside = {"logprobs": (held, 0), "accumulate": (moments, num_microbatches), "update": ({}, 1)}
-    return {
-        name: Program(
-            call.function,
-            tuple(call.arguments.values()),
-            tuple(kind if kind in _KINDS else "batch" for kind in call.arguments),
-            *beside[name],
-        )
-        for name, call in calls.items()
-    }
+    made = {}
+    for name, call in calls.items():
+        kinds = tuple(kind if kind in _KINDS else "batch" for kind in call.arguments)
+        arguments = tuple(call.arguments.values())
+        made[name] = Program(call.function, arguments, kinds, *beside[name])
+    return made
 
 
 # ---- inference
@@ -181,14 +182,14 @@ def _decode(request: Request, rules: ShardingRules, graphdef, weights: Weights) 
         model = nnx.merge(graphdef, nnx.State(weights))
 
         def step(carry, _):
-            tokens, positions, cache, history = carry
-            before = history
+            tokens, positions, cache, before = carry
+            history = before
             if history is not None:
                 history = jnp.concatenate([history[:, 1:], tokens[:, :1]], axis=1)
+            known = {} if before is None else {"history": before}
             if request.num_drafts:
-                tokens, cache = _draft(model, tokens, positions, *cache, history=before)
+                tokens, cache = _draft(model, tokens, positions, *cache, **known)
             else:
-                known = {} if before is None else {"history": before}
                 logits, _, cache = model.extend(tokens, positions, cache, **known)
                 tokens = _best(logits)
             return (tokens, positions + 1, cache, history), None
@@ -204,30 +205,21 @@ def _decode(request: Request, rules: ShardingRules, graphdef, weights: Weights) 
     free_weights, free_cache = (
         jax.tree.map(lambda a: Format(Layout.AUTO, a.sharding), tree) for tree in (weights, cache)
     )
-    compiled = jax.jit(
-        decode,
-        donate_argnums=1,
-        in_shardings=(free_weights, free_cache, None, None, None),
-        out_shardings=(None, free_cache),
-    )
+    given, made = (free_weights, free_cache, None, None, None), (None, free_cache)
+    compiled = jax.jit(decode, donate_argnums=1, in_shardings=given, out_shardings=made)
     arguments = (weights, cache, tokens, positions, history)
     return Program(compiled, arguments, ("weights", "cache", "batch", "batch", "batch"))
 
 
 def _draft(
-    model: Any,
-    tokens: Array,
-    positions: Array,
-    cache: LatentCache,
-    head: Latent,
-    history: Array | None,
+    model: Any, tokens: Array, positions: Array, cache: LatentCache, head: Latent, **history: Array
 ):
     """The last of the tokens that the model makes of these, as if it kept all, and new drafts.
 
     The head reads all rows for the first draft, as `rollout.speculation` does, and one row for
     each further one.
     """
-    logits, hidden, cache = model.extend(tokens, positions, cache, None, history)
+    logits, hidden, cache = model.extend(tokens, positions, cache, **history)
     rows, places = _best(logits), positions
     made = [rows[:, -1:]]
     while len(made) < tokens.shape[1]:
@@ -264,23 +256,11 @@ def _bytes_of(kind: str, argument: Any) -> dict[str, int]:
     parts = {kind: argument}
     if isinstance(argument, TrainState):
         parts = {"masters": argument.weights, "optimizer": argument._replace(weights=())}
-    on_device = {
-        name: [leaf for leaf in jax.tree.leaves(part) if not offload.is_on_host(leaf)]
-        for name, part in parts.items()
+    leaves = {name: jax.tree.leaves(part) for name, part in parts.items()}
+    return {
+        name: sum(_part_bytes(leaf) for leaf in leaves[name] if not offload.is_on_host(leaf))
+        for name in parts
     }
-    return {name: sum(map(_part_bytes, leaves)) for name, leaves in on_device.items()}
-
-
-def shardings(program: Program) -> dict[str, str]:
-    """The partition of each argument on the mesh: `weights.head` -> `fsdp+expert, tensor`."""
-    named = jax.tree_util.tree_leaves_with_path(program.arguments)
-    found = {}
-    for path, leaf in named:
-        kind = program.kinds[path[0].idx]
-        name = jax.tree_util.keystr(path[1:], simple=True, separator=".")
-        spec = () if leaf.sharding is None else leaf.sharding.spec
-        found[f"{kind}.{name}".rstrip(".")] = ", ".join(map(_show_axes, spec))
-    return found
 
 
 def _show_axes(axes: Any) -> str:

@@ -6,11 +6,11 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from loong_jax.plan import advice, figures, units
+from loong_jax.plan import figures
 from loong_jax.plan.analytic import Estimate
 from loong_jax.plan.plan import GB, Plan, Timing
 from loong_jax.plan.request import show_mesh
-from loong_jax.plan.times import Row
+from loong_jax.plan.roofline import Row
 
 _BAR = 36
 _NUM_ROWS = 14  # of collectives
@@ -19,9 +19,9 @@ _NUM_ROWS = 14  # of collectives
 def show_search(plans: Sequence[tuple[Estimate, Plan | None, str]], console: Console) -> None:
     """Prints what a search estimated and what its compiled plans came to."""
     estimates = [estimate for estimate, *_ in plans]
-    size = units.of_size(max(made.hbm_bytes for made in estimates))
-    sent_size = units.of_size(max(max(_sent(made)) for made in estimates))
-    time = units.of_time(max(made.step_s for made in estimates))
+    size = figures.of_size(max(made.hbm_bytes for made in estimates))
+    sent_size = figures.of_size(max(max(_sent(made)) for made in estimates))
+    time = figures.of_time(max(made.step_s for made in estimates))
     names = (f"{size.name} est.", size.name, "limit GB", f"{time.name} est.", f"step {time.name}")
     sent = f"{sent_size.name} sent per device: expert, fsdp, tensor"
     table = _table("Meshes, estimated and compiled", ["mesh"], [*names, "MFU", "hidden", sent])
@@ -67,7 +67,7 @@ def show(plan: Plan, console: Console) -> None:
         if len(plan.timings) > 1:
             parts.append(_exchange(plan))
         parts.append(_collectives(plan, timing))
-    for line in advice.advise(plan):
+    for line in figures.advise(plan):
         parts.append(Text(f"advice: {line}", style="yellow"))
     versions = ", ".join(f"{name} {version}" for name, version in plan.versions.items())
     parts.append(Text(f"assumptions ({versions}):", style="dim"))
@@ -77,7 +77,7 @@ def show(plan: Plan, console: Console) -> None:
 
 def _memory(plan: Plan) -> Table:
     verdict = "fits" if plan.fits else "DOES NOT FIT"
-    unit = units.of_size(plan.hbm_bytes)
+    unit = figures.of_size(plan.hbm_bytes)
     needed = unit.number(plan.hbm_bytes, 2) + (f" {unit.name}" if unit.name != "GB" else "")
     title = f"HBM per device: {needed} of {plan.hbm_limit / GB:.2f} GB, {verdict}"
     caption = f"while {plan.compiled.name} runs" if len(plan.programs) > 1 else None
@@ -93,9 +93,9 @@ def _memory(plan: Plan) -> Table:
 def _time(plan: Plan, timing: Timing) -> Table:
     num_steps, cost = plan.request.num_steps, timing.step.cost
     tokens = plan.request.num_kept_tokens / timing.step_s / plan.request.topology.num_chips
-    unit = units.of_time(timing.step_s / num_steps)
+    unit = figures.of_time(timing.step_s / num_steps)
     flops, traffic = cost.flops / num_steps, cost.hbm_bytes / num_steps
-    work, size = units.of_work(flops), units.of_size(traffic)
+    work, size = figures.of_work(flops), figures.of_size(traffic)
     table = _table(
         f"Roofline: {unit.show(timing.step_s / num_steps)} per step, MFU {timing.mfu:.1%}, "
         f"{tokens:.0f} tokens/s per chip",
@@ -120,7 +120,7 @@ def _decode(plan: Plan, timing: Timing) -> Table:
 
 
 def _exchange(plan: Plan) -> Table:
-    unit = units.of_time(max(t.step_s for t in plan.timings) / plan.request.num_steps)
+    unit = figures.of_time(max(t.step_s for t in plan.timings) / plan.request.num_steps)
     names = ("GB/s per chip", f"on the links {unit.name}", "hidden", f"step {unit.name}", "MFU")
     table = _table("Expert traffic by effective all-to-all bandwidth", (), names)
     for timing in plan.timings:
@@ -141,9 +141,9 @@ def _collectives(plan: Plan, timing: Timing) -> Table:
     title = f"Collectives, the {min(_NUM_ROWS, len(rows))} longest of {len(rows)}"
     if plan.request.num_steps > 1:
         title += f", runs in a call of {plan.request.num_steps} steps"
-    size = units.of_transfer_size(max((r.collective.sent_bytes for r in rows), default=0.0))
-    time = units.of_transfer_time(max((r.seconds for r in rows), default=0.0))
-    work = units.of_work(max(map(_flops_inside, rows), default=0.0))
+    size = figures.of_transfer_size(max((r.collective.sent_bytes for r in rows), default=0.0))
+    time = figures.of_transfer_time(max((r.seconds for r in rows), default=0.0))
+    work = figures.of_work(max(map(_flops_inside, rows), default=0.0))
     numbers = (size.name, "runs", time.name, "exposed", f"{work.name} inside")
     table = _table(title, ("kind", "axes", "async", "from"), numbers)
     for row in rows[:_NUM_ROWS]:

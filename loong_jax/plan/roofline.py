@@ -11,17 +11,115 @@ leave over. Loops count as often as they run; a branch counts as its cheapest si
 import bisect
 import dataclasses
 import re
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from loong_jax.plan import collectives, costs
-from loong_jax.plan.collectives import Carried, Collective
+from loong_jax.plan.collectives import Collective, ExpertWeights
 from loong_jax.plan.costs import Cost
 from loong_jax.plan.hlo import Computation, Instruction, Module, trip_count
-from loong_jax.plan.times import Event, Inside, Loop, Model, Row, Segment
+from loong_jax.plan.topology import Chip
 
+PEAK_SHARE = 0.75  # of the operations that a chip can do
+HBM_SHARE = 0.8  # of its memory bandwidth
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 
 
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """The model of a chip for times; `link_seconds` times a collective."""
+
+    chip: Chip
+    mesh: dict[str, int]
+    link_seconds: Callable[[Collective], float]
+    default_trips: Callable[[Instruction], float | None] = lambda _: None
+    expert_weights: ExpertWeights = frozenset()  # see collectives.weights_of_experts
+
+    def fusion_seconds(self, cost: Cost) -> tuple[float, float]:
+        """Time of the products, time of the HBM traffic, on one device."""
+        chip = self.chip
+        slow = (cost.unit_flops - cost.fp8_flops) / chip.bf16_flops
+        products = (slow + cost.fp8_flops / chip.fp8_flops) * chip.num_devices / PEAK_SHARE
+        return products, cost.hbm_bytes * chip.num_devices / (chip.hbm_bandwidth * HBM_SHARE)
+
+
+class Inside(NamedTuple):
+    """Work scheduled between the launch of a transfer and its end."""
+
+    name: str
+    op_name: str
+    flops: float
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One transfer between devices; figures are of one run, `trips` says how often it runs."""
+
+    name: str
+    collective: Collective
+    is_asynchronous: bool
+    seconds: float  # on the links
+    exposed_s: float
+    inside: tuple[Inside, ...]
+    trips: float
+
+    @property
+    def window_s(self) -> float:
+        return sum(work.seconds for work in self.inside)
+
+
+class Event(NamedTuple):
+    """An event of the timeline: a lane's work from start to end, in seconds of one run."""
+
+    lane: str  # "compute", "link", "exposed"
+    label: str
+    start_s: float
+    end_s: float
+
+
 @dataclasses.dataclass
+class Segment:
+    """The sums over a computation, walked once."""
+
+    seconds: float = 0.0
+    compute_s: float = 0.0  # fusions, with nothing exposed
+    product_s: float = 0.0  # the part of `compute_s` that products bound
+    exposed_copy_s: float = 0.0
+    idle_link_s: float = 0.0  # could still serve transfers launched outside
+    idle_hbm_s: float = 0.0
+    estimated_cycles: float = 0.0  # the compiler's, of its fusions
+    cost: Cost = Cost()
+    rows: list[Row] = dataclasses.field(default_factory=list)
+    events: list[Event] = dataclasses.field(default_factory=list)
+    loops: list["Loop"] = dataclasses.field(default_factory=list)
+
+    def add(self, other: "Segment", trips: float) -> None:
+        """Adds what `trips` runs of another computation come to, but for their time."""
+        for name in ("compute_s", "product_s", "exposed_copy_s", "estimated_cycles"):
+            setattr(self, name, getattr(self, name) + trips * getattr(other, name))
+        self.cost += Cost(*(trips * part for part in other.cost))
+        self.rows += [dataclasses.replace(row, trips=row.trips * trips) for row in other.rows]
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    name: str
+    trips: float
+    segment: Segment  # one run of its body
+
+
+def one_after_the_other(parts: Iterable[tuple[float, Segment]]) -> Segment:
+    """Programs of a step, each with how often it runs."""
+    step = Segment()
+    for runs, segment in parts:
+        step.add(segment, runs)
+        step.seconds += runs * segment.seconds
+        step.loops += [Loop(loop.name, runs * loop.trips, loop.segment) for loop in segment.loops]
+    return step
+
+
+@dataclasses.dataclass(eq=False)
 class _Transfer:
     name: str
     left_s: float
@@ -30,8 +128,6 @@ class _Transfer:
     launched_s: float
     ends_at: int  # where in the schedule
     inside: list[Inside] = dataclasses.field(default_factory=list)
-    exposed_s: float = 0.0
-    is_done: bool = False
 
 
 @dataclasses.dataclass
@@ -64,7 +160,7 @@ class _Walker:
         self.walk_, self.computation = walk, computation
         self.module, self.model = walk.module, walk.model
         self.result = Segment()
-        self.ends_at = _ends(computation) | _ends_of_carried(self.module, computation)
+        self.ends_at = _ends(self.module, computation)
         self.links: list[_Transfer] = []  # under way, in the order in which they must end
         self.copies: list[_Transfer] = []
         self.by_name: dict[str, _Transfer] = {}
@@ -80,7 +176,7 @@ class _Walker:
     # ---- one instruction
 
     def step(self, instruction: Instruction) -> None:
-        opcode = instruction.opcode
+        opcode, computations = instruction.opcode, self.module.computations
         if opcode in ("send", "send-done"):
             pass  # its other end, the recv, is what takes time
         elif opcode.endswith("-done"):
@@ -91,28 +187,22 @@ class _Walker:
         elif opcode == "while":
             self.loop(instruction)
         elif opcode == "conditional":
-            self.branch(instruction)
+            sides = [self.walk_.segment(computations[name]) for _, name in instruction.called]
+            self.repeat(instruction, min(sides, key=lambda side: side.seconds), 1.0)
         elif opcode == "call":
-            name = instruction.computation("to_apply")
-            if name:
-                self.repeat(instruction, self.walk_.segment(self.module.computations[name]), 1.0)
+            if name := instruction.computation("to_apply"):
+                self.repeat(instruction, self.walk_.segment(computations[name]), 1.0)
         elif collectives.kind_of(opcode):
             self.synchronous(instruction, instruction, self.computation)
         else:
             carried = collectives.carried(self.module, instruction)
-            inner = collectives.find(self.module, instruction)
-            if carried:
-                self.carry(instruction, carried)
-            elif inner:
+            if carried and carried.part == "start":
+                self.by_name[carried.channel] = self.begin(instruction)
+            elif carried and carried.part == "end":
+                self.end(instruction, self.by_name.get(carried.channel))
+            elif not carried and (inner := collectives.find(self.module, instruction)):
                 self.synchronous(instruction, *inner)
             self.compute(instruction)
-
-    def carry(self, instruction: Instruction, carried: Carried) -> None:
-        """A fusion that starts or ends a collective, or carries it on beside its own work."""
-        if carried.part == "start":
-            self.by_name[carried.channel] = self.begin(instruction)
-        elif carried.part == "end":
-            self.end(instruction, self.by_name.get(carried.channel))
 
     def compute(self, instruction: Instruction) -> None:
         cost = costs.cost(self.module, self.computation, instruction)
@@ -132,11 +222,7 @@ class _Walker:
 
     def pass_time(self, work: Inside, link_s: float, hbm_s: float) -> None:
         """Work goes on; links are free for `link_s` of it and HBM bandwidth for `hbm_s`."""
-        start = self.result.seconds
-        self.result.seconds += work.seconds
-        self.result.events.append(
-            Event("compute", work.op_name or work.name, start, self.result.seconds)
-        )
+        self.spend("compute", work.op_name or work.name, work.seconds)
         self.result.idle_link_s += _serve(self.links, link_s)
         self.result.idle_hbm_s += _serve(self.copies, hbm_s)
         for transfer in self.links + self.copies:
@@ -144,25 +230,32 @@ class _Walker:
 
     # ---- transfers
 
-    def read(self, instruction: Instruction, within: Computation) -> Collective:
-        return collectives.read(instruction, within, self.model.mesh, self.model.expert_weights)
+    def read(self, outer: Instruction, inner: Instruction, within: Computation) -> Collective:
+        """A collective, named after the instruction that wraps it where it has no name."""
+        found = collectives.read(inner, within, self.model.mesh, self.model.expert_weights)
+        if found.op_name or not outer.op_name:
+            return found
+        share = max(found.expert_share, float(collectives.of_experts(outer.op_name)))
+        return dataclasses.replace(found, op_name=outer.op_name, expert_share=share)
 
     def synchronous(
         self, instruction: Instruction, inner: Instruction, within: Computation
     ) -> None:
-        collective = self.read(inner, within)
-        collective = _named(collective, instruction)
+        collective = self.read(instruction, inner, within)
         seconds = self.model.link_seconds(collective)
         self.expose(collective.kind, seconds)
         self.result.idle_hbm_s += _serve(self.copies, seconds)
-        row = Row(instruction.name, collective, False, seconds, seconds, (), 1.0)
-        self.result.rows.append(row)
+        rows = self.result.rows
+        rows.append(Row(instruction.name, collective, False, seconds, seconds, (), 1.0))
 
     def expose(self, label: str, seconds: float) -> None:
+        if seconds:
+            self.spend("exposed", label, seconds)
+
+    def spend(self, lane: str, label: str, seconds: float) -> None:
         start = self.result.seconds
         self.result.seconds += seconds
-        if seconds:
-            self.result.events.append(Event("exposed", label, start, self.result.seconds))
+        self.result.events.append(Event(lane, label, start, self.result.seconds))
 
     def launch(self, instruction: Instruction) -> None:
         first = self.by_name.get(instruction.operands[0]) if instruction.operands else None
@@ -175,23 +268,16 @@ class _Walker:
 
     def begin(self, instruction: Instruction) -> _Transfer:
         """Puts what an instruction launches under way."""
-        found: tuple[Instruction, Computation] | None
+        collective, body = None, self._launched(instruction)
         if instruction.opcode == "recv" or collectives.kind_of(instruction.opcode):
-            found = instruction, self.computation
-        else:
-            body = self._launched(instruction)
-            found = collectives.find(self.module, body)
-        if found:
-            collective = _named(self.read(*found), instruction)
-            seconds = self.model.link_seconds(collective)
-            queue = self.links
-        else:
-            collective, queue = None, self.copies
-            seconds = self.copy_seconds(self._launched(instruction))
+            collective = self.read(instruction, instruction, self.computation)
+        elif found := collectives.find(self.module, body):
+            collective = self.read(instruction, *found)
+        seconds = self.model.link_seconds(collective) if collective else self.copy_seconds(body)
         ends_at = self.ends_at.get(instruction.name, len(self.computation.instructions))
-        transfer = _Transfer(
-            instruction.name, seconds, seconds, collective, self.result.seconds, ends_at
-        )
+        now = self.result.seconds
+        transfer = _Transfer(instruction.name, seconds, seconds, collective, now, ends_at)
+        queue = self.links if collective else self.copies
         bisect.insort(queue, transfer, key=lambda other: other.ends_at)
         return transfer
 
@@ -222,40 +308,27 @@ class _Walker:
 
     def finish(self, transfer: _Transfer, queue: list[_Transfer]) -> None:
         """Waits until the transfer is through, which no other under way must be before it."""
-        if transfer.is_done:
+        if transfer not in queue:  # it is through
             return
-        waited = transfer.exposed_s = transfer.left_s
-        transfer.is_done = True
         queue.remove(transfer)
-        self.expose(transfer.collective.kind if transfer.collective else "copy", waited)
-        other = self.copies if queue is self.links else self.links
-        idle = _serve(other, waited)
-        if transfer.collective is None:
-            self.result.exposed_copy_s += waited
-            self.result.idle_link_s += idle
+        waited, found, made = transfer.left_s, transfer.collective, self.result
+        self.expose(found.kind if found else "copy", waited)
+        if found is None:
+            made.exposed_copy_s += waited
+            made.idle_link_s += _serve(self.links, waited)
             return
-        self.result.idle_hbm_s += idle
-        label = f"{transfer.collective.kind} {'+'.join(transfer.collective.axes)}"
-        self.result.events.append(Event("link", label, transfer.launched_s, self.result.seconds))
-        self.result.rows.append(
-            Row(
-                transfer.name,
-                transfer.collective,
-                True,
-                transfer.seconds,
-                transfer.exposed_s,
-                tuple(transfer.inside),
-                1.0,
-            )
-        )
+        made.idle_hbm_s += _serve(self.copies, waited)
+        label = f"{found.kind} {'+'.join(found.axes)}"
+        made.events.append(Event("link", label, transfer.launched_s, made.seconds))
+        inside = tuple(transfer.inside)
+        made.rows.append(Row(transfer.name, found, True, transfer.seconds, waited, inside, 1.0))
 
     # ---- loops and branches
 
     def loop(self, instruction: Instruction) -> None:
         body = instruction.computation("body")
         trips = trip_count(self.module, self.computation, instruction)
-        if trips is None:
-            trips = self.model.default_trips(instruction)
+        trips = self.model.default_trips(instruction) if trips is None else trips
         if trips is None:
             self.walk_.warn(
                 f"the loop {instruction.name} ({instruction.op_name}) runs a number of times that "
@@ -266,34 +339,23 @@ class _Walker:
         self.result.loops.append(Loop(instruction.name, trips, segment))
         self.repeat(instruction, segment, trips)
 
-    def branch(self, instruction: Instruction) -> None:
-        sides = [self.walk_.segment(self.module.computations[n]) for _, n in instruction.called]
-        cheapest = min(sides, key=lambda side: side.seconds)
-        self.repeat(instruction, cheapest, 1.0)
-
     def repeat(self, instruction: Instruction, segment: Segment, trips: float) -> None:
         self.result.add(segment, trips)
-        work = Inside(
-            instruction.name,
-            instruction.op_name,
-            trips * segment.cost.flops,
-            trips * segment.seconds,
-        )
+        flops, seconds = trips * segment.cost.flops, trips * segment.seconds
+        work = Inside(instruction.name, instruction.op_name, flops, seconds)
         self.pass_time(work, trips * segment.idle_link_s, trips * segment.idle_hbm_s)
 
 
-def _named(collective: Collective, outer: Instruction) -> Collective:
-    """The collective, named after the instruction that wraps it where it has no name."""
-    if collective.op_name or not outer.op_name:
-        return collective
-    share = max(collective.expert_share, float(collectives.of_experts(outer.op_name)))
-    return dataclasses.replace(collective, op_name=outer.op_name, expert_share=share)
-
-
-def _ends(computation: Computation) -> dict[str, int]:
+def _ends(module: Module, computation: Computation) -> dict[str, int]:
     """The index in the schedule at which each transfer ends, by the name of what launches it."""
     found: dict[str, int] = {}
+    starts, ends = {}, {}  # of collectives that fusions carry, by channel
     for at, instruction in enumerate(computation.instructions):
+        carried = collectives.carried(module, instruction)
+        if carried and carried.part == "start":
+            starts[carried.channel] = instruction.name
+        elif carried and carried.part == "end":
+            ends[carried.channel] = at
         parts = instruction.operands[:1] if instruction.opcode.endswith("-done") else ()
         while parts and parts[0] in computation.by_name:
             part = computation.by_name[parts[0]]
@@ -301,19 +363,7 @@ def _ends(computation: Computation) -> dict[str, int]:
                 break
             found[part.name] = at
             parts = part.operands[:1]
-    return found
-
-
-def _ends_of_carried(module: Module, computation: Computation) -> dict[str, int]:
-    """The ends of collectives that fusions carry, as `_ends`."""
-    starts, ends = {}, {}
-    for at, instruction in enumerate(computation.instructions):
-        carried = collectives.carried(module, instruction)
-        if carried and carried.part == "start":
-            starts[carried.channel] = instruction.name
-        elif carried and carried.part == "end":
-            ends[carried.channel] = at
-    return {name: ends[channel] for channel, name in starts.items() if channel in ends}
+    return found | {starts[channel]: ends[channel] for channel in starts.keys() & ends.keys()}
 
 
 def _serve(queue: list[_Transfer], seconds: float) -> float:

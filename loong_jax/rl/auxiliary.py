@@ -9,7 +9,6 @@ with the default settings a step is the step without this module. Source: arXiv:
 """
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_outside
 from loong_jax.models.moe import balance, mtp
 from loong_jax.models.moe.balance import DeviceBalance
 from loong_jax.models.moe.config import MoEConfig
@@ -39,11 +38,7 @@ class AuxiliaryLosses:
     hidden_z: float = 0.0  # against massive activations
 
     def __post_init__(self):
-        if not all(0 <= weight < math.inf for weight in (self.mtp, self.hidden_z)):
-            raise ConfigError(
-                f"mtp={self.mtp} and hidden_z={self.hidden_z} are weights of losses and must be "
-                "finite and not negative. Correct them, or use 0 for no such loss."
-            )
+        refuse_outside(self, "[0, inf)", "mtp", "hidden_z", why="the weight of a loss, 0 for none")
 
     @property
     def are_any(self) -> bool:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from loong_jax.data import packing
 from loong_jax.data.packing import Predicted
 from loong_jax.errors import ConfigError
-from loong_jax.rl import rewards, routing_replay
+from loong_jax.rl import rewards
 from loong_jax.rl.rewards import AdvantageEstimator
 from loong_jax.rollout.records import Group, Rollout
 from loong_jax.sharding import ShardingRules
@@ -44,7 +44,7 @@ class TrajectoryBatch(NamedTuple):
     behavior_logprob: Float[Array, "B T"] | None = None  # None: that of the step's own weights
     reference_logprob: Float[Array, "B T"] | None = None
     proximal_logprob: Float[Array, "B T"] | None = None
-    routing: Int[Array, "B T L K"] | None = None  # choices to replay, see `routing_replay`
+    routing: Int[Array, "B T L K"] | None = None  # choices to replay, see `count_replayed`
     parent_ids: Int[Array, "B T"] | None = None  # the segment of the prompt, see `packing.sharing`
     predicted: Predicted | None = None  # tokens that train; None: every token is predicted
 
@@ -83,6 +83,11 @@ def shapes(
         parent_ids=integers if layout.shares_prompts else None,
         predicted=Predicted(places, places) if layout.lists or layout.shares_prompts else None,
     )
+
+
+def tokens_of(rollout: Rollout) -> np.ndarray:
+    """Those of prompt and response, int32."""
+    return np.concatenate([rollout.prompt, rollout.tokens]).astype(np.int32)
 
 
 def whole(rollout: Rollout, values: np.ndarray | None, dtype: Any) -> np.ndarray:
@@ -135,7 +140,7 @@ def make_batches(
                 known = reference_logprob[rollout.ticket, rollout.attempt]
                 sequences[-1]["reference_logprob"] = whole(rollout, known, np.float32)
             if replays_routing:
-                sequences[-1]["routing"] = routing_replay.choices(rollout)
+                sequences[-1]["routing"] = choices(rollout)
     return [
         TrajectoryBatch(**{name: fields[name] for name in fields if name != "source"})
         for fields in rows_of(sequences, prompts, "loss_mask", row_length, rows, layout)
@@ -160,7 +165,7 @@ def rows_of(
             packing.sharing([sequences[i] for i in part], len(prompts[part[0]]))
             for part in _of_one_prompt(sequences, prompts, row_length)
         ]
-    padding = {"routing": routing_replay.FREE}
+    padding = {"routing": FREE}
     packed: list[dict[str, Any]] = list(
         packing.pack(
             sequences, row_length, rows, padding, fits_rows=layout.lists, parts=layout.parts
@@ -221,9 +226,63 @@ def _fields(
     mask = whole(rollout, rollout.loss_mask, bool)
     behavior = {"behavior_logprob": whole(rollout, rollout.behavior_logprob, np.float32)}
     return ({} if scores_in_step else behavior) | {
-        "tokens": np.concatenate([rollout.prompt, rollout.tokens]).astype(np.int32),
+        "tokens": tokens_of(rollout),
         "loss_mask": mask,
         "engine_logprob": whole(rollout, rollout.engine_logprob, np.float32),
         "advantage": np.where(mask, advantage, 0).astype(np.float32),
         "version_lag": whole(rollout, lag, np.int32),
     }
+
+
+# ---- routing replay ----
+
+# Engine and trainer compute the same numbers in different orders, so near-ties between targets fall
+# differently now and then, and such a token meets other weights in training than when it was
+# sampled. With replay the choice is the engine's, zero-computation experts included, and the gates
+# are the trainer's own, so gradients reach the router as usual. Prompts are routed freely, as is
+# whatever the engine has no choice for. The source of the idea is arXiv:2510.11370.
+
+FREE = -1  # in place of a target: the router decides
+
+
+class ReplayCounts(NamedTuple):
+    """Sums over tokens, layers and the K choices of each."""
+
+    replayed: Float[Array, ""]  # choices that the engine's record decided
+    own_differed: Float[Array, ""]  # those of them that are not among the trainer's own
+    used_differed: Float[Array, ""]  # and those that were not carried out, 0 unless we err
+
+
+def count_replayed(
+    recorded: Int[Array, "L B T K"],
+    own: Int[Array, "L B T K"],
+    used: Int[Array, "L B T K"],
+    mask: Bool[Array, "B T"],
+) -> ReplayCounts:
+    """Compares sets, since the order of the choices of a token means nothing."""
+    is_replayed = jnp.all(recorded >= 0, axis=-1, keepdims=True) & mask[None, ..., None]
+
+    def differing(found: Int[Array, "L B T K"]) -> Float[Array, ""]:
+        is_found = jnp.any(recorded[..., :, None] == found[..., None, :], axis=-1)
+        return jnp.sum(is_replayed & ~is_found, dtype=jnp.float32)
+
+    replayed = jnp.sum(is_replayed, dtype=jnp.float32) * recorded.shape[-1]
+    return ReplayCounts(replayed, differing(own), differing(used))
+
+
+def replay_metrics(counts: ReplayCounts) -> dict[str, float]:
+    """Shares of the replayed choices; their number is 0 where nothing was replayed."""
+    replayed = float(counts.replayed)
+    return {
+        "routing/replayed_choices": replayed,
+        "routing/mismatch_before": float(counts.own_differed) / max(replayed, 1.0),
+        "routing/mismatch_after": float(counts.used_differed) / max(replayed, 1.0),
+    }
+
+
+def choices(rollout: Rollout) -> np.ndarray:
+    """int16 [prompt and response, L, K]: what is replayed of it, FREE for the prompt."""
+    assert rollout.routing is not None, "its engine recorded no routing"
+    found: Any = np.array(rollout.routing, np.int16)
+    found[: len(rollout.prompt)] = FREE
+    return found

@@ -181,7 +181,10 @@ class Stored:
         there. A large array that was compressed is read whole.
         """
         for group in _groups({name: self._num_bytes(name) for name in places}):
-            if self._is_in_parts(name := group[0]):
+            with self._finding_damage(name := group[0]):
+                is_large = self._num_bytes(name) > READ_BYTES
+                in_parts = is_large and self._parts.is_plain(name)
+            if in_parts:
                 found = {name: self._read_by_parts(name, places[name])}
             else:
                 found = self._read({name: places[name] for name in group})
@@ -205,10 +208,6 @@ class Stored:
     @functools.cached_property
     def _parts(self) -> stored_parts.StoredParts:
         return stored_parts.StoredParts(self._path / "arrays")
-
-    def _is_in_parts(self, name: str) -> bool:
-        with self._finding_damage(name):
-            return self._num_bytes(name) > READ_BYTES and self._parts.is_plain(name)
 
     def _read_by_parts(self, name: str, place: jax.sharding.Sharding | None) -> Any:
         shape, dtype = tuple(self.shapes[name].shape), np.dtype(self.shapes[name].dtype)

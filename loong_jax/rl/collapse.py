@@ -11,10 +11,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from loong_jax.errors import ConfigError, LoongError
+from loong_jax.errors import ConfigError, LoongError, refuse_below
 
 ENTROPY, LENGTH, LOAD = "entropy", "completions/mean_length", "load/max_over_mean"
-METRICS = (ENTROPY, LENGTH, LOAD)
+_METRIC_OF = {"entropy": ENTROPY, "length": LENGTH, "length_drift": LENGTH, "load": LOAD}  # rules
 
 
 class CollapseError(LoongError):
@@ -32,7 +32,7 @@ class CollapseLimits:
     def __post_init__(self):
         if not self.low < self.high:
             raise ConfigError(f"low={self.low} must be below high={self.high}. Correct the recipe.")
-        _refuse_window(self.window)
+        refuse_below(self, 1, "window")
 
     def reason(self, metric: str, values: Sequence[float]) -> str:
         """A sentence on the limit that the last values break; empty where they break none."""
@@ -55,17 +55,12 @@ class Drift:
                 f"low={self.low} and high={self.high} are shares of where the run began: "
                 "0 <= low < 1 < high. Correct the recipe."
             )
-        _refuse_window(self.window)
+        refuse_below(self, 1, "window")
 
     def reason(self, metric: str, values: Sequence[float]) -> str:
         """A sentence on the drift of the last values; empty where it is within limits."""
         start = sum(values[: self.window]) / self.window
         return _reason(self, metric, values[self.window :][-self.window :], start)
-
-
-def _refuse_window(window: int) -> None:
-    if window < 1:
-        raise ConfigError(f"window={window} must be at least 1 step. Raise it.")
 
 
 def _reason(
@@ -96,15 +91,6 @@ class CollapseRules:
     length_drift: Drift = Drift()
     load: CollapseLimits = CollapseLimits()
 
-    def by_name(self) -> dict[str, tuple[str, CollapseLimits | Drift]]:
-        """(metric, rule) by the name of the field."""
-        return {
-            "entropy": (ENTROPY, self.entropy),
-            "length": (LENGTH, self.length),
-            "length_drift": (LENGTH, self.length_drift),
-            "load": (LOAD, self.load),
-        }
-
 
 @dataclasses.dataclass(frozen=True)
 class Collapse:
@@ -121,7 +107,8 @@ def find_collapse(rules: CollapseRules, history: Iterable[Mapping[str, Any]]) ->
     Steps that lack a metric, or where it is not finite, do not count for the rules about it.
     """
     records = list(history)
-    for name, (metric, rule) in rules.by_name().items():
+    for name, metric in _METRIC_OF.items():
+        rule: CollapseLimits | Drift = getattr(rules, name)
         found = [record.get(metric) for record in records]
         values = [float(value) for value in found if value is not None and math.isfinite(value)]
         if reason := rule.reason(metric, values):
@@ -153,4 +140,4 @@ class CollapseWatch:
 
 
 def _watched(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: record[name] for name in METRICS if name in record}
+    return {name: record[name] for name in _METRIC_OF.values() if name in record}

@@ -6,6 +6,7 @@ so every later command is answered by `WorkerFailed` too.
 """
 
 import dataclasses
+import functools
 import queue
 import threading
 import time
@@ -20,13 +21,13 @@ import numpy as np
 from loong_jax.errors import LoongError
 from loong_jax.models.parameters import Weights
 from loong_jax.problems.response import FORMS, ResponseForm
-from loong_jax.rl import batching, checkpoint, events, objectives, routing_replay, trainer
+from loong_jax.rl import batching, checkpoint, events, objectives, trainer
 from loong_jax.rl.objectives import Objective, TripletClip
 from loong_jax.rl.optimizers import Optimizer
-from loong_jax.rl.policy_model import PolicyModel
+from loong_jax.rl.policy_model import FIELDS, PolicyModel
 from loong_jax.rl.trainer import TrainState
 from loong_jax.rollout import records
-from loong_jax.rollout.records import Emit, Group, Rollout
+from loong_jax.rollout.records import Emit, Group
 from loong_jax.rollout.versions import VersionStore
 
 Command = tuple[str, Callable[[], Any]]  # its name, and what makes its event
@@ -189,13 +190,23 @@ class LocalTrainer:
     def _train(self, step: int, groups: tuple[Group, ...]) -> events.StepTrained:
         start_s, settings, version = self._clock(), self.settings, int(self._state.step)
         assert step == version + 1, f"step {step} was commanded after step {version}"
+        reference = None
+        if self._reference is not None:
+            scored = functools.partial(group_logprobs, self._programs, self._reference)
+            reference = {
+                (rollout.ticket, rollout.attempt): logprob
+                for group in groups
+                for rollout, logprob in zip(
+                    group.rollouts, scored(group, settings, replays_routing=False), strict=True
+                )
+            }
         batches = batching.make_batches(
             groups,
             settings.objective.signal,
             trainer_version=version,
             rows=settings.rows,
             row_length=settings.row_length,
-            reference_logprob=self._reference_logprobs(groups),
+            reference_logprob=reference,
             replays_routing=settings.replays_routing,
             scores_in_step=settings.scores_in_step,
             layout=self._programs.layout,
@@ -220,20 +231,6 @@ class LocalTrainer:
             / sum(histogram.values()),
         }
         return events.StepTrained(step, metrics, start_s, self._clock())
-
-    def _reference_logprobs(
-        self, groups: Sequence[Group]
-    ) -> dict[tuple[int, int], np.ndarray] | None:
-        if self._reference is None:
-            return None
-        known = {}
-        for group in groups:
-            found = group_logprobs(
-                self._programs, self._reference, group, self.settings, replays_routing=False
-            )
-            for rollout, logprob in zip(group.rollouts, found, strict=True):
-                known[rollout.ticket, rollout.attempt] = logprob
-        return known
 
     def _publish(self, version: int) -> events.VersionPublished:
         start_s = self._clock()
@@ -300,33 +297,25 @@ def group_logprobs(
     temperature = jnp.asarray(batching.common_temperature([group]), jnp.float32)
     for rollout in group.rollouts:
         batching.refuse_longer(rollout, settings.row_length)
-    sequences = [_score_fields(i, r, replays_routing) for i, r in enumerate(group.rollouts)]
+    sequences = []
+    for index, rollout in enumerate(group.rollouts):
+        tokens = batching.tokens_of(rollout)
+        is_response = np.arange(len(tokens)) >= len(rollout.prompt)
+        owner = np.full(len(tokens), index, np.int32)
+        sequences.append({"tokens": tokens, "owner": owner, "is_response": is_response})
+        if replays_routing:
+            sequences[-1]["routing"] = batching.choices(rollout)
     prompts = [rollout.prompt for rollout in group.rollouts]
     parts = programs.layout.parts
     shape = settings.row_length, -(-settings.score_rows // parts) * parts
     found = [np.zeros(len(r.tokens), np.float32) for r in group.rollouts]
     for packed in batching.rows_of(sequences, prompts, "is_response", *shape, programs.layout):
-        fields = programs.put_rows({name: packed.get(name) for name in _SCORED})
-        arrays = (fields[name] for name in ("tokens", "segment_ids", "positions"))
-        how = (fields[name] for name in ("routing", "parent_ids", "predicted"))
-        logprob = np.asarray(programs.logprobs(weights, *arrays, temperature, *how))
+        rows = programs.put_rows([packed.get(name) for name in FIELDS])
+        logprob = np.asarray(programs.logprobs(weights, *rows[:3], temperature, *rows[3:]))
         is_response, owner = packed["is_response"], packed["owner"]
         for index in np.unique(owner[is_response]):
             found[index] = logprob[is_response & (owner == index)]
     return found
-
-
-_SCORED = ("tokens", "segment_ids", "positions", "routing", "parent_ids", "predicted")
-
-
-def _score_fields(index: int, rollout: Rollout, replays_routing: bool) -> dict[str, np.ndarray]:
-    tokens = np.concatenate([rollout.prompt, rollout.tokens]).astype(np.int32)
-    fields = {
-        "tokens": tokens,
-        "owner": np.full(len(tokens), index, np.int32),
-        "is_response": np.arange(len(tokens)) >= len(rollout.prompt),
-    }
-    return fields | ({"routing": routing_replay.choices(rollout)} if replays_routing else {})
 
 
 def restore(

@@ -8,18 +8,19 @@ matrices (layers, experts) have stacks of adapters. Source: arXiv:2106.09685.
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 from safetensors.numpy import save_file
 
 from loong_jax.data import json_files
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below, refuse_outside
+from loong_jax.models import parameters
 from loong_jax.models.hf.publication import Place
 from loong_jax.models.parameters import Weights
 from loong_jax.rl.policy_model import PolicyModel
@@ -39,11 +40,8 @@ class LoraConfig:
     targets: tuple[str, ...] = ()
 
     def __post_init__(self):
-        if self.rank < 1 or not 0 < self.alpha < math.inf:
-            raise ConfigError(
-                f"rank={self.rank} must be at least 1 and alpha={self.alpha} positive and finite. "
-                "Use rank=16 and alpha=32."
-            )
+        refuse_below(self, 1, "rank")
+        refuse_outside(self, "(0, inf)", "alpha")
 
     @property
     def scale(self) -> float:
@@ -63,8 +61,8 @@ class _Sides(NamedTuple):
         return stack, math.prod(inner), math.prod(outer)
 
 
-def _sides(model: PolicyModel, path: tuple[Any, ...]) -> _Sides | None:
-    axes = model.matrix_axes(path)
+def _sides(model: PolicyModel, path: str) -> _Sides | None:
+    axes = model.matrix_axes(tuple(path.split("/")))
     if axes is None:
         return None
     taken = axes[0] + axes[1]
@@ -78,42 +76,28 @@ def initial_adapters(
 
     Raises ConfigError for a target that no matrix of the layers has.
     """
-    leaves = {
-        tuple(str(entry.key) for entry in path): leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(base)
-    }
-    matrices = {path: leaf for path, leaf in leaves.items() if _sides(model, path) is not None}
-    names = {name for path in matrices for name in _names(path)}
+    leaves = parameters.by_path(base)
+    matrices = {path: sides for path in sorted(leaves) if (sides := _sides(model, path))}
+    names = set(map(_name, matrices))
     if unknown := sorted(set(config.targets) - names):
         raise ConfigError(
             f"lora.targets={config.targets} names {unknown[0]!r}, and the matrices of this model's "
             f"layers are {', '.join(sorted(names))}. Choose among these, or () for all but experts."
         )
+    targets = config.targets or names - {EXPERTS}
+    chosen = [path for path in matrices if _name(path) in targets]
     adapters: dict[str, Any] = {}
-    chosen = [path for path in sorted(matrices) if _is_target(path, config.targets)]
     for path, own in zip(chosen, jax.random.split(key, max(1, len(chosen))), strict=False):
-        sides = _sides(model, path)
-        assert sides is not None
-        stack, inner, outer = sides.sizes(matrices[path].shape)
-        bound = 1 / math.sqrt(inner)
-        node = adapters
-        for name in path:
-            node = node.setdefault(name, {})
-        node["a"] = jax.random.uniform(
-            own, (*stack, inner, config.rank), minval=-bound, maxval=bound
-        )
-        node["b"] = jnp.zeros((*stack, config.rank, outer))
-    return adapters
+        stack, inner, outer = matrices[path].sizes(leaves[path].shape)
+        bound, shape = 1 / math.sqrt(inner), (*stack, inner, config.rank)
+        adapters[f"{path}/a"] = jax.random.uniform(own, shape, minval=-bound, maxval=bound)
+        adapters[f"{path}/b"] = jnp.zeros((*stack, config.rank, outer))
+    return parameters.as_tree(adapters)
 
 
-def _names(path: tuple[str, ...]) -> tuple[str, ...]:
-    return (EXPERTS,) if EXPERTS in path else (path[-1],)
-
-
-def _is_target(path: tuple[str, ...], targets: tuple[str, ...]) -> bool:
-    if targets:
-        return bool(set(_names(path)) & set(targets))
-    return EXPERTS not in path
+def _name(path: str) -> str:
+    names = path.split("/")
+    return EXPERTS if EXPERTS in names else names[-1]
 
 
 @functools.lru_cache(maxsize=16)
@@ -121,33 +105,20 @@ def lora_policy(model: PolicyModel, config: LoraConfig) -> PolicyModel:
     """The policy whose trained weights are adapters of frozen ones; controllers hold still."""
 
     def join(adapters: Weights, frozen: Weights) -> Weights:
-        def leaf(path: tuple[Any, ...], weight: Any) -> Any:
-            names = tuple(str(entry.key) for entry in path)
-            own: Any = adapters
-            for name in names:
-                own = own.get(name, {})
-            if not own:
-                return weight
-            sides = _sides(model, names)
-            assert sides is not None
-            delta = change(own["a"], own["b"], sides, weight.shape)
-            return weight.astype(jnp.float32) + place_like(delta, weight)
-
-        return jax.tree_util.tree_map_with_path(leaf, frozen)
-
-    def change(
-        a: Float[Array | np.ndarray, "*stack inner rank"],
-        b: Float[Array | np.ndarray, "*stack rank outer"],
-        sides: _Sides,
-        shape: tuple[int, ...],
-    ) -> Float[Array, "..."]:
-        order = (*sides.stack, *sides.inner, *sides.outer)
-        delta = config.scale * jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
-        turned = delta.reshape([shape[axis] for axis in order])
-        return turned.transpose(np.argsort(order))
+        own, whole = parameters.by_path(adapters), parameters.by_path(frozen)
+        for path in sorted(whole):
+            if f"{path}/a" in own:
+                weight, sides = whole[path], _sides(model, path)
+                assert sides is not None
+                a, b, order = own[f"{path}/a"], own[f"{path}/b"], sum(sides, ())
+                delta = config.scale * jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+                turned = delta.reshape([weight.shape[axis] for axis in order])
+                turned = turned.transpose(np.argsort(order))
+                whole[path] = weight.astype(jnp.float32) + place_like(turned, weight)
+        return parameters.as_tree(whole)
 
     def matrix_axes(path: tuple[str, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        sides = _sides(model, tuple(path[:-1]))
+        sides = _sides(model, "/".join(path[:-1]))
         assert sides is not None
         first = len(sides.stack)
         return (first,), (first + 1,)
@@ -203,19 +174,11 @@ def _modules(
     adapters: Weights, model: PolicyModel, places: Iterable[Place]
 ) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     """By module of the published model: matrices of its adapter, stored (out, in)."""
+    own = parameters.by_path(adapters)
     for place in places:
-        own: Any = adapters
-        for name in place.leaf.split("/"):
-            own = own.get(name, {}) if isinstance(own, Mapping) else {}
-        if not own:
-            continue
-        sides = _sides(model, tuple(place.leaf.split("/")))
-        assert sides is not None
-        index = tuple(place.region[axis][0] for axis in sides.stack)
-        yield (
-            place.name.removesuffix(".weight"),
-            {
-                "A": np.asarray(own["a"][index]).T,
-                "B": np.asarray(own["b"][index]).T,
-            },
-        )
+        if f"{place.leaf}/a" in own:
+            sides = _sides(model, place.leaf)
+            assert sides is not None
+            index = tuple(place.region[axis][0] for axis in sides.stack)
+            a, b = (np.asarray(own[f"{place.leaf}/{side}"][index]).T for side in "ab")
+            yield place.name.removesuffix(".weight"), {"A": a, "B": b}

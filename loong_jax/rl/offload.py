@@ -4,6 +4,7 @@ An update brings them to the devices and back. Those of the layers travel one la
 to itself XLA has nearly all of them on the devices at once.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -26,12 +27,7 @@ _Leaves: TypeAlias = dict[str, Shaped[Array, "..."]]  # weights by path, or a st
 
 def to_host(state: Any) -> Any:
     """An optimizer's state with its moments in host memory, within jit or without."""
-    return _map_moments(lambda moment: jax.device_put(moment, jax.memory.Space.Host), state)
-
-
-def to_device(state: Any) -> Any:
-    """The inverse of `to_host`."""
-    return _map_moments(lambda moment: jax.device_put(moment, jax.memory.Space.Device), state)
+    return _map_moments(functools.partial(jax.device_put, device=jax.memory.Space.Host), state)
 
 
 def waiting(shapes: Any) -> Any:
@@ -70,7 +66,9 @@ def streamed(update: Update, init: Callable[[Weights], optax.OptState]) -> Updat
         tree = parameters.as_tree(weights)
         like = jax.eval_shape(init, tree)
         own = [state[name] for name in checkpoint.by_path(like)]
-        before = to_device(jax.tree.unflatten(jax.tree.structure(like), own))
+        waited = jax.tree.unflatten(jax.tree.structure(like), own)
+        to_device = functools.partial(jax.device_put, device=jax.memory.Space.Device)
+        before = _map_moments(to_device, waited)
         own_gradient = parameters.as_tree({path: gradient[path] for path in weights})
         made, after = update(tree, own_gradient, before)
         return parameters.by_path(made), checkpoint.by_path(to_host(after))
@@ -80,7 +78,8 @@ def streamed(update: Update, init: Callable[[Weights], optax.OptState]) -> Updat
     ) -> tuple[_Leaves, _Leaves]:
         """The weights of all layers after their update, one after another, and their moments."""
         names = checkpoint.by_path(jax.eval_shape(init, parameters.as_tree(layers)))
-        moments = {name: state[name] for name in names if _waits(state[name])}
+        host = jax.memory.Space.Host
+        moments = {n: state[n] for n in names if jax.typeof(state[n]).memory_space == host}
         gradient = {path: gradient[path] for path in layers}
 
         def update_layer(
@@ -112,8 +111,3 @@ def streamed(update: Update, init: Callable[[Weights], optax.OptState]) -> Updat
         return parameters.as_tree(others | layers), ended
 
     return update_all
-
-
-def _waits(leaf: Shaped[Array, "..."]) -> bool:
-    """True of what lies in host memory, within jit."""
-    return jax.typeof(leaf).memory_space == jax.memory.Space.Host

@@ -13,7 +13,7 @@ import optax.contrib
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below, refuse_outside
 from loong_jax.models.parameters import Weights
 
 
@@ -25,7 +25,8 @@ class WarmupConstant:
     warmup_steps: int = 0
 
     def __post_init__(self):
-        _check_schedule(self.peak, self.warmup_steps)
+        refuse_outside(self, "(0, inf)", "peak")
+        refuse_below(self, 0, "warmup_steps")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,25 +39,17 @@ class WarmupCosine:
     final_share: float = 0.1
 
     def __post_init__(self):
-        _check_schedule(self.peak, self.warmup_steps)
+        refuse_outside(self, "(0, inf)", "peak")
+        refuse_below(self, 0, "warmup_steps")
+        refuse_outside(self, "[0, 1]", "final_share")
         if self.num_steps <= self.warmup_steps:
             raise ConfigError(
                 f"num_steps={self.num_steps} must exceed warmup_steps={self.warmup_steps}. Warm "
                 "up for fewer steps."
             )
-        if not 0 <= self.final_share <= 1:
-            raise ConfigError(f"final_share={self.final_share} is not in [0, 1]. Use 0.1.")
 
 
 Schedule = WarmupConstant | WarmupCosine
-
-
-def _check_schedule(peak: float, warmup_steps: int):
-    if not 0 < peak < math.inf or warmup_steps < 0:
-        raise ConfigError(
-            f"peak={peak} must be positive and finite and warmup_steps={warmup_steps} >= 0. "
-            "Correct the schedule."
-        )
 
 
 def learning_rate(schedule: Schedule, step: Int[Array, ""] | int) -> Float[Array, ""]:
@@ -105,11 +98,8 @@ class Muon:
     offload_moments: bool = False  # between steps they lie in host memory
 
     def __post_init__(self):
-        if not 0 <= self.momentum < 1 or not self.update_rms > 0:
-            raise ConfigError(
-                f"momentum={self.momentum} must lie in [0, 1) and update_rms={self.update_rms} be "
-                "positive. Correct the recipe."
-            )
+        refuse_outside(self, "[0, 1)", "momentum")
+        refuse_outside(self, "(0, inf]", "update_rms")
         _check_adam(self)
 
 
@@ -135,16 +125,9 @@ MatrixAxes = Callable[[tuple[Any, ...]], tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def _check_adam(config: Optimizer):
-    if not (0 <= config.beta1 < 1 and 0 <= config.beta2 < 1):
-        raise ConfigError(
-            f"beta1={config.beta1} and beta2={config.beta2} must lie in [0, 1). Correct the recipe."
-        )
-    decay = config.weight_decay
-    if not config.eps > 0 or not 0 <= decay < math.inf or not config.max_grad_norm > 0:
-        raise ConfigError(
-            f"eps={config.eps} and max_grad_norm={config.max_grad_norm} must be positive and "
-            f"weight_decay={decay} finite and >= 0. Correct the recipe."
-        )
+    refuse_outside(config, "[0, 1)", "beta1", "beta2")
+    refuse_outside(config, "(0, inf]", "eps", "max_grad_norm")
+    refuse_outside(config, "[0, inf)", "weight_decay")
     dtype = jnp.dtype(config.moments_dtype)
     object.__setattr__(config, "moments_dtype", dtype)  # as one type: equal configs hash alike
     if dtype not in (jnp.float32, jnp.bfloat16):
@@ -189,16 +172,15 @@ def transformation(
             "AdamW, or leave out the config that the rate was chosen for."
         )
 
-    def decay_mask(tree: optax.Params) -> optax.Params:
-        return _map_paths(decays, tree)
-
     def label(path: tuple[Any, ...], _: Any) -> str:
         if is_controller(path):
             return "controller"
         is_turned = isinstance(config, Muon) and matrix_axes(path) is not None
         return "muon" if is_turned else "adam"
 
-    decay = optax.add_decayed_weights(config.weight_decay, mask=decay_mask)
+    decay = optax.add_decayed_weights(
+        config.weight_decay, mask=functools.partial(_map_paths, decays)
+    )
     adam = [optax.scale_by_adam(b1=config.beta1, b2=config.beta2, eps=config.eps)]
     if rate_multiplier is not None:
         scaled = functools.partial(_map_paths, lambda path, u: u * rate_multiplier(path))
@@ -214,9 +196,12 @@ def transformation(
             return _map_paths(lambda path, _: numbers(*(matrix_axes(path) or ((0,), (1,)))), tree)
 
         def scale(updates: optax.Updates) -> optax.Updates:
-            return _map_paths(
-                lambda path, u: u * config.update_rms * _longer_side(u, matrix_axes(path)), updates
-            )
+            def turned(path: tuple[Any, ...], u: Array) -> Array:
+                # its entries have a mean square of 1 / longer side
+                sides = [math.prod(u.shape[axis] for axis in s) for s in matrix_axes(path) or ()]
+                return u * config.update_rms * math.sqrt(max(sides, default=1))
+
+            return _map_paths(turned, updates)
 
         parts["muon"] = optax.chain(
             optax.contrib.scale_by_muon(beta=config.momentum, weight_dimension_numbers=dimensions),
@@ -253,12 +238,6 @@ def _kept_in(
 
 def _map_paths(function: Callable[[tuple[Any, ...], Any], Any], tree: Any) -> Any:
     return jax.tree_util.tree_map_with_path(lambda p, leaf: function(path_of(p), leaf), tree)
-
-
-def _longer_side(weight: Array, axes: tuple[tuple[int, ...], tuple[int, ...]] | None) -> float:
-    """Its square root: a turned matrix has entries of mean square 1 / longer side."""
-    sides = [math.prod(weight.shape[axis] for axis in side) for side in axes or ()]
-    return math.sqrt(max(sides, default=1))
 
 
 def clip_by_norm(gradient: Weights, norm: Float[Array, ""], max_norm: float) -> Weights:

@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int, Integer
+from jaxtyping import Array, Float, Int
 
-from loong_jax.data.packing import Predicted
 from loong_jax.errors import ConfigError
 from loong_jax.models import families, parameters
 from loong_jax.models.decoder import LogitsOf
@@ -22,9 +21,9 @@ from loong_jax.models.moe.balance import BiasController, ControllerMemory
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.model import LongcatFlash, ModelOutput
 from loong_jax.models.parameters import Weights
-from loong_jax.rl import auxiliary, logprobs, routing_replay
+from loong_jax.rl import auxiliary, batching, logprobs
 from loong_jax.rl.auxiliary import AuxiliaryLosses, Batch, Metrics
-from loong_jax.rl.routing_replay import ReplayCounts
+from loong_jax.rl.batching import ReplayCounts
 from loong_jax.sharding import NO_MESH, ShardingRules
 
 
@@ -32,10 +31,10 @@ from loong_jax.sharding import NO_MESH, ShardingRules
 class PolicyModel:
     """A policy as functions; `weights` are nested dicts of arrays.
 
-    states(weights, tokens_BT, positions_BT, segment_ids_BT, parent_ids_BT, routing_BTLK) -> the
-    states hidden_BTD that predict the next token, load_LA int32, and what came of the replay, None
-    without routing (see `routing_replay`). Tokens see the segment `parent_ids` names beside their
-    own, where `sees_parents` says so; else it is None;
+    states(weights, batch) -> the states hidden_BTD that predict the next token, load_LA int32, and
+    what came of the replay. A batch has `tokens`, `segment_ids` and `positions` [B, T] and perhaps
+    `parent_ids`, where `sees_parents` says that tokens see the segment it names beside their own,
+    and `routing` [B, T, L, K] to be replayed (`batching.count_replayed`);
     logits(weights, num_tokens) -> a function that makes logits_FNV float32 of states hidden_FND,
     some at a time of so many in all; see `models.decoder.logits_for` for where they lie;
     lists: batches name what is predicted and are no larger than that needs, each size a program of
@@ -80,26 +79,22 @@ class PolicyModel:
     rate_multiplier: Callable[[tuple[Any, ...]], float] | None = None
 
 
+# Fields of a batch that `replayed_logprobs` looks at; all but the first three may be None.
+FIELDS = ("tokens", "segment_ids", "positions", "routing", "parent_ids", "predicted")
+
+
 def replayed_logprobs(
-    model: PolicyModel,
-    weights: Weights,
-    tokens: Int[Array, "B T"],
-    segment_ids: Int[Array, "B T"],
-    positions: Int[Array, "B T"],
-    temperature: Float[Array, ""] | float,
-    routing: Int[Array, "B T L K"] | None = None,
-    parent_ids: Int[Array, "B T"] | None = None,
-    predicted: Predicted | None = None,
+    model: PolicyModel, weights: Weights, batch: Batch, temperature: Float[Array, ""] | float
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Int[Array, "L A"], ReplayCounts | None]:
     """Log-probability of each token given those before it in its segment, entropy, and load, with
     the experts that `routing` names, and what came of that: None without routing.
 
     With a list of what is `predicted` all other tokens have 0, and no logits are made for them.
     """
-    batch = (tokens, positions, segment_ids, parent_ids, routing)
-    hidden, load, counts = model.states(weights, *batch)
+    hidden, load, counts = model.states(weights, batch)
     logits = functools.partial(model.logits, weights)
-    found = logprobs.listed_logprobs(logits, hidden, tokens, segment_ids, predicted, temperature)
+    which = batch["tokens"], batch["segment_ids"], batch.get("predicted")
+    found = logprobs.listed_logprobs(logits, hidden, *which, temperature)
     return *found, load, counts
 
 
@@ -170,23 +165,18 @@ DENSE_MATRIX_AXES = {
 }
 
 
+_CALL = ("positions", "segment_ids", "parent_ids")  # of a batch, beside its tokens
+
+
 @functools.lru_cache(maxsize=16)
 def dense_policy(
     graphdef: nnx.GraphDef, config: DenseConfig, rules: ShardingRules = NO_MESH
 ) -> PolicyModel:
     """A dense decoder as a policy: no routers, no controllers, an empty load."""
 
-    def states(
-        weights: Weights,
-        tokens: Int[Array, "B T"],
-        positions: Int[Array, "B T"],
-        segment_ids: Int[Array, "B T"],
-        parent_ids: Int[Array, "B T"] | None,
-        routing: Integer[Array, "B T L K"] | None,
-    ) -> tuple[Float[Array, "B T D"], Int[Array, "L A"], None]:
-        del routing
+    def states(weights: Weights, batch: Batch) -> tuple[Array, Array, None]:
         model = nnx.merge(graphdef, nnx.State(weights))
-        output = model(tokens, positions=positions, segment_ids=segment_ids, parent_ids=parent_ids)
+        output = model(batch["tokens"], **{name: batch.get(name) for name in _CALL})
         return output.hidden, jnp.zeros((0, 0), jnp.int32), None
 
     return PolicyModel(
@@ -232,29 +222,19 @@ def longcat_policy(
         forced_target: Int[Array, "L B T K"] | None = None,
     ) -> tuple[LongcatFlash, ModelOutput]:
         model = nnx.merge(graphdef, nnx.State(weights))
-        names = ("positions", "segment_ids", "parent_ids")
-        call = {name: batch.get(name) for name in names}
+        call = {name: batch.get(name) for name in _CALL}
         routers = dict(score_shift=score_shift, forced_target=forced_target)
         return model, model(batch["tokens"], **call, **routers)
 
-    def states(
-        weights: Weights,
-        tokens: Int[Array, "B T"],
-        positions: Int[Array, "B T"],
-        segment_ids: Int[Array, "B T"],
-        parent_ids: Int[Array, "B T"] | None,
-        routing: Integer[Array, "B T L K"] | None,
-    ) -> tuple[Float[Array, "B T D"], Int[Array, "L A"], ReplayCounts | None]:
-        batch: Batch = dict(tokens=tokens, positions=positions, segment_ids=segment_ids)
-        batch["parent_ids"] = parent_ids
-        if routing is None:
+    def states(weights: Weights, batch: Batch) -> tuple[Array, Array, ReplayCounts | None]:
+        if (routing := batch.get("routing")) is None:
             _, output = run(weights, batch)
             return output.hidden, output.load, None
         recorded = jnp.moveaxis(routing.astype(jnp.int32), 2, 0)
         _, output = run(weights, batch, forced_target=recorded)
         assert output.own_target is not None  # as choices are forced
-        mask = segment_ids > 0
-        counts = routing_replay.count(recorded, output.own_target, output.target, mask)
+        mask = batch["segment_ids"] > 0
+        counts = batching.count_replayed(recorded, output.own_target, output.target, mask)
         return output.hidden, output.load, counts
 
     def forward_with_losses(

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from loong_jax.errors import ConfigError, shown
+from loong_jax.errors import ConfigError, refuse_outside, shown
 from loong_jax.own import OwnPart, name_of
 from loong_jax.rollout.records import Group, Rollout
 
@@ -68,17 +68,8 @@ class RewardRule:
     repetition: RepetitionDetector = RepetitionDetector()
 
     def __post_init__(self):
-        values = {
-            "correct": self.correct,
-            "wrong": self.wrong,
-            "malformed": self.malformed,
-            "repetitive": self.repetitive,
-            "truncated": self.wrong if self.truncated is None else self.truncated,
-        }
-        for name, value in values.items():
-            if not np.isfinite(value):
-                raise ConfigError(f"{name}={value} is not finite. Give each outcome a number.")
-        others = {name: values[name] for name in values if name in _WORTH_LESS}
+        refuse_outside(self, "(-inf, inf)", "correct", *_WORTH_LESS)
+        others = {name: value for name in _WORTH_LESS if (value := getattr(self, name)) is not None}
         if self.correct <= max(others.values()):
             named = ", ".join(f"{name}={value}" for name, value in others.items())
             raise ConfigError(f"correct={self.correct} must exceed {named}. Correct the recipe.")
@@ -178,8 +169,7 @@ class GroupNormalised:
     eps: float = 1e-4
 
     def __post_init__(self):
-        if not self.eps > 0:
-            raise ConfigError(f"eps={self.eps} must be positive. Use a value such as 1e-4.")
+        refuse_outside(self, "(0, inf]", "eps")
 
     def advantages(self, rewards: np.ndarray) -> np.ndarray:
         """The advantages from the valid rewards of one group: at least two, not all equal."""

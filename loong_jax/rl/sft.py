@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Int
 
 from loong_jax.data import packing, tool_template
 from loong_jax.data.tokenizer import Tokenizer
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.models.parameters import Weights
 from loong_jax.rl import batching, logprobs, policy_model, trainer
 from loong_jax.rl.auxiliary import Batch, Metrics
@@ -22,8 +23,10 @@ from loong_jax.rl.batching import Layout
 from loong_jax.rl.optimizers import Optimizer
 from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rl.trainer import TrainState
+from loong_jax.sharding import ShardingRules
 
 Encode = Callable[[Any], dict[str, np.ndarray]]  # an example as tokens and loss mask
+PairAt = Callable[[int], tuple[str, str]]  # (prompt, response) by number, endless
 StepReport = Callable[[TrainState, int, dict[str, float]], None]
 
 
@@ -37,11 +40,8 @@ class SftSettings:
     routing_every: int = 0  # steps between looks at the routers; 0: none
 
     def __post_init__(self):
-        if self.routing_every < 0:
-            raise ConfigError(f"routing_every={self.routing_every} is below 0. Use 0 for never.")
-        for name in ("num_steps", "rows", "row_length"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1. Raise it.")
+        refuse_below(self, 0, "routing_every")
+        refuse_below(self, 1, "num_steps", "rows", "row_length")
 
     @property
     def num_micro_batches(self) -> int:
@@ -54,17 +54,17 @@ def num_micro_batches(rows: int, micro_rows: int) -> int:
 
 
 def encode_pair(tokenizer: Tokenizer, prompt: str, response: str) -> dict[str, np.ndarray]:
-    """Tokens of prompt, response and <eos>; the loss is on the response and its end.
-
-    What tools wrote in a response of several turns is not under the loss.
-    """
+    """As `encode_response`, of a prompt that is text."""
     return encode_response(tokenizer, tokenizer.prompt_ids(prompt), response)
 
 
 def encode_response(
     tokenizer: Tokenizer, prompt_ids: Sequence[int], response: str
 ) -> dict[str, np.ndarray]:
-    """Encodes a pair as `encode_pair`, of a prompt that is tokens already."""
+    """Tokens of prompt, response and <eos>; the loss is on the response and its end.
+
+    What tools wrote in a response of several turns is not under the loss.
+    """
     tokens = list(prompt_ids)
     mask = [False] * len(tokens)
     for piece, is_of_tools in tool_template.split(response):
@@ -146,16 +146,7 @@ def sft_loss(
         added, metrics = jax.tree.map(lambda term: term / num_micro_batches, of_one)
         loss = nll_of_output(weights, output, batch, num_tokens, model=model)
         return loss + added, (output.load, {"loss": loss} | metrics)
-    logprob, _, load, _ = policy_model.replayed_logprobs(
-        model,
-        weights,
-        batch["tokens"],
-        batch["segment_ids"],
-        batch["positions"],
-        1.0,
-        None,
-        predicted=batch.get("predicted"),
-    )
+    logprob, _, load, _ = policy_model.replayed_logprobs(model, weights, batch, 1.0)
     loss = _nll(logprob, batch, num_tokens)
     return loss, (load, {"loss": loss})
 
@@ -277,17 +268,9 @@ def run(
         if on_step is not None:
             on_step(state, cursor, numbers)
 
-    state = run_on(
-        model,
-        settings,
-        state,
-        feed,
-        make_train_step(model, settings.optimizer),
-        frozen=frozen,
-        on_step=report,
-        keep_going=keep_going,
-    )
-    return state, cursor
+    step = make_train_step(model, settings.optimizer)
+    how = dict(frozen=frozen, on_step=report, keep_going=keep_going)
+    return run_on(model, settings, state, feed, step, **how), cursor
 
 
 def run_on(
@@ -320,3 +303,97 @@ def run_on(
         numbers["packed_share"] = num_tokens / (settings.rows * settings.row_length)
         on_step(state, numbers)
     return state
+
+
+# ---- global batches, of which every process makes only the rows that its own devices hold
+#
+# The rows are cut into F equal parts, one for each device along the axes that cut rows. Part f
+# packs the pairs f, f + F, f + 2F, ... in order, so a batch depends on the mesh and on how many
+# pairs were used, and not on how many processes there are.
+
+
+def first_cursors(rules: ShardingRules) -> Int[Array, "F"]:
+    """The number of pairs that each part has used before the first step: none."""
+    return jnp.zeros((rules.parts("act_batch"),), jnp.int32, out_sharding=rules.spec("act_batch"))
+
+
+def batch_template(settings: SftSettings, rules: ShardingRules) -> dict[str, Any]:
+    """Shapes, dtypes and shardings of a micro-batch, as `jax.ShapeDtypeStruct`."""
+    parts = rules.parts("act_batch")
+    shape = parts * -(-settings.rows // (parts * settings.num_micro_batches)), settings.row_length
+    sharding = _cut(rules, "act_batch", "act_keys")
+    dtypes = dict(tokens=jnp.int32, loss_mask=bool, segment_ids=jnp.int32, positions=jnp.int32)
+    return {
+        name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+        for name, dtype in dtypes.items()
+    }
+
+
+def _cut(rules: ShardingRules, *names: str) -> NamedSharding:
+    assert rules.mesh is not None, "a sharded feed needs a mesh, if only of one device"
+    return NamedSharding(rules.mesh, rules.partition(*names))
+
+
+class ShardedFeed:
+    """`next(feed)` are the micro-batches of the next step; `feed.cursors()` what a checkpoint must
+    hold.
+
+    Arrays of a batch are sharded by rows; every device along the other axes holds whole rows.
+    """
+
+    def __init__(
+        self,
+        pair_at: PairAt,
+        encode: Encode,
+        settings: SftSettings,
+        rules: ShardingRules,
+        cursors: Int[Array, "F"],
+    ):
+        parts = rules.parts("act_batch")
+        if settings.rows % parts:
+            raise ConfigError(
+                f"rows={settings.rows} cannot be shared among {parts} devices (slice, data, fsdp "
+                f"and expert together). Use a multiple of {parts}."
+            )
+        self._num_parts = parts
+        self._num_micro_batches = settings.num_micro_batches
+        self._template = batch_template(settings, rules)
+        self._cursor_sharding = _cut(rules, "act_batch")
+        self._cursors = {  # of the parts that this process makes
+            shard.index[0].start or 0: int(np.asarray(shard.data)[0])
+            for shard in cursors.addressable_shards
+        }
+        self._streams = {}
+        for part, cursor in self._cursors.items():
+            numbers = itertools.count(part + cursor * parts, parts)
+            own = dataclasses.replace(settings, rows=settings.rows // parts)
+            self._streams[part] = batches(map(pair_at, numbers), encode, own)
+
+    def __next__(self) -> tuple[dict[str, Array], ...]:
+        made: dict[int, Any] = {}
+        for part, stream in self._streams.items():
+            batch, taken = next(stream)
+            made[part] = micro_batches(batch, self._num_micro_batches)
+            self._cursors[part] += taken
+        height = self._template["tokens"].shape[0] // self._num_parts
+
+        def rows_of(number: int, name: str, index: Any) -> np.ndarray:
+            return made[(index[0].start or 0) // height][number][name]
+
+        return tuple(
+            {
+                name: jax.make_array_from_callback(
+                    like.shape, like.sharding, functools.partial(rows_of, number, name)
+                )
+                for name, like in self._template.items()
+            }
+            for number in range(self._num_micro_batches)
+        )
+
+    def cursors(self) -> Int[Array, "F"]:
+        """The number of pairs that each part has used."""
+
+        def cursor_of(index: Any) -> np.ndarray:
+            return np.array([self._cursors[index[0].start or 0]], np.int32)
+
+        return jax.make_array_from_callback((self._num_parts,), self._cursor_sharding, cursor_of)

@@ -22,20 +22,12 @@ from jaxtyping import Array, Float, Int
 from loong_jax.errors import ConfigError
 from loong_jax.models import parameters
 from loong_jax.models.parameters import Weights
-from loong_jax.rl import (
-    checkpoint,
-    objectives,
-    offload,
-    optimizers,
-    policy_model,
-    routing_replay,
-)
+from loong_jax.rl import batching, checkpoint, objectives, offload, optimizers, policy_model
 from loong_jax.rl.auxiliary import Metrics
-from loong_jax.rl.batching import Layout, TrajectoryBatch
+from loong_jax.rl.batching import Layout, ReplayCounts, TrajectoryBatch
 from loong_jax.rl.objectives import LossSums, Objective
 from loong_jax.rl.optimizers import Optimizer
 from loong_jax.rl.policy_model import PolicyModel
-from loong_jax.rl.routing_replay import ReplayCounts
 from loong_jax.sharding import ShardingRules, partitioned_freely
 
 
@@ -106,9 +98,9 @@ def abstract_state(model: PolicyModel, optimizer: Optimizer, weights: Weights) -
     with model.rules.scope():
         made = jax.eval_shape(functools.partial(initial_state, model, optimizer), weights)
     made = on_mesh(model.rules, made)
-    if optimizer.offload_moments:
-        made = made._replace(optimizer_state=offload.waiting(made.optimizer_state))
-    return made
+    if not optimizer.offload_moments:
+        return made
+    return made._replace(optimizer_state=offload.waiting(made.optimizer_state))
 
 
 def _master(weight: Array) -> Array:
@@ -134,6 +126,11 @@ def _transformation(
     )
 
 
+# Fields of a batch that enter the loss as they are.
+_LOSS_READS = ("engine_logprob", "advantage", "loss_mask", "segment_ids")
+_LOSS_READS += ("reference_logprob", "version_lag")
+
+
 def microbatch_loss(
     weights: Weights,
     batch: TrajectoryBatch,
@@ -153,32 +150,18 @@ def microbatch_loss(
     the objective asks for one, and for the behaviour, where the batch has neither.
     """
     logprob, entropy, load, replay = policy_model.replayed_logprobs(
-        model,
-        model.join(weights, frozen),
-        batch.tokens,
-        batch.segment_ids,
-        batch.positions,
-        temperature,
-        batch.routing,
-        batch.parent_ids,
-        batch.predicted,
+        model, model.join(weights, frozen), batch._asdict(), temperature
     )
     behavior, proximal = batch.behavior_logprob, batch.proximal_logprob
-    if behavior is None:
-        behavior = jax.lax.stop_gradient(logprob)
+    behavior = jax.lax.stop_gradient(logprob) if behavior is None else behavior
     if proximal is None and objective.needs_proximal:
         proximal = jax.lax.stop_gradient(logprob)
     loss, sums = objectives.policy_loss(
         objective,
         policy_logprob=logprob,
         behavior_logprob=behavior,
-        engine_logprob=batch.engine_logprob,
-        advantage=batch.advantage,
-        loss_mask=batch.loss_mask,
-        segment_ids=batch.segment_ids,
         proximal_logprob=proximal,
-        reference_logprob=batch.reference_logprob,
-        version_lag=batch.version_lag,
+        **{name: getattr(batch, name) for name in _LOSS_READS},
         num_groups=num_groups,
         num_tokens=num_tokens,
         step=step,
@@ -221,10 +204,8 @@ def apply_gradient(
     weights, optimizer_state = update(state.weights, gradient, state.optimizer_state)
     controlled, memory = model.update_controllers(weights, state.memory, load)
     weights, memory = selected((controlled, memory), (weights, state.memory))
-    return (
-        TrainState(state.step + 1, weights, optimizer_state, memory),
-        {"grad_norm": norm, "learning_rate": rate},
-    )
+    state = TrainState(state.step + 1, weights, optimizer_state, memory)
+    return state, {"grad_norm": norm, "learning_rate": rate}
 
 
 @functools.lru_cache(maxsize=16)
@@ -253,9 +234,6 @@ def make_programs(
     parts = rules.parts("act_batch")
     layout = Layout(model.lists, sees_parents and shares_prompts is not False, parts)
     num_lags = max_staleness + 1
-    loss_of = functools.partial(
-        microbatch_loss, model=model, objective=objective, num_lags=num_lags
-    )
 
     @rules.jit
     def logprobs(
@@ -266,9 +244,9 @@ def make_programs(
         temperature: Float[Array, ""],
         *how: Any,
     ) -> Float[Array, "B T"]:
-        return policy_model.replayed_logprobs(
-            model, weights, tokens, segment_ids, positions, temperature, *(how or (None,))
-        )[0]
+        rows = tokens, segment_ids, positions, *how
+        batch: Any = dict(zip(policy_model.FIELDS, rows, strict=False))
+        return policy_model.replayed_logprobs(model, weights, batch, temperature)[0]
 
     @functools.partial(rules.jit, donate_argnames="accumulated")
     def accumulate(
@@ -281,10 +259,14 @@ def make_programs(
         step: Int[Array, ""] | None = None,
         frozen: Any = (),
     ) -> Accumulated:
-        how = batch, num_groups, temperature, num_tokens, step, frozen
-        loss, pull_back, (sums, entropy, trained, load, replay) = jax.vjp(
-            lambda weights: loss_of(weights, *how), weights, has_aux=True
-        )
+        def loss_of(weights: Weights) -> tuple[Float[Array, ""], Any]:
+            how = num_groups, temperature, num_tokens, step, frozen
+            return microbatch_loss(
+                weights, batch, *how, model=model, objective=objective, num_lags=num_lags
+            )
+
+        loss, pull_back, found = jax.vjp(loss_of, weights, has_aux=True)
+        sums, entropy, trained, load, replay = found
         gradient = jax.tree.map(jax.new_ref, accumulated.gradient)
         pull_back.with_refs(gradient)(jnp.ones_like(loss))
         return Accumulated(
@@ -299,16 +281,10 @@ def make_programs(
 
     @rules.jit
     def begin(weights: Weights) -> Accumulated:
-        zero = jnp.zeros(())
-        return Accumulated(
-            jax.tree.map(jnp.zeros_like, weights),
-            zero,
-            objectives.empty_sums(num_lags),
-            zero,
-            zero,
-            jnp.zeros(model.load_shape, jnp.int32),
-            routing_replay.no_counts() if replays_routing else None,
-        )
+        zero, gradient = jnp.zeros(()), jax.tree.map(jnp.zeros_like, weights)
+        replay = ReplayCounts(zero, zero, zero) if replays_routing else None
+        load, sums = jnp.zeros(model.load_shape, jnp.int32), objectives.empty_sums(num_lags)
+        return Accumulated(gradient, zero, sums, zero, zero, load, replay)
 
     @functools.partial(rules.jit, donate_argnames="state")
     def update(
@@ -338,15 +314,13 @@ def make_programs(
 
 def on_mesh(rules: ShardingRules, tree: Any) -> Any:
     """Shapes on the devices of the mesh that they were derived for."""
-    mesh = rules.mesh
-    if mesh is None:
-        return tree
 
     def place(leaf: Any) -> jax.ShapeDtypeStruct:
-        spec = getattr(leaf.sharding, "spec", PartitionSpec())
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
+        assert rules.mesh is not None
+        sharding = NamedSharding(rules.mesh, getattr(leaf.sharding, "spec", PartitionSpec()))
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
-    return jax.tree.map(place, tree)
+    return tree if rules.mesh is None else jax.tree.map(place, tree)
 
 
 class Call(NamedTuple):
@@ -374,17 +348,13 @@ def calls(
     with rules.scope():
         begun = on_mesh(rules, jax.eval_shape(programs.begin, state.weights))
     number, integer = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.float32, jnp.int32))
-    rows = {name: getattr(batch, name) for name in ("tokens", "segment_ids", "positions")}
-    how = {name: getattr(batch, name) for name in ("routing", "parent_ids", "predicted")}
-    scalars = dict(groups=integer, temperature=number, num_tokens=number, step=integer)
+    rows = [(name, getattr(batch, name)) for name in policy_model.FIELDS]
+    scores = dict([("weights", published), *rows[:3], ("temperature", number), *rows[3:]])
+    adds = dict(masters=state.weights, gradients=begun, batch=batch)
+    adds |= dict(groups=integer, temperature=number, num_tokens=number, step=integer, frozen=frozen)
     return {
-        "logprobs": Call(
-            programs.logprobs, dict(weights=published, **rows, temperature=number, **how)
-        ),
-        "accumulate": Call(
-            programs.accumulate,
-            dict(masters=state.weights, gradients=begun, batch=batch, **scalars, frozen=frozen),
-        ),
+        "logprobs": Call(programs.logprobs, scores),
+        "accumulate": Call(programs.accumulate, adds),
         "update": Call(programs.update, dict(state=state, gradients=begun)),
     }
 
@@ -413,7 +383,7 @@ def train_step(
         accumulated = programs.accumulate(state.weights, accumulated, batch, *scalars)
     state, metrics, sums, load, replay = programs.update(state, accumulated)
     numbers = {name: float(value) for name, value in metrics.items()}
-    numbers |= {} if replay is None else routing_replay.metrics(replay)
+    numbers |= {} if replay is None else batching.replay_metrics(replay)
     return state, numbers | objectives.summarise(sums) | model.load_metrics(load)
 
 
@@ -435,17 +405,12 @@ def shardings(
     """Shardings of a checkpoint's arrays on the model's mesh; `template` is as for `from_arrays`,
     `whole` like the weights of a version.
     """
-    mesh = model.rules.mesh
-    if mesh is None:
+    if model.rules.mesh is None:
         return checkpoint.as_numpy
     like = abstract_state(model, optimizer, template)
     trees = {"weights": like.weights, "versions": on_mesh(model.rules, whole)}
-    known = {
-        f"{name}/{path}": leaf
-        for name, tree in trees.items()
-        for path, leaf in parameters.by_path(tree).items()
-    }
-    known |= {f"optimizer/{k}": a for k, a in checkpoint.by_path(like.optimizer_state).items()}
+    trees["optimizer"] = checkpoint.by_path(like.optimizer_state)
+    known = parameters.by_path(trees)
 
     def of_name(name: str) -> NamedSharding | None:
         leaf = known.get(re.sub(r"^versions/#\d+/", "versions/", name))
@@ -473,17 +438,10 @@ def from_arrays(
 
 
 def _restored(like: Any, plain: Mapping[str, Any]) -> Any:
-    wanted = checkpoint.by_path(like)
-    wide = {
-        name: a.astype(np.float32)
-        if a.dtype == jnp.bfloat16 and name in wanted and wanted[name].dtype == jnp.float32
-        else a
-        for name, a in plain.items()
-    }
-    placed = {
-        name: jax.device_put(a, jax.memory.Space.Host)
-        if name in wanted and offload.is_on_host(wanted[name])
-        else a
-        for name, a in wide.items()
-    }
+    wanted, placed = checkpoint.by_path(like), dict(plain)
+    for name in wanted.keys() & plain.keys():
+        if plain[name].dtype == jnp.bfloat16 and wanted[name].dtype == jnp.float32:
+            placed[name] = plain[name].astype(np.float32)
+        if offload.is_on_host(wanted[name]):
+            placed[name] = jax.device_put(placed[name], jax.memory.Space.Host)
     return checkpoint.from_plain(like, placed)

@@ -21,8 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from loong_jax.models.moe.attention import Latent
-from loong_jax.models.moe.cache import AXES, LatentCache
+from loong_jax.models.moe.attention import AXES, Latent, LatentCache
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.sharding import ShardingRules
 

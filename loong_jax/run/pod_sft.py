@@ -24,7 +24,7 @@ from loong_jax.report.metrics_log import MetricsLog
 from loong_jax.report.usage import StepProfile
 from loong_jax.rl import checkpoint, sft, trainer
 from loong_jax.rl.policy_model import PolicyModel, policy_of
-from loong_jax.rl.sharded_feed import ShardedFeed, batch_template, first_cursors
+from loong_jax.rl.sft import ShardedFeed, batch_template, first_cursors
 from loong_jax.rl.trainer import TrainState
 from loong_jax.run import demonstrations, distributed, pipeline, places, starting
 from loong_jax.run.distributed import ALONE_OR_TPU, PREEMPTED, Preemption, Processes

@@ -23,12 +23,15 @@ def toy_weights(seed: int = 0, width: int = 8):
         "embedding": 0.5 * jax.random.normal(first, (VOCAB_SIZE, width)),
         "head": 0.5 * jax.random.normal(second, (width, VOCAB_SIZE)),
         "final_norm": jnp.ones((width,)),
-        "layers": {0: {"router": {"bias": jnp.zeros((1, 3))}}},
+        "layers": {"0": {"router": {"bias": jnp.zeros((1, 3))}}},
     }
 
 
-def _states(weights, tokens, positions, segment_ids, parent_ids, routing):
-    del routing
+def _states(weights, batch):
+    tokens, positions, segment_ids = (
+        batch[name] for name in ("tokens", "positions", "segment_ids")
+    )
+    parent_ids = batch.get("parent_ids")
     x_BTD = weights["embedding"][tokens]
     same_BTS = segment_ids[:, :, None] == segment_ids[:, None, :]
     if parent_ids is not None:
@@ -49,8 +52,8 @@ def _is_controller(path):
 
 
 def _update_controllers(weights, memory, load):
-    bias = weights["layers"][0]["router"]["bias"] + 0.01 * (load.mean() - load)
-    return weights | {"layers": {0: {"router": {"bias": bias}}}}, memory
+    bias = weights["layers"]["0"]["router"]["bias"] + 0.01 * (load.mean() - load)
+    return weights | {"layers": {"0": {"router": {"bias": bias}}}}, memory
 
 
 @functools.lru_cache(maxsize=1)

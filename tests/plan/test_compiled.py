@@ -99,15 +99,15 @@ def test_sigterm_ends_the_child_and_leaves_no_files(monkeypatch):
 
 ORPHAN = """
 import os, time
-from loong_jax.plan import child
+from loong_jax.plan import compiled
 if not os.fork():
-    child.end_with(0)
+    compiled.end_with(0)
 assert os.waitstatus_to_exitcode(os.wait()[1]) == 1
 parent, (heard, ready) = os.getpid(), os.pipe()
 if os.fork():
     os.read(heard, 1)
     os._exit(0)
-child.end_with(parent)
+compiled.end_with(parent)
 os.write(ready, b"1")
 time.sleep(600)
 """

@@ -12,10 +12,8 @@ from loong_jax.models.dense import DenseConfig
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
 from loong_jax.models.moe.scaling import num_active_params
 from loong_jax.plan import (
-    advice,
     analytic,
     chart,
-    child,
     command,
     compiled,
     counts,
@@ -227,7 +225,7 @@ def test_advice_on_memory_traffic_names_what_there_is():
     made = plan.read(make_request(), [COMPILED], VERSIONS)
     for timing in made.timings:
         timing.step.product_s = 0.0
-    (said,) = [line for line in advice.advise(made) if "HBM traffic" in line]
+    (said,) = [line for line in figures.advise(made) if "HBM traffic" in line]
     assert "--chart" in said
     assert "JSON" not in said
 
@@ -238,12 +236,12 @@ def test_what_does_not_fit_says_what_to_change():
         make_request(batch=16), [dataclasses.replace(COMPILED, memory=memory)], VERSIONS
     )
     assert not made.fits
-    said = " ".join(advice.advise(made))
+    said = " ".join(figures.advise(made))
     assert "over the limit by 29.0 GB" in said
     assert "--num-microbatches 2" in said
     decoding = dataclasses.replace(COMPILED, memory=memory)
     made = plan.read(make_request(mode="decode"), [decoding], VERSIONS)
-    said = " ".join(advice.advise(dataclasses.replace(made, timings=())))
+    said = " ".join(figures.advise(dataclasses.replace(made, timings=())))
     assert "use a smaller batch, or more devices" in said
     assert "context" not in said
     refused = dataclasses.replace(
@@ -304,7 +302,7 @@ def test_tables_of_ngrams_lie_in_memory_and_are_not_read():
     line = "longcat-flash-lite --topology v6e:4x4 --mode decode --mesh expert=16 --batch 16"
     found = asked(f"{line} --length 1024 --tensor-cuts heads")
     with_tables, without = (
-        analytic.Estimate(dataclasses.replace(found, config=c))
+        analytic.estimate(dataclasses.replace(found, config=c))
         for c in (config, dataclasses.replace(config, ngram=None))
     )
     more = 2 * (made.tables / 16 + config.hidden_size**2)  # of bytes; projections lie whole
@@ -323,7 +321,7 @@ def test_a_search_may_spread_sequences_over_tensor():
     config, batch, length = MoEConfig.flash(), 8192, 5120
     line = "longcat-flash --topology v6e:16x16 --mode decode --batch 8192 --length 5120"
     heads, sequences = (
-        analytic.Estimate(asked(f"{line} --mesh expert=64,tensor=4 --tensor-cuts {cuts}"))
+        analytic.estimate(asked(f"{line} --mesh expert=64,tensor=4 --tensor-cuts {cuts}"))
         for cuts in ("heads", "sequences")
     )
     cache = 2 * 2 * config.num_layers * 576 * length * batch / 256
@@ -342,14 +340,14 @@ def test_a_search_may_spread_sequences_over_tensor():
 
 def test_both_refusals_for_want_of_memory_are_read():
     used = "Ran out of memory in memory space hbm. Used 120.50G of 95.74G hbm. Exceeded by 24.7G"
-    assert child.out_of_memory(used) == {"used": 120.5 * 2**30, "limit": 95.74 * 2**30}
+    assert compiled.out_of_memory(used) == {"used": 120.5 * 2**30, "limit": 95.74 * 2**30}
     temporaries = (
         "CompileTimeHbmOom: the total memory required for HLO temporaries (124.94G) exceeds "
         "available HBM (94.74G). HLO module: jit_decode"
     )
-    found = child.out_of_memory(temporaries)
+    found = compiled.out_of_memory(temporaries)
     assert found == {"used": 124.94 * 2**30, "limit": 94.74 * 2**30}
-    assert child.out_of_memory("something else") is None
+    assert compiled.out_of_memory("something else") is None
 
 
 def test_a_search_is_shown():

@@ -89,7 +89,7 @@ def test_moments_in_host_memory_are_on_no_device():
 def test_an_estimate_has_the_cache_of_the_program(model, cuts):
     line = f"{model} --topology v5e:2x4 --mode decode --mesh data=4,tensor=2 --tensor-cuts {cuts}"
     request, made = trace(f"{line} --batch 16 --length 64")
-    one, two = (analytic.Estimate(dataclasses.replace(request, length=n)) for n in (64, 128))
+    one, two = (analytic.estimate(dataclasses.replace(request, length=n)) for n in (64, 128))
     cache = programs.bytes_by_kind(made["decode"])["cache"]
     assert two.hbm_bytes - one.hbm_bytes == cache / 2  # in bfloat16
 

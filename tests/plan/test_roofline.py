@@ -3,8 +3,7 @@
 import pytest
 
 from loong_jax.plan import hlo
-from loong_jax.plan.roofline import Walk
-from loong_jax.plan.times import HBM_SHARE, PEAK_SHARE, Model, Segment
+from loong_jax.plan.roofline import HBM_SHARE, PEAK_SHARE, Model, Segment, Walk
 from loong_jax.plan.topology import CHIPS
 
 CHIP = CHIPS["v5p"]

@@ -4,8 +4,7 @@ import itertools
 
 import pytest
 
-from loong_jax.plan.topology import CHIPS, Topology
-from loong_jax.plan.torus import HOP_S, LINK_EFFICIENCY, Network
+from loong_jax.plan.topology import CHIPS, HOP_S, LINK_EFFICIENCY, Network, Topology
 
 
 def network(text: str) -> Network:

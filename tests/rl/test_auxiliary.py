@@ -268,7 +268,7 @@ def test_rates_of_a_narrower_model_scale_steps_and_no_decay():
 
 def test_what_does_not_fit_is_refused():
     for weights in ({"mtp": -1.0}, {"mtp": float("nan")}, {"hidden_z": float("inf")}):
-        with pytest.raises(ConfigError, match="must be finite and not negative"):
+        with pytest.raises(ConfigError, match=r"is not in \[0, inf\)"):
             AuxiliaryLosses(**weights)
     with pytest.raises(ConfigError, match="num_mtp_layers=0"):
         AuxiliaryLosses(mtp=0.1).refuse_misfit(tiny.smallest_config())

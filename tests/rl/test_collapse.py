@@ -7,7 +7,7 @@ from loong_jax.rl import collapse
 from loong_jax.rl.collapse import CollapseLimits, CollapseRules, CollapseWatch, Drift
 from tests.doubles import killable_run
 
-ENTROPY, LENGTH, LOAD = collapse.METRICS
+ENTROPY, LENGTH, LOAD = collapse.ENTROPY, collapse.LENGTH, collapse.LOAD
 
 
 def history(metric, values):

@@ -108,10 +108,10 @@ def test_each_group_is_scored_under_its_own_version(tmp_path):
         weights = store.get(group.version)
         for rollout in group.rollouts:
             tokens = np.concatenate([rollout.prompt, rollout.tokens])[None]
-            shape = np.ones_like(tokens), np.arange(tokens.shape[1])[None]
-            call = weights, tokens, shape[1], shape[0], None, None
+            positions = np.arange(tokens.shape[1])[None]
+            row = dict(tokens=tokens, positions=positions, segment_ids=np.ones_like(tokens))
             logits_of = toy_policy().logits(weights, tokens.size)
-            logits = logits_of(toy_policy().states(*call)[0][0])
+            logits = logits_of(toy_policy().states(weights, row)[0][0])
             logprob = np.asarray(jax.nn.log_softmax(logits))
             head = len(rollout.prompt)
             expected = [

@@ -114,7 +114,7 @@ def test_engines_sample_with_weights_in_the_dtype_of_activations(dtype):
     assert published["layers"]["router"]["kernel"].dtype == jnp.float32
     tokens = np.arange(12).reshape(2, 6) + 40
     ones, positions = np.ones_like(tokens), np.arange(6)[None] + np.zeros_like(tokens)
-    call = tokens, ones, positions, 1.0
+    call = dict(tokens=tokens, segment_ids=ones, positions=positions), 1.0
     of_masters = token_logprobs(policy, masters, *call)[0]
     np.testing.assert_array_equal(token_logprobs(policy, published, *call)[0], of_masters)
 

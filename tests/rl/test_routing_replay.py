@@ -12,11 +12,11 @@ from flax import nnx
 from loong_jax.errors import ConfigError
 from loong_jax.models.moe.model import init_weights
 from loong_jax.rl import (
+    batching,
     local_trainer,
     objectives,
     optimizers,
     policy_model,
-    routing_replay,
     trainer,
 )
 from loong_jax.rl.local_trainer import TrainerSettings
@@ -104,7 +104,7 @@ def test_counts_follow_sets_of_choices():
         replayed += 3
         own_differed += len(set(recorded[place]) - set(own[place]))
         used_differed += len(set(recorded[place]) - set(used[place]))
-    counts = routing_replay.count(*map(jnp.asarray, (recorded, own, used, mask)))
+    counts = batching.count_replayed(*map(jnp.asarray, (recorded, own, used, mask)))
     assert [float(c) for c in counts] == [replayed, own_differed, used_differed]
     assert 0 < used_differed < own_differed < replayed
 

@@ -11,7 +11,7 @@ import pytest
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.rl import optimizers, policy_model, sft
-from loong_jax.rl.sharded_feed import ShardedFeed, first_cursors
+from loong_jax.rl.sft import ShardedFeed, first_cursors
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.doubles.toy_policy import toy_policy
 from tests.doubles.unpacking import unpack
@@ -93,7 +93,8 @@ def test_log_probabilities_do_not_depend_on_how_logits_are_cut():
     batch = next(iter(sft.batches(map(pair_at, itertools.count()), ENCODE, settings())))[0]
     table = jax.random.normal(jax.random.key(0), (TOKENIZER.vocab_size, TOKENIZER.vocab_size))
 
-    def states(weights, tokens, *_):
+    def states(weights, batch):
+        tokens = batch["tokens"]
         tokens = rules.place(tokens, "act_batch", "act_length") if on_mesh else tokens
         table = weights["table"]
         logits = rules.take(table, tokens, "act_vocab") if on_mesh else table[tokens]
@@ -104,9 +105,7 @@ def test_log_probabilities_do_not_depend_on_how_logits_are_cut():
     )
 
     def found(table, batch):
-        names = ("tokens", "segment_ids", "positions")
-        arrays = (batch[name] for name in names)
-        return policy_model.replayed_logprobs(model, {"table": table}, *arrays, 0.7)[:2]
+        return policy_model.replayed_logprobs(model, {"table": table}, batch, 0.7)[:2]
 
     on_mesh = False
     alone = jax.jit(found)(table, batch)

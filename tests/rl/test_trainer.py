@@ -81,9 +81,7 @@ def test_logprobs_belong_to_their_token_and_temperature(temperature):
 def test_entropy_is_that_of_the_distribution():
     (batch,) = make_batches(rows=8)
     weights = jax.tree.map(jnp.zeros_like, toy_weights())
-    _, entropy, *_ = token_logprobs(
-        toy_policy(), weights, batch.tokens, batch.segment_ids, batch.positions, 1.0
-    )
+    _, entropy, *_ = token_logprobs(toy_policy(), weights, batch._asdict(), 1.0)
     np.testing.assert_allclose(np.asarray(entropy)[batch.loss_mask], np.log(128), rtol=1e-6)
 
 
@@ -111,9 +109,7 @@ def test_staleness_0_is_reinforce():
     def reinforce(weights):
         total = 0.0
         for batch in batches:
-            logprob, *_ = token_logprobs(
-                toy_policy(), weights, batch.tokens, batch.segment_ids, batch.positions, 1.0
-            )
+            logprob, *_ = token_logprobs(toy_policy(), weights, batch._asdict(), 1.0)
             total += jnp.sum(jnp.where(batch.loss_mask, batch.advantage * logprob, 0.0))
         return -total / (len(GROUPS) * 4 * 9)
 
@@ -167,14 +163,14 @@ def test_updates_equal_adamw_by_hand_and_leave_biases_to_their_controller(max_gr
         for _ in range(5)
     ]
     for g in gradients:
-        g["layers"][0]["router"]["bias"] *= 0  # as in the model: no gradient reaches it
+        g["layers"]["0"]["router"]["bias"] *= 0  # as in the model: no gradient reaches it
     for g in gradients:
         state, metrics = apply_gradient(state, g, load, model=toy_policy(), optimizer=config)
     expected = adamw_by_hand(weights, gradients, config)
     for name in ("embedding", "head", "final_norm"):
         np.testing.assert_allclose(state.weights[name], expected[name], rtol=2e-5, atol=2e-6)
     np.testing.assert_allclose(
-        state.weights["layers"][0]["router"]["bias"], 5 * 0.01 * (3.0 - load), rtol=1e-5
+        state.weights["layers"]["0"]["router"]["bias"], 5 * 0.01 * (3.0 - load), rtol=1e-5
     )
     assert int(state.step) == 5
     assert float(metrics["learning_rate"]) == pytest.approx(1e-2)

@@ -20,7 +20,7 @@ import pytest
 from loong_jax import cli, recipes
 from loong_jax.models.moe import MoEConfig
 from loong_jax.recipes import MeshSettings, Recipe
-from loong_jax.rl.sharded_feed import first_cursors
+from loong_jax.rl.sft import first_cursors
 from loong_jax.rl.trainer import TrainState
 from loong_jax.run import pod_sft
 from loong_jax.run.distributed import PREEMPTED

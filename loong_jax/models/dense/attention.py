@@ -189,12 +189,7 @@ def attended(
         cut = padded.reshape(a.shape[0], -1, block, *a.shape[2:])
         return jnp.moveaxis(cut, 1, 0)
 
-    def of_block(
-        query: Float[Array, "B block KV G H"],
-        segment: Int[Array, "B block"],
-        parent: Int[Array, "B block"],
-        index: Int[Array, "B block"],
-    ) -> Float[Array, "B block KV G H"]:
+    def of_block(query, segment, parent, index):
         return _attended(query, key, value, View(segment, parent, index, *view[3:]))
 
     parts = tuple(map(blocks, (query, *view[:3])))

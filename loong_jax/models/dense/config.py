@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_outside
 from loong_jax.models import checking
 from loong_jax.models.rope import RopeScaling
 
@@ -63,7 +63,9 @@ class DenseConfig:
         for name in ("dtype", "param_dtype"):  # as one type: configs that are equal hash alike
             object.__setattr__(self, name, checking.floating(name, getattr(self, name)))
         checking.whole_numbers(self)
-        checking.positive(self, "rms_norm_eps", "rope_theta", "residual_gain", "chunk_tokens")
+        refuse_outside(
+            self, "(0, inf]", "rms_norm_eps", "rope_theta", "residual_gain", "chunk_tokens"
+        )
         if self.rope is not None and not isinstance(self.rope, get_args(RopeScaling)):
             names = ", ".join(kind.__name__ for kind in get_args(RopeScaling))
             raise ConfigError(f"rope={self.rope!r} stretches no positions. Pass one of {names}.")

@@ -7,7 +7,7 @@ config.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +15,20 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.models import decoder, parameters
-from loong_jax.models.decoder import Body, Carry, Decoder, Made, Mask, Numbers, Out, States
+from loong_jax.models.decoder import (
+    Body,
+    Carry,
+    Decoder,
+    DenseFFN,
+    Made,
+    Mask,
+    Numbers,
+    Out,
+    States,
+)
 from loong_jax.models.dense.attention import CACHE_AXES, GroupedAttention, KeyValueCache, View
 from loong_jax.models.dense.config import DenseConfig
 from loong_jax.models.entry import entry
-from loong_jax.models.ffn import DenseFFN
 from loong_jax.models.products import rms_norm
 from loong_jax.models.rope import Turn, turn
 from loong_jax.sharding import ShardingRules
@@ -54,7 +63,7 @@ class DenseLayer(nnx.Module):
 
 
 class DenseDecoder(Decoder):
-    """The model. `nnx.split(model, graph=False)` gives its graph and its weights."""
+    """The model."""
 
     def __init__(self, config: DenseConfig, *, rngs: nnx.Rngs, rules: ShardingRules | None = None):
         super().__init__(config, rules)
@@ -79,15 +88,7 @@ class DenseDecoder(Decoder):
         segment_ids: Int[Array, "B T"] | None = None,
         parent_ids: Int[Array, "B T"] | None = None,
     ) -> DenseOutput:
-        """Logits of the token after each token.
-
-        `mask` is true where there is a token; a sequence stands together, with padding on either
-        side. In packed rows `segment_ids` numbers the sequences from 1, all below is padding, and
-        tokens see their own segment only, or also the segment that `parent_ids` names at them,
-        which stands before theirs in the row: a prompt that several responses share. `positions`
-        count from the first token of each sequence unless given; with `parent_ids` they must be.
-        Logits of padding are finite and mean nothing. Under jit what is not used of the output is
-        not computed.
+        """Logits of the token after each token; see `Decoder`.
 
         Raises ValueError for parents without positions.
         """
@@ -107,19 +108,12 @@ class DenseDecoder(Decoder):
         cache: KeyValueCache | None = None,
         start: Int[Array, "B"] | None = None,
     ) -> tuple[DenseOutput, KeyValueCache]:
-        """A call that also returns the cache of its T positions; with `cache`, the next chunk.
-
-        `mask` is true where there is a token; the tokens of a sequence stand together, with
-        padding on either side. Entry s of the cache is position s, and entries past the last token
-        are never looked at. With a cache, sequence b already has `start[b]` tokens in it. Its new
-        tokens see those and each other, and are written behind them, none past the capacity.
+        """A call that also returns the cache of its T positions, or of the next chunk's.
 
         Raises ValueError where one of `cache` and `start` is given without the other.
         """
-        if (cache is None) != (start is None):
-            raise ValueError("cache and start belong together: pass both, or neither to begin.")
-        if mask is None:
-            mask = jnp.ones_like(tokens, bool)
+        decoder.refuse_half(cache, start)
+        mask = jnp.ones_like(tokens, bool) if mask is None else mask
         rules = self.rules
         if cache is not None and start is not None:
             start, mask = rules.place(start, "act_batch"), rules.place(mask, "act_batch", None)
@@ -137,12 +131,7 @@ class DenseDecoder(Decoder):
         cache: KeyValueCache,
         mask: Bool[Array, "B"] | None = None,
     ) -> tuple[Float[Array, "B V"], KeyValueCache]:
-        """Logits after one more token of each sequence, and the cache with that token in it.
-
-        The token of sequence b is written at `positions[b]` and sees entries up to there. A
-        position outside the cache writes nothing, and its logits mean nothing. Sequences outside
-        `mask` are computed all the same.
-        """
+        """Logits after one more token of each sequence, and the cache with that token in it."""
         logits, _, cache = self.extend(tokens[:, None], positions, cache, mask)
         return logits[:, 0], cache
 
@@ -154,11 +143,7 @@ class DenseDecoder(Decoder):
         cache: KeyValueCache,
         mask: Bool[Array, "B"] | None = None,
     ) -> tuple[Float[Array, "B T V"], Float[Array, "B T D"], KeyValueCache]:
-        """Logits after each of a few more tokens, states after the final norm, and the cache.
-
-        Token t of sequence b is written at `positions[b] + t` and sees entries up to there. All
-        else is as in `decode`.
-        """
+        """Logits after each of a few more tokens, states after the final norm, and the cache."""
         del mask
         positions = self.rules.place(positions, "act_batch")
         position_BT = positions[:, None] + jnp.arange(tokens.shape[1])[None]
@@ -178,23 +163,16 @@ class DenseDecoder(Decoder):
         parent_ids: Numbers | None,
     ) -> tuple[States, KeyValueCache]:
         rules = self.rules
-        segment_ids = decoder.segments_of(tokens, mask, segment_ids)
-        key_segment_BS = rules.place(segment_ids, "act_batch", "act_keys")
-        key_index_BS = jnp.zeros_like(key_segment_BS) + jnp.arange(tokens.shape[1])[None]
-        if positions is None:
-            positions = decoder.restarting_positions(key_segment_BS)
-        if parent_ids is None:
-            parent_ids = segment_ids
+        positions, segment_ids, keys = self._keys(tokens, positions, mask, segment_ids)
+        parent_ids = segment_ids if parent_ids is None else parent_ids
         tokens, positions, segment_ids, parent_ids, index = (
             rules.place(a, "act_batch", "act_length")
-            for a in (tokens, positions, segment_ids, parent_ids, key_index_BS)
+            for a in (tokens, positions, segment_ids, parent_ids, keys[1])
         )
-        view = View(segment_ids, parent_ids, index, key_segment_BS, key_index_BS)
+        view = View(segment_ids, parent_ids, index, *keys)
         turn = self._turn(positions)
 
-        def step(
-            x: States, layer: DenseLayer, _: Int[Array, ""]
-        ) -> tuple[States, tuple[Array, Array]]:
+        def step(x: States, layer: DenseLayer, _: Any) -> tuple[States, tuple[Array, ...]]:
             cached: list[Float[Array, "KV B S H"]] = []
 
             def attend(attention: GroupedAttention, normed: States) -> States:
@@ -205,9 +183,7 @@ class DenseDecoder(Decoder):
                 cached.extend((key, value))
                 return attention.mixed(normed, attention.queries(normed, turn), key, value, view)
 
-            x = layer(x, attend)
-            key, value = cached
-            return x, (key, value)
+            return layer(x, attend), tuple(cached)
 
         x, cached = self._scan(step, self._word(tokens), self._remat)
         return x, KeyValueCache(*cached)

@@ -218,16 +218,14 @@ def _check_names(
     reason = publication.explain(missing, extra, config) if missing or extra else None
     if reason is not None:
         raise CheckpointError(reason)
-    if missing:
-        raise CheckpointError(
-            f"{_some(missing)} missing. Fetch the checkpoint again, or correct the sizes in "
-            "config.json."
-        )
-    if extra:
-        raise CheckpointError(
-            f"{_some(extra)} not in the published layout at these sizes. Correct the sizes in "
-            "config.json, or delete what does not belong to the model."
-        )
+    again = "Fetch the checkpoint again, or correct the sizes in config.json."
+    sizes = "Correct the sizes in config.json, or delete what does not belong to the model."
+    for names, fault, remedy in (
+        (missing, "missing", again),
+        (extra, "not in the published layout at these sizes", sizes),
+    ):
+        if names:
+            raise CheckpointError(f"{_some(names)} {fault}. {remedy}")
 
 
 def _some(names: set[str]) -> str:

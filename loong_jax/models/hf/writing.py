@@ -51,7 +51,7 @@ def read_layout(directory: AnyPath, found: Mapping[str, StoredTensor]) -> str | 
     for file, tensors in entries.items():
         header = files.header_of(file)
         metadata = json.loads(header[8:]).get("__metadata__")
-        if not (_is_plain(file.name) and (metadata is None or _is_metadata(metadata))):
+        if not _is_plain(file.name):
             return None
         plan = FilePlan(file.name, tensors, metadata)
         digest = hashlib.sha256(header).hexdigest()
@@ -88,10 +88,6 @@ def _fitted(layout: str, tensors: Mapping[str, Entry]) -> tuple[list[FilePlan], 
 def _is_plain(file: str) -> bool:
     """True if the file lies in the directory itself and a loader takes its name for weights."""
     return file.endswith(".safetensors") and not file.startswith(".") and "/" not in file
-
-
-def _is_metadata(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
 
 MAX_SHARD_BYTES = 5_000_000_000
@@ -156,7 +152,12 @@ def save_weights_hf(
     published = published_as(config)
     places = {place.name: place for place in published.places(config, leaves)}
     dtype = np.dtype(leaves[places[published.embedding].leaf].dtype)
-    text = _config_text(published, config, dtype, config_text, stored_dtype)
+    known = json.loads(config_text) if config_text else None
+    same = dataclasses.replace(config, param_dtype=dtype)
+    record = published.write_config(same, known, stored_dtype)
+    text = (json.dumps(record, indent=2) + "\n").encode()
+    if config_text and record == known:  # as it came, to the byte, where nothing has changed
+        text = config_text.encode()
     plans, index = _plan(leaves, places, stored_layout, max_shard_bytes)
     with unfinished.begun(directory, text, source) as export:
         num_kept = _write(export.aside, leaves, places, plans)
@@ -184,22 +185,6 @@ def _check_leaves(leaves: Mapping[str, Any]) -> None:
                 f"{leaf} lies in part on devices of other processes. Save a checkpoint, and "
                 "export it in one process with `loong export-hf`."
             )
-
-
-def _config_text(
-    published: publication.Publication,
-    config: Any,
-    dtype: np.dtype,
-    original: str | None,
-    stored_dtype: str | None,
-) -> bytes:
-    """config.json for weights of `dtype`; as it came, to the byte, where nothing has changed."""
-    config = dataclasses.replace(config, param_dtype=dtype)
-    known = json.loads(original) if original else None
-    record = published.write_config(config, known, stored_dtype)
-    if original and record == known:
-        return original.encode()
-    return (json.dumps(record, indent=2) + "\n").encode()
 
 
 def _plan(

@@ -2,8 +2,8 @@
 
 from loong_jax.models.hf.checkpoint import load_hf
 from loong_jax.models.hf.writing import save_hf
+from loong_jax.models.moe.attention import LatentCache
 from loong_jax.models.moe.balance import BiasController, ControllerMemory
-from loong_jax.models.moe.cache import LatentCache
 from loong_jax.models.moe.config import MoEConfig, NgramEmbedding
 from loong_jax.models.moe.exchange import GatherExchange, PaddedExchange, RaggedExchange
 from loong_jax.models.moe.model import LongcatFlash, ModelOutput, abstract_weights, init_weights

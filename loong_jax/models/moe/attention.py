@@ -15,20 +15,21 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from loong_jax.models import parameters
+from loong_jax.models import decoder, parameters
 from loong_jax.models.decoder import Numbers, States
 from loong_jax.models.moe import core_attention
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.core_attention import AttendLatents
-from loong_jax.models.moe.mask import AttentionMask, Operands
+from loong_jax.models.moe.kernels import AttentionMask, Operands
 from loong_jax.models.products import in_chunks, project, project_weight_first, rms_norm, scaled
 from loong_jax.models.rope import halves, rotate, turn, turned
 from loong_jax.sharding import ShardingRules
 
 LATENTS = "latents"  # the name under which a checkpoint policy finds what the ranks hold, unnormed
 ENTRY_AXES = "act_batch", "act_keys", "act_rank"  # logical axes of what is cached
+AXES = ("layers", None, *ENTRY_AXES)  # of the cache of all layers
 
 
 class Latent(NamedTuple):
@@ -36,6 +37,38 @@ class Latent(NamedTuple):
 
     latent: Float[Array, "B S C"]  # after its norm and alpha_kv
     rope_key: Float[Array, "B S R"]  # rotated; first components of all pairs, then the second
+
+
+class LatentCache(NamedTuple):
+    """Latents and rotary keys of S positions; entry s is position s, whoever wrote it."""
+
+    latent: Float[Array, "L 2 B S C"]
+    rope_key: Float[Array, "L 2 B S R"]
+
+    @classmethod
+    def zeros(
+        cls, config: MoEConfig, batch: int, capacity: int, rules: ShardingRules | None = None
+    ) -> "LatentCache":
+        """An empty cache for `batch` sequences of at most `capacity` tokens."""
+        lead = (config.num_layers, 2, batch, capacity)
+        spec = (rules or ShardingRules()).spec_of(lead, *AXES)
+        widths = config.kv_lora_rank, config.qk_rope_head_dim
+        return cls(*(jnp.zeros((*lead, width), config.dtype, device=spec) for width in widths))
+
+    def read(self, layer: Int[Array, ""], sub_layer: int) -> Latent:
+        """The entries of one attention."""
+        return Latent(self.latent[layer, sub_layer], self.rope_key[layer, sub_layer])
+
+    def write(
+        self,
+        layer: Int[Array, ""],
+        sub_layer: int,
+        new: Latent,
+        position: Int[Array, "B T"],
+        rules: ShardingRules,
+    ) -> "LatentCache":
+        """Puts T new entries of one attention into each sequence; see `decoder.written`."""
+        return decoder.written(self, new, position, AXES, rules, layer=(layer,), part=(sub_layer,))
 
 
 class LatentAttention(parameters.Gathering, nnx.Module):

@@ -16,14 +16,13 @@ prints the integral law and calls the controller PID, 2.1.2 (load balance), 3.1.
 """
 
 import dataclasses
-import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below, refuse_outside
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.model import ModelOutput
 from loong_jax.models.moe.router import load_error, update_bias
@@ -54,13 +53,7 @@ class BiasController:
     derivative: float = 0.0  # of its change since the step before
 
     def __post_init__(self):
-        gains = (self.rate, self.proportional, self.derivative)
-        if not all(0 <= gain < math.inf for gain in gains):
-            raise ConfigError(
-                f"rate={self.rate}, proportional={self.proportional} and "
-                f"derivative={self.derivative} must be finite and not negative. Correct the "
-                "controller."
-            )
+        refuse_outside(self, "[0, inf)", "rate", "proportional", "derivative", why="a gain")
 
     @property
     def remembers(self) -> bool:
@@ -126,11 +119,8 @@ class DeviceBalance:
     counting: CountChoices | CountTokens = CountChoices()
 
     def __post_init__(self):
-        if self.num_groups < 1 or not self.weight > 0:
-            raise ConfigError(
-                f"num_groups={self.num_groups} must be at least 1 and weight={self.weight} "
-                "positive. Correct the loss, or leave it out."
-            )
+        refuse_below(self, 1, "num_groups")
+        refuse_outside(self, "(0, inf]", "weight", why="no balance leaves the loss out")
         if not isinstance(self.counting, CountChoices | CountTokens):
             raise ConfigError(
                 f"counting={self.counting!r} is neither CountChoices() nor CountTokens(). Use one "

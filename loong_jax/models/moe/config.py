@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below, refuse_outside
 from loong_jax.models import checking
 from loong_jax.models.moe.core_attention import AttentionKind
 from loong_jax.models.moe.exchange import Exchange, GatherExchange
@@ -29,11 +29,8 @@ class NgramEmbedding:
     eos_token: int = 2  # no n-gram reaches back over it
 
     def __post_init__(self):
-        for name, smallest in (("max_order", 2), ("num_splits", 1), ("base_rows", 1)):
-            if getattr(self, name) < smallest:
-                raise ConfigError(
-                    f"ngram.{name}={getattr(self, name)} is below {smallest}. Raise it."
-                )
+        refuse_below(self, 2, "max_order")
+        refuse_below(self, 1, "num_splits", "base_rows")
         if sum(self.rows) >= 2**31:
             raise ConfigError(
                 f"the tables of n-grams have {sum(self.rows)} rows together, and rows are counted "
@@ -151,23 +148,16 @@ class MoEConfig:
                 f"num_chosen={self.num_chosen} is not in 1..{self.num_targets}, the sum of both "
                 "kinds of experts. Lower num_chosen or add experts."
             )
-        if self.num_mtp_layers > 1:
-            raise ConfigError(
-                f"num_mtp_layers={self.num_mtp_layers} is above 1, and one head drafts one token. "
-                "Use 0 or 1."
-            )
-        if not 0 < self.target_ffn_experts <= self.num_chosen:
-            raise ConfigError(
-                f"target_ffn_experts={self.target_ffn_experts} is not in (0, {self.num_chosen}], "
-                "the choices of a token. Lower it or raise num_chosen."
-            )
+        refuse_outside(self, "[0, 1]", "num_mtp_layers", why="one head drafts one token")
+        choices = f"(0, {self.num_chosen}]"
+        refuse_outside(self, choices, "target_ffn_experts", why="up to the choices of a token")
         if self.qk_rope_head_dim % 2:
             raise ConfigError(
                 f"qk_rope_head_dim={self.qk_rope_head_dim} is odd, and rotation works on pairs. "
                 "Make it even."
             )
         factors = "gate_scale", "residual_gain", "rms_norm_eps", "lora_norm_eps", "rope_theta"
-        checking.positive(self, *factors, "chunk_tokens")
+        refuse_outside(self, "(0, inf]", *factors, "chunk_tokens")
         if self.yarn is not None and self.rope_theta == 1:
             raise ConfigError(
                 "rope_theta=1 turns all pairs alike, so YaRN cannot tell fast ones from slow ones. "

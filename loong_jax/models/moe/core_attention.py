@@ -18,11 +18,18 @@ from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.errors import ConfigError
 from loong_jax.models.moe import context
-from loong_jax.models.moe.kernels import blockwise, cudnn, latent_kernel, latent_split, splash
+from loong_jax.models.moe.kernels import (
+    AttentionMask,
+    Operands,
+    blockwise,
+    cudnn,
+    latent_kernel,
+    latent_split,
+    splash,
+)
 from loong_jax.models.moe.kernels.blockwise import Blockwise
 from loong_jax.models.moe.kernels.cudnn import Cudnn
 from loong_jax.models.moe.kernels.splash import Splash
-from loong_jax.models.moe.mask import AttentionMask, Operands
 from loong_jax.models.products import accumulate
 from loong_jax.sharding import ShardingRules
 

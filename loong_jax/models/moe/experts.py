@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ from loong_jax.models.moe import exchange
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.exchange import transport
 from loong_jax.models.moe.exchange.dispatch import Rows, later_rounds
-from loong_jax.models.moe.exchange.gathered import Local
+from loong_jax.models.moe.exchange.equal import Local
 from loong_jax.models.moe.exchange.transport import InTransit
 from loong_jax.models.moe.kernels import expert_gemm, hopper
 from loong_jax.models.moe.router import Routing
@@ -115,9 +115,7 @@ class Experts(nnx.Module):
             mask = jax.sharding.reshard(mask, NamedSharding(rules.mesh, places.tokens))
         own = functools.partial(_of_chunk, num_chunks=self.num_chunks(x), i=i)
 
-        def on_one_device(
-            x: States, target: Int[Array, "B T K"], gate: Float[Array, "B T K"], mask: Mask
-        ) -> tuple[Rows | InTransit, Tree, Tree, Int[Array, ""], Int[Array, ""]]:
+        def on_one_device(x, target, gate, mask):
             x, target, gate, mask = own(x), own(target), own(gate), own(mask[..., None])
             kept = (target < self.config.num_experts) & mask
             plan = device.plan(target, kept)
@@ -126,8 +124,7 @@ class Experts(nnx.Module):
             if device.may_overflow:
                 num_rounds = jax.lax.pmax(device.num_rounds(plan), places.token_axes)
                 num_waiting = jax.lax.psum(device.num_waiting(plan), places.token_axes)
-            rows = load(x, gate, plan, round)
-            return rows, plan, round, num_rounds, num_waiting
+            return load(x, gate, plan, round), plan, round, num_rounds, num_waiting
 
         split = (places.rows, places.rows, places.rows, places.whole, places.whole)
         on_mesh = rules.shard_map(on_one_device, in_specs=places.tokens, out_specs=split)
@@ -165,12 +162,7 @@ class Experts(nnx.Module):
         tokens = x
         made_of = functools.partial(self._sum_of_ffns, placement.room, num_tokens)
 
-        def one_round(
-            i: Int[Array, ""] | int,
-            inputs: tuple[Float[Array, "tokens D"], Float[Array, "tokens K"]],
-            weights: tuple[Array, ...],
-            plan: Tree,
-        ) -> Float[Array, "tokens D"]:
+        def one_round(i, inputs, weights, plan):
             device = self._exchange(tokens)
             round = device.take_round(plan, i)
             x, gate = inputs
@@ -179,16 +171,7 @@ class Experts(nnx.Module):
             back = device.send_back(made_of(arrived, weights).astype(dtype), round)
             return device.unload(back, round)
 
-        def on_one_device(
-            sent: Rows | InTransit,
-            x: States,
-            gate: Float[Array, "B T K"],
-            plan: Tree,
-            num_rounds: Int[Array, ""],
-            gate_up: Float[Array, "*L E D 2 M"],
-            down: Float[Array, "*L E M D"],
-            *layer: Int[Array, ""],
-        ) -> tuple[Float[Array, "rows D"], Float[Array, "tokens D"] | None]:
+        def on_one_device(sent, x, gate, plan, num_rounds, gate_up, down, *layer):
             is_sent = isinstance(sent, InTransit)
             rows = transport.unpack(self._exchange(tokens), sent) if is_sent else sent
             x, gate = own(x), own(gate)
@@ -204,15 +187,9 @@ class Experts(nnx.Module):
             made = made_of(rows, weights)
             return made.astype(dtype) if self.sends_rows else made, rest
 
-        specs = (
-            places.rows,
-            places.tokens,
-            places.tokens,
-            places.rows,
-            places.whole,
-            *(jax.typeof(weight).sharding.spec for weight in weights),
-            *(places.whole for _ in layer),
-        )
+        of_rows = places.rows, places.tokens, places.tokens, places.rows, places.whole
+        of_weights = (jax.typeof(weight).sharding.spec for weight in weights)
+        specs = (*of_rows, *of_weights, *(places.whole for _ in layer))
         on_mesh = rules.shard_map(on_one_device, in_specs=specs, out_specs=places.partial_rows)
         operands = (chunk.rows, x, routing.gate, chunk.plan, chunk.num_rounds, *weights, *layer)
         made, rest = on_mesh(*operands)
@@ -223,10 +200,9 @@ class Experts(nnx.Module):
         if not self.sends_rows:
             return chunk
         device, places = self._exchange(x), _Places.of(self.rules, x)
+        back = places.partial_rows
         on_mesh = self.rules.shard_map(
-            device.send_back,
-            in_specs=(places.partial_rows, places.rows),
-            out_specs=places.partial_rows,
+            device.send_back, in_specs=(back, places.rows), out_specs=back
         )
         return chunk._replace(rows=on_mesh(chunk.rows, chunk.round))
 
@@ -234,12 +210,7 @@ class Experts(nnx.Module):
         """The sum of each token's rows and its share of the identity."""
         placement, places = self._placement(x), _Places.of(self.rules, x)
 
-        def on_one_device(
-            back: tuple[Float[Array, "..."], ...],
-            rest: tuple[Float[Array, "tokens D"] | None, ...],
-            round: tuple[Tree, ...],
-            x: States,
-        ) -> States:
+        def on_one_device(back, rest, round, x):
             mixed = [placement.unload(*one) for one in zip(back, round, strict=True)]
             mixed = [a if b is None else a + b for a, b in zip(mixed, rest, strict=True)]
             mixed = mixed[0] if len(mixed) == 1 else jnp.concatenate(mixed)
@@ -248,12 +219,8 @@ class Experts(nnx.Module):
 
         specs = (places.partial_rows, places.partial_rows, places.rows, places.tokens)
         on_mesh = self.rules.shard_map(on_one_device, in_specs=specs, out_specs=places.tokens)
-        mixed = on_mesh(
-            tuple(chunk.rows for chunk in chunks),
-            tuple(chunk.rest for chunk in chunks),
-            tuple(chunk.round for chunk in chunks),
-            x,
-        )
+        parts = zip(*((chunk.rows, chunk.rest, chunk.round) for chunk in chunks), strict=True)
+        mixed = on_mesh(*parts, x)
         is_zero = routing.target >= self.config.num_experts
         zero_BT = jnp.sum(routing.gate * is_zero, axis=-1)
         return (mixed + zero_BT[..., None] * x.astype(jnp.float32)).astype(x.dtype)
@@ -289,10 +256,11 @@ class Experts(nnx.Module):
             *rows, gate_up, down, gemm=gemm, room=room, mean_rows=mean_choices / num_local
         )
 
-    def _placement(self, x: States) -> transport.RowPlacement:
+    def _placement(self, x: States) -> Any:
+        """Of rows: an exchange, or none."""
         return self._exchange(x) if self.sends_rows else Local()
 
-    def _exchange(self, x: States) -> transport.DeviceExchange:
+    def _exchange(self, x: States) -> Any:
         """The exchange, fitted to one device's share of a chunk of `x`."""
         config, rules = self.config, self.rules
         devices = rules.parts("expert")
@@ -352,13 +320,8 @@ class _Places(NamedTuple):
             return cls()
         tokens = PartitionSpec(*sharding.spec[:2])
         token_axes, partial_axes = _axes(tokens), _axes(rules.gathered("expert_ffn"))
-        return cls(
-            tokens=tokens,
-            rows=PartitionSpec(token_axes),
-            partial_rows=PartitionSpec(token_axes + partial_axes),
-            token_axes=token_axes,
-            partial_axes=partial_axes,
-        )
+        rows, partial_rows = PartitionSpec(token_axes), PartitionSpec(token_axes + partial_axes)
+        return cls(tokens, rows, partial_rows, PartitionSpec(), token_axes, partial_axes)
 
 
 def _axes(spec: PartitionSpec) -> tuple[str, ...]:

@@ -20,8 +20,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from loong_jax.models import parameters
-from loong_jax.models.decoder import Mask, States
-from loong_jax.models.ffn import DenseFFN
+from loong_jax.models.decoder import DenseFFN, Mask, States
 from loong_jax.models.moe import router
 from loong_jax.models.moe.attention import LatentAttention
 from loong_jax.models.moe.config import MoEConfig

@@ -19,13 +19,11 @@ from loong_jax.models import decoder, parameters
 from loong_jax.models.decoder import Body, Carry, Decoder, Made, Mask, Numbers, Out, States
 from loong_jax.models.entry import entry
 from loong_jax.models.moe import context, core_attention, ngram
-from loong_jax.models.moe.attention import ENTRY_AXES, Latent, LatentAttention
-from loong_jax.models.moe.cache import AXES, LatentCache
+from loong_jax.models.moe.attention import AXES, ENTRY_AXES, Latent, LatentAttention, LatentCache
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.experts import DISPATCHED
-from loong_jax.models.moe.kernels import cudnn
+from loong_jax.models.moe.kernels import AttentionMask, cudnn
 from loong_jax.models.moe.layer import ShortcutLayer
-from loong_jax.models.moe.mask import AttentionMask
 from loong_jax.models.moe.mtp import MtpHead
 from loong_jax.models.moe.router import LayerStatistics
 from loong_jax.sharding import ShardingRules
@@ -60,7 +58,7 @@ OverCache: TypeAlias = Callable[[int, LatentAttention, States, LatentCache, Int[
 
 
 class LongcatFlash(Decoder):
-    """The model. `nnx.split(model, graph=False)` gives its graph and its weights."""
+    """The model."""
 
     def __init__(self, config: MoEConfig, *, rngs: nnx.Rngs, rules: ShardingRules | None = None):
         super().__init__(config, rules)
@@ -93,13 +91,7 @@ class LongcatFlash(Decoder):
     ) -> ModelOutput:
         """Logits of the token after each token.
 
-        A token is a number below `vocab_size`; others are not noticed and mean nothing. `mask` is
-        true where there is a token; a sequence stands together, with padding on either side. In
-        packed rows `segment_ids` numbers the sequences from 1, all below is padding, and tokens see
-        their own segment only, or also the segment that `parent_ids` names at them, which stands
-        before it: responses then share the tokens of their prompt. `positions` count from the first
-        token of each sequence unless given; with `parent_ids` they must be. Logits of padding are
-        finite and mean nothing; padding counts in no load.
+        The arguments of every family are those of `Decoder`; padding counts in no load.
         `score_shift` is added to the router scores of every token (see `balance.stability_ratio`).
 
         With `forced_target`, the `target` of another call or of an engine, tokens go there, to
@@ -132,22 +124,14 @@ class LongcatFlash(Decoder):
     ) -> tuple[ModelOutput, LatentCache]:
         """A call that also returns the cache of its T positions; with `cache`, the next chunk.
 
-        `mask` is true where there is a token; the tokens of a sequence stand together, with
-        padding on either side. Entry s of the cache is position s, and entries past the last token
-        are never looked at.
-
-        With a cache, sequence b already has `start[b]` tokens in it. Its new tokens see those and
-        each other, and are written behind them, none past the capacity. Chunks of any lengths
-        together equal one whole prefill. `history` is that of `extend`: the tokens before these.
+        `history` is that of `extend`: the tokens before these.
 
         Raises:
           ValueError: one of `cache` and `start` is given without the other.
           ConfigError: a chunk without history for a model with an n-gram embedding.
         """
-        if (cache is None) != (start is None):
-            raise ValueError("cache and start belong together: pass both, or neither to begin.")
-        if mask is None:
-            mask = jnp.ones_like(tokens, bool)
+        mask = jnp.ones_like(tokens, bool) if mask is None else mask
+        decoder.refuse_half(cache, start)
         if cache is None or start is None:
             output, filled = self._whole(self._rows(tokens, None, mask, None), None)
             return output, decoder.from_first(filled, mask, AXES, self.rules)
@@ -165,17 +149,16 @@ class LongcatFlash(Decoder):
         )
         seen = AttentionMask(mask.astype(jnp.int32), positions, key_segment_BS, key_index_BS)
 
-        def attend(
-            i: int,
-            attention: LatentAttention,
-            normed: States,
-            cache: LatentCache,
-            layer: Int[Array, ""],
-        ) -> States:
-            return attention.over_cache(normed, positions, seen, cache.read(layer, i))
-
-        x = self._embed(tokens, recent)
-        x, statistics, cache = self._over_cache(x, positions, written_at, mask, cache, attend)
+        x, statistics, cache = self._over_cache(
+            self._embed(tokens, recent),
+            positions,
+            written_at,
+            mask,
+            cache,
+            lambda i, attention, normed, cache, layer: attention.over_cache(
+                normed, positions, seen, cache.read(layer, i)
+            ),
+        )
         return self._output(x, statistics), cache
 
     @entry
@@ -245,23 +228,19 @@ class LongcatFlash(Decoder):
         parent_ids: Numbers | None = None,
     ) -> _Rows:
         rules = self.rules
-        segment_ids = decoder.segments_of(tokens, mask, segment_ids)
-        key_segment_BS = rules.place(segment_ids, "act_batch", "act_keys")
-        key_index_BS = jnp.zeros_like(key_segment_BS) + jnp.arange(tokens.shape[1])[None]
-        if positions is None:
-            positions = decoder.restarting_positions(key_segment_BS)
+        positions, segment_ids, keys = self._keys(tokens, positions, mask, segment_ids)
         recent = None
         if self.config.ngram is not None:
-            recent = self.ngram.recent_of_rows(tokens, key_segment_BS)
+            recent = self.ngram.recent_of_rows(tokens, keys[0])
         tokens, *others = (
             rules.place(a, "act_batch", "act_length")
-            for a in (tokens, positions, segment_ids, key_index_BS)
+            for a in (tokens, positions, segment_ids, keys[1])
         )
         positions, segment_ids, index = (context.enter(a, rules) for a in others)
         if parent_ids is not None:
             parent_ids = rules.place(parent_ids, "act_batch", "act_length")
             parent_ids = context.enter(parent_ids, rules)
-        attention_mask = AttentionMask(segment_ids, index, key_segment_BS, key_index_BS, parent_ids)
+        attention_mask = AttentionMask(segment_ids, index, *keys, parent_ids)
         if forced_target is not None:
             forced_BTLK = jnp.moveaxis(forced_target.astype(jnp.int32), 0, 2)
             placed = rules.place(forced_BTLK, "act_batch", "act_length", None, None)
@@ -273,9 +252,7 @@ class LongcatFlash(Decoder):
     ) -> tuple[ModelOutput, LatentCache]:
         rules = self.rules
 
-        def step(
-            x: States, layer: ShortcutLayer, index: Int[Array, ""]
-        ) -> tuple[States, tuple[LayerStatistics, Latent]]:
+        def step(x, layer, index):
             cached: list[Latent] = []
 
             def attend(_: int, attention: LatentAttention, normed: States) -> States:
@@ -321,9 +298,7 @@ class LongcatFlash(Decoder):
     ) -> tuple[Float[Array, "B V"], LatentCache]:
         """Logits after one more token of each sequence, and the cache with that token in it.
 
-        The token of sequence b is written at `positions[b]` and sees entries up to there. A
-        position outside the cache writes nothing. Sequences outside `mask`, free slots say, meet
-        no expert. Their logits mean nothing, nor do those of positions outside the cache.
+        Sequences outside `mask` meet no expert.
         """
         logits, _, cache = self.extend(tokens[:, None], positions, cache, mask, history)
         return logits[:, 0], cache
@@ -352,11 +327,9 @@ class LongcatFlash(Decoder):
     ) -> tuple[Float[Array, "B T V"], Float[Array, "B T D"], LatentCache]:
         """Logits after each of a few more tokens, states after the final norm, and the cache.
 
-        Token t of sequence b is written at `positions[b] + t` and sees entries up to there. All
-        else is as in `decode`. What is written past the tokens that are kept is never looked at,
-        so tokens that speculation rejects need no undoing. `history`, needed where the model has an
-        n-gram embedding, holds the tokens before these, the last on the right: max_order - 1, or
-        anything in place of those that a sequence does not have.
+        `history`, needed where the model has an n-gram embedding, holds the tokens before these,
+        the last on the right: max_order - 1, or anything in place of those that a sequence does not
+        have.
         """
         x, _, cache = self._extend(tokens, positions, cache, mask, history)
         hidden = self._normed(x)
@@ -380,13 +353,7 @@ class LongcatFlash(Decoder):
         if self.config.ngram is not None:
             recent = self.ngram.recent_of_few(tokens, position_BT, history)
 
-        def attend(
-            i: int,
-            attention: LatentAttention,
-            normed: States,
-            cache: LatentCache,
-            layer: Int[Array, ""],
-        ) -> States:
+        def attend(i, attention, normed, cache: LatentCache, layer):
             entries = core_attention.over_cache(*cache, layer, i, position_BT, rules)
             return attention.absorbed(normed, position_BT, entries)
 
@@ -412,9 +379,7 @@ class LongcatFlash(Decoder):
         rules, is_whole = self.rules, few_rows and self.cut is None
         whole = ("experts",) if is_whole and self.layers.experts.rest_ready else ()
 
-        def step(
-            carry: tuple[States, LatentCache], layer: ShortcutLayer, index: Int[Array, ""]
-        ) -> tuple[tuple[States, LatentCache], LayerStatistics]:
+        def step(carry, layer, index):
             x, cache = carry
 
             def attend(i: int, attention: LatentAttention, normed: States) -> States:

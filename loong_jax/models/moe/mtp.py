@@ -19,12 +19,11 @@ from flax import nnx
 from jaxtyping import Array, Int, Shaped
 
 from loong_jax.models import decoder, parameters
-from loong_jax.models.decoder import Mask, Numbers, States
-from loong_jax.models.ffn import DenseFFN
+from loong_jax.models.decoder import DenseFFN, Mask, Numbers, States
 from loong_jax.models.moe import core_attention
 from loong_jax.models.moe.attention import ENTRY_AXES, Latent, LatentAttention
 from loong_jax.models.moe.config import MoEConfig
-from loong_jax.models.moe.mask import AttentionMask
+from loong_jax.models.moe.kernels import AttentionMask
 from loong_jax.models.products import project, rms_norm
 from loong_jax.sharding import ShardingRules
 

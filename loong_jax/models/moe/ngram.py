@@ -99,9 +99,7 @@ class NgramTables(nnx.Module):
         rules = self.rules
         batch, whole = rules.partition("act_batch"), rules.partition("act_batch", "act_keys")
 
-        def on_one_device(
-            tokens: Numbers, mask: Mask, start: Int[Array, "B"], history: Int[Array, "B before"]
-        ) -> Int[Array, "B T order"]:
+        def on_one_device(tokens, mask, start, history):
             num_tokens = tokens.shape[1]
             first_B1 = jnp.argmax(mask, axis=1)[:, None]
             index_1T = jnp.arange(num_tokens)[None]

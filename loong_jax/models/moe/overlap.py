@@ -27,8 +27,7 @@ from jaxtyping import Array, Int
 from jaxtyping import PyTree as Tree  # of arrays
 
 from loong_jax.models import parameters
-from loong_jax.models.decoder import Mask, States
-from loong_jax.models.ffn import DenseFFN
+from loong_jax.models.decoder import DenseFFN, Mask, States
 from loong_jax.models.moe.attention import LatentAttention
 from loong_jax.models.moe.exchange.transport import InTransit, with_gradient
 from loong_jax.models.moe.experts import Chunk, Experts
@@ -151,16 +150,12 @@ def together(*things: InTransit | Tree, before_gradient: Tree = ()) -> tuple:
     packed = tuple(a.packed if isinstance(a, InTransit) else a for a in things)
     shadow = tuple(a.shadow if isinstance(a, InTransit) else None for a in things)
 
-    def forward(
-        packed: tuple[InTransit | Tree, ...], shadow: tuple[Tree, ...], before: Tree
-    ) -> tuple[tuple[InTransit | Tree, ...], Tree]:
+    def forward(packed: tuple, shadow: tuple, before: Tree) -> tuple[tuple, Tree]:
         packed = jax.lax.optimization_barrier(packed)
         pairs = zip(packed, shadow, strict=True)
         return tuple(a if b is None else InTransit(a, b) for a, b in pairs), before
 
-    def backward(
-        before: Tree, grads: tuple[InTransit | Tree, ...]
-    ) -> tuple[tuple[InTransit | Tree, ...], tuple[Tree, ...], None]:
+    def backward(before: Tree, grads: tuple) -> tuple[tuple, tuple, None]:
         back = tuple(g.shadow if isinstance(g, InTransit) else g for g in grads)
         back, _ = jax.lax.optimization_barrier((back, before))
         are_rows = [b is not None for b in shadow]

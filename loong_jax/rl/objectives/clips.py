@@ -20,8 +20,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from loong_jax.errors import ConfigError, form_of
+from loong_jax.errors import ConfigError, form_of, refuse_below, refuse_outside
 from loong_jax.own import OwnPart
+
+_DISTANCE = "a distance from a ratio of 1"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,11 +34,8 @@ class LinearBound:
     num_steps: int
 
     def __post_init__(self):
-        if not 0 <= self.end < math.inf or self.num_steps < 1:
-            raise ConfigError(
-                f"end={self.end} must be finite and >= 0, and num_steps={self.num_steps} >= 1. "
-                "Correct the recipe, or use no schedule."
-            )
+        refuse_outside(self, "[0, inf)", "end")
+        refuse_below(self, 1, "num_steps")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,14 +47,12 @@ class SteppedBound:
 
     def __post_init__(self):
         rises = all(a < b for a, b in zip(self.steps, self.steps[1:], strict=False))
-        if len(self.steps) != len(self.values) or not self.steps or not rises or self.steps[0] < 1:
+        are_bounds = all(0 <= value < math.inf for value in self.values)
+        fits = len(self.steps) == len(self.values) and are_bounds
+        if not fits or not self.steps or not rises or self.steps[0] < 1:
             raise ConfigError(
-                f"steps={self.steps} must rise from 1 or more, and values={self.values} hold one "
-                "bound for each of them. Correct the recipe."
-            )
-        if not all(0 <= value < math.inf for value in self.values):
-            raise ConfigError(
-                f"values={self.values} must be finite and >= 0: they are distances from 1."
+                f"steps={self.steps} must rise from 1 or more, and values={self.values} hold for "
+                "each a bound that is finite and >= 0. Correct the recipe."
             )
 
 
@@ -85,18 +82,10 @@ class TripletClip:
     pos_high_schedule: BoundSchedule | None = None
 
     def __post_init__(self):
-        if not (0 <= self.eps_neg_low <= 1 and self.eps_pos_high >= 0):
-            raise ConfigError(
-                f"eps_neg_low={self.eps_neg_low} must lie in [0, 1] and "
-                f"eps_pos_high={self.eps_pos_high} be >= 0: they are distances from a ratio of 1. "
-                "Correct the recipe."
-            )
-        if not self.eps_neg_high >= 1:
-            raise ConfigError(
-                f"eps_neg_high={self.eps_neg_high} is not at least 1: it is a cap on the ratio of "
-                "negative advantages, not a distance, and below 1 it would stop on-policy "
-                "tokens. Use a value such as 3."
-            )
+        refuse_outside(self, "[0, 1]", "eps_neg_low", why=_DISTANCE)
+        refuse_outside(self, "[0, inf]", "eps_pos_high", why=_DISTANCE)
+        cap = "a cap on the ratio of negative advantages, which below 1 stops on-policy tokens"
+        refuse_outside(self, "[1, inf]", "eps_neg_high", why=cap)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,8 +95,7 @@ class SymmetricClip:
     eps: float = 0.2
 
     def __post_init__(self):
-        if not 0 <= self.eps <= 1:
-            raise ConfigError(f"eps={self.eps} is not in [0, 1]. Use a value such as 0.2.")
+        refuse_outside(self, "[0, 1]", "eps", why=_DISTANCE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,11 +108,8 @@ class AsymmetricClip:
     eps_high: float = 0.28
 
     def __post_init__(self):
-        if not (0 <= self.eps_low <= 1 and self.eps_high >= 0):
-            raise ConfigError(
-                f"eps_low={self.eps_low} must lie in [0, 1] and eps_high={self.eps_high} be >= 0: "
-                "they are distances from a ratio of 1. Correct the recipe."
-            )
+        refuse_outside(self, "[0, 1]", "eps_low", why=_DISTANCE)
+        refuse_outside(self, "[0, inf]", "eps_high", why=_DISTANCE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -137,11 +122,8 @@ class DetachedClip:
     high: float = 5.0
 
     def __post_init__(self):
-        if not 0 <= self.low <= 1 <= self.high:
-            raise ConfigError(
-                f"low={self.low} and high={self.high} must enclose 1: they bound the ratio "
-                "itself, not its distance from 1. Correct the recipe."
-            )
+        refuse_outside(self, "[0, 1]", "low", why="a bound of the ratio, no distance from 1")
+        refuse_outside(self, "[1, inf]", "high", why="a bound of the ratio, no distance from 1")
 
 
 Clip = TripletClip | SymmetricClip | AsymmetricClip | DetachedClip | OwnPart

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import get_args
 
 from loong_jax import own
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below, refuse_outside
 from loong_jax.rl import rewards
 from loong_jax.rl.objectives.clips import (
     AsymmetricClip,
@@ -45,11 +45,7 @@ class TokenSumOverConstant:
     max_response_tokens: int  # T_max
 
     def __post_init__(self):
-        if self.group_size < 1 or self.max_response_tokens < 1:
-            raise ConfigError(
-                f"group_size={self.group_size} and max_response_tokens={self.max_response_tokens} "
-                "must be >= 1. Correct the recipe."
-            )
+        refuse_below(self, 1, "group_size", "max_response_tokens")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,8 +55,7 @@ class MeanOfSequenceMeans:
     group_size: int  # G, masked rollouts included
 
     def __post_init__(self):
-        if self.group_size < 1:
-            raise ConfigError(f"group_size={self.group_size} must be >= 1. Correct the recipe.")
+        refuse_below(self, 1, "group_size")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,7 +77,7 @@ class K3KL:
     beta: float
 
     def __post_init__(self):
-        _check_beta(self.beta)
+        refuse_outside(self, "[0, inf)", "beta", why="kl=None for no penalty")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,12 +91,7 @@ class K2KL:
     beta: float
 
     def __post_init__(self):
-        _check_beta(self.beta)
-
-
-def _check_beta(beta: float) -> None:
-    if not 0 <= beta < float("inf"):
-        raise ConfigError(f"beta={beta} must be finite and >= 0. Use kl=None for no penalty.")
+        refuse_outside(self, "[0, inf)", "beta", why="kl=None for no penalty")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

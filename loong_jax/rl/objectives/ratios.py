@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_outside
 from loong_jax.sharding import by_rows
 
 
@@ -24,15 +24,8 @@ class _Ratio:
     max_log_ratio: float = 20.0
 
     def __post_init__(self):
-        if self.engine_cap is not None and not self.engine_cap > 0:
-            raise ConfigError(
-                f"engine_cap={self.engine_cap} must be positive. Use None for no correction."
-            )
-        if not 0 < self.max_log_ratio <= 80:
-            raise ConfigError(
-                f"max_log_ratio={self.max_log_ratio} is not in (0, 80]: exp would overflow "
-                "float32. Use 20."
-            )
+        refuse_outside(self, "(0, inf]", "engine_cap", why="None for no correction")
+        refuse_outside(self, "(0, 80]", "max_log_ratio", why="exp would overflow float32")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -142,15 +135,9 @@ class EngineTrust:
     sequence_cap: float | None = None
 
     def __post_init__(self):
-        if not 0 <= self.veto_below < 1:
-            raise ConfigError(
-                f"veto_below={self.veto_below} is not in [0, 1): a token on which engine and "
-                "trainer agree has ratio 1. Use a value such as 1e-4, or 0 for none."
-            )
-        if self.sequence_cap is not None and not self.sequence_cap > 0:
-            raise ConfigError(
-                f"sequence_cap={self.sequence_cap} must be positive. Use None for no correction."
-            )
+        agree = "a token on which engine and trainer agree has ratio 1, and 0 is for no veto"
+        refuse_outside(self, "[0, 1)", "veto_below", why=agree)
+        refuse_outside(self, "(0, inf]", "sequence_cap", why="None for no correction")
 
     @property
     def is_blind(self) -> bool:

@@ -134,7 +134,8 @@ def test_as_a_policy_it_makes_its_logits_from_states():
     assert policy is policy_model.policy_of(graphdef, TINY)
     weights, tokens = nnx.to_pure_dict(state), jnp.asarray(TOKENS)
     position, segment = jnp.broadcast_to(jnp.arange(11), tokens.shape), jnp.ones_like(tokens)
-    hidden, load, _ = policy.states(weights, tokens, position, segment, None, None)
+    batch = dict(tokens=tokens, positions=position, segment_ids=segment)
+    hidden, load, _ = policy.states(weights, batch)
     assert load.shape == (0, 0)
     logits = model(tokens, position, segment_ids=segment).logits
     made = policy.logits(weights, TOKENS.size)(hidden[:1])

@@ -17,8 +17,8 @@ from loong_jax.models import moe
 from loong_jax.models.moe import context, core_attention
 from loong_jax.models.moe.attention import LatentAttention
 from loong_jax.models.moe.core_attention import WholeScores
+from loong_jax.models.moe.kernels import AttentionMask
 from loong_jax.models.moe.kernels.blockwise import Blockwise
-from loong_jax.models.moe.mask import AttentionMask
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.doubles import tiny
 from tests.models.moe import reference

@@ -11,9 +11,9 @@ import pytest
 from loong_jax.errors import ConfigError
 from loong_jax.models.moe import context, core_attention
 from loong_jax.models.moe.core_attention import WholeScores, choose
+from loong_jax.models.moe.kernels import AttentionMask, Operands
 from loong_jax.models.moe.kernels.blockwise import Blockwise
 from loong_jax.models.moe.kernels.splash import Splash
-from loong_jax.models.moe.mask import AttentionMask, Operands
 from loong_jax.models.products import accumulate
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.sweeps import thinned

@@ -10,10 +10,9 @@ import pytest
 
 from loong_jax.errors import ConfigError
 from loong_jax.models.moe import core_attention
-from loong_jax.models.moe.kernels import blockwise, cudnn, cudnn_kernels
+from loong_jax.models.moe.kernels import AttentionMask, blockwise, cudnn
 from loong_jax.models.moe.kernels.blockwise import Blockwise
 from loong_jax.models.moe.kernels.cudnn import Cudnn
-from loong_jax.models.moe.mask import AttentionMask
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.models.moe.test_core_attention import in_order, random_operands
 from tests.sweeps import thinned
@@ -144,7 +143,7 @@ def test_a_batch_goes_the_way_of_its_longest_list_of_sequences():
     assert int(way_of(in_order(batch), SIZES)) == UP_TO_3
     assert int(way_of(in_order(batch[:2]), SIZES)) == UP_TO_2
     assert int(way_of(in_order(batch[1:]), Cudnn(packed=()))) == 1
-    sequences_of = jax.jit(cudnn_kernels.sequences_of, static_argnums=1)
+    sequences_of = jax.jit(cudnn.sequences_of, static_argnums=1)
     start, length = sequences_of(jnp.asarray(batch), 2)[1:]
     np.testing.assert_array_equal(start, [[0, LENGTH], [0, 5], [0, 2]])
     np.testing.assert_array_equal(length, [[LENGTH, 0], [5, 7], [2, 2]])
@@ -156,10 +155,10 @@ def test_packed_rows_on_a_mesh_go_each_device_its_way(monkeypatch, length):
     segments = np.concatenate([rows(LENGTH), rows(5, 7), rows(3, 4, left=2), rows(1, 1, 3, 7)])
     mask = in_order(segments[:, :length])
     operands = random_operands(4, length, length, heads=2, widths=(5, 4, 7, 9))
-    monkeypatch.setattr(cudnn_kernels, "causal_attention", causal)
-    monkeypatch.setattr(cudnn_kernels, "packed_attention", by_sequences)
+    monkeypatch.setattr(cudnn, "causal_attention", causal)
+    monkeypatch.setattr(cudnn, "packed_attention", by_sequences)
     monkeypatch.setattr(cudnn, "fits", lambda *_: True)
-    monkeypatch.setattr(cudnn_kernels, "version", lambda: 91000)
+    monkeypatch.setattr(cudnn, "version", lambda: 91000)
     monkeypatch.setattr(ShardingRules, "compute_capability", (9, 0))
     mesh = make_mesh(data=4, tensor=2)
     is_token = (segments[:, :length] > 0)[..., None, None]
@@ -222,18 +221,18 @@ def test_asked_for_where_it_does_not_fit_it_is_refused():
 
 def test_kernels_for_packed_rows_and_narrow_values_are_those_of_hopper(monkeypatch):
     plain = Cudnn(packed=(), narrow=False)
-    monkeypatch.setattr(cudnn_kernels, "version", lambda: 0)
+    monkeypatch.setattr(cudnn, "version", lambda: 0)
     assert Cudnn().on((9, 0)) == plain
-    monkeypatch.setattr(cudnn_kernels, "version", lambda: 91000)
+    monkeypatch.setattr(cudnn, "version", lambda: 91000)
     assert Cudnn().on((9, 0)) == Cudnn().on((10, 0)) == Cudnn()
     assert Cudnn().on((8, 0)) == plain
-    monkeypatch.setattr(cudnn_kernels, "version", lambda: 90800)
+    monkeypatch.setattr(cudnn, "version", lambda: 90800)
     assert Cudnn().on((9, 0)) == Cudnn(narrow=False)
 
 
 def test_a_jax_without_the_private_functions_has_no_kernels_for_packed_rows(monkeypatch):
-    monkeypatch.setattr(cudnn_kernels, "_jax_module", lambda: None)
-    assert cudnn_kernels.version() == 0
+    monkeypatch.setattr(cudnn, "_jax_module", lambda: None)
+    assert cudnn.version() == 0
     assert Cudnn().on((9, 0)) == Cudnn(packed=(), narrow=False)
 
 
@@ -309,14 +308,14 @@ def test_the_kernel_can_be_traced_and_its_results_are_kept(width):
 
     def forward_kernels(policy):
         run = jax.checkpoint(
-            lambda *a: jnp.sin(cudnn_kernels.causal_attention(*a)).astype(jnp.float32).sum(),
+            lambda *a: jnp.sin(cudnn.causal_attention(*a)).astype(jnp.float32).sum(),
             policy=policy,
         )
         text = str(jax.make_jaxpr(jax.grad(run))(query, key, value))
         assert "dot_product_attention_bwd" in text
         return text.count("dot_product_attention_fwd_wrapper[")
 
-    assert jax.eval_shape(cudnn_kernels.causal_attention, query, key, value).shape == value.shape
+    assert jax.eval_shape(cudnn.causal_attention, query, key, value).shape == value.shape
     assert forward_kernels(jax.checkpoint_policies.nothing_saveable) == 2
     assert forward_kernels(cudnn.is_forward_kernel) == 1
 
@@ -328,7 +327,7 @@ def test_so_many_rows_and_heads_at_once_change_nothing(monkeypatch, at_once, lim
     segments = np.concatenate([rows(5, 7), rows(3, 4, left=2), rows(LENGTH), rows()])
     mask = in_order(segments)
     operands = random_operands(4, LENGTH, LENGTH, heads=4, widths=(5, 4, 7, 9))
-    monkeypatch.setattr(cudnn_kernels, "_SCRATCH", at_once * 4 * 2 * LENGTH * 9)
+    monkeypatch.setattr(cudnn, "_SCRATCH", at_once * 4 * 2 * LENGTH * 9)
     taken = []
 
     def kernel(query, *others):
@@ -341,7 +340,7 @@ def test_so_many_rows_and_heads_at_once_change_nothing(monkeypatch, at_once, lim
 
         return jax.jit(jax.value_and_grad(loss))(jax.tree.map(jnp.asarray, operands))
 
-    monkeypatch.setattr(cudnn_kernels, "_MOST_NUMBERS", limit * LENGTH * 9)
+    monkeypatch.setattr(cudnn, "_MOST_NUMBERS", limit * LENGTH * 9)
     found = loss_of(lambda a: cudnn.attend(a, mask, Cudnn(packed=(2,)), causal, kernel))
     sizes = {1: (1, 1), 2: (1, 2), 3: (1, 2), 4: (1, 4), 9: (2, 4), 16: (4, 4)}[at_once]
     assert taken[0] == {16: (4, 4), 3: (1, 2)}[limit]  # there
@@ -395,12 +394,10 @@ def test_the_packed_kernel_is_told_where_sequences_begin_and_how_long_they_are(m
         told.update(how, widths=(query.shape[-1], key.shape[-1], value.shape[-1]))
         return value
 
-    monkeypatch.setattr(
-        cudnn_kernels, "_jax_kernel", lambda mask: functools.partial(function, m=mask)
-    )
-    sequences = cudnn_kernels.sequences_of(jnp.asarray([[0, 1, 1, 2, 0, 3], [4, 4, 4, 4, 0, 0]]), 4)
+    monkeypatch.setattr(cudnn, "_jax_kernel", lambda mask: functools.partial(function, m=mask))
+    sequences = cudnn.sequences_of(jnp.asarray([[0, 1, 1, 2, 0, 3], [4, 4, 4, 4, 0, 0]]), 4)
     query, value = jnp.ones((2, 6, 1, 5)), jnp.ones((2, 6, 1, 3))
-    assert cudnn_kernels.packed_attention(query, query, value, sequences).shape == value.shape
+    assert cudnn.packed_attention(query, query, value, sequences).shape == value.shape
     assert told.pop("m") == "PADDING_CAUSAL"
     assert told.pop("widths") == (5, 5, 5)
     told = {name: np.asarray(a).tolist() for name, a in told.items()}
@@ -422,7 +419,7 @@ def test_where_they_may_not_be_narrow_values_are_filled_up(monkeypatch):
         random.normal(size=(1, LENGTH, 3, width)).astype(np.float32) for width in (9, 9, 5)
     )
     operands = map(jnp.asarray, (query, key, value))
-    found = cudnn_kernels.causal_attention(*operands, narrow=False)
+    found = cudnn.causal_attention(*operands, narrow=False)
     score = np.einsum("btnh,bsnh->bnts", query, key, dtype=np.float64)
     score = np.where(np.tri(LENGTH, dtype=bool), score, -np.inf)
     weight = np.exp(score - score.max(-1, keepdims=True))

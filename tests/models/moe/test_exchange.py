@@ -13,9 +13,9 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 
 from loong_jax.errors import ConfigError
-from loong_jax.models import ffn
+from loong_jax.models import decoder
 from loong_jax.models.moe import attention, exchange, experts, overlap
-from loong_jax.models.moe.exchange import buffers, padded, ragged
+from loong_jax.models.moe.exchange import buffers, equal, ragged
 from loong_jax.models.moe.router import Routing
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.doubles import tiny
@@ -73,7 +73,7 @@ class _WeightsAtHand:
         return self
 
 
-class NoFFN(_WeightsAtHand, ffn.DenseFFN):
+class NoFFN(_WeightsAtHand, decoder.DenseFFN):
     pass
 
 
@@ -231,7 +231,7 @@ def test_every_choice_rides_once_and_shares_its_row_with_its_token_only(per_row)
         axes=("expert",), num_devices=2, num_tokens=len(target), num_chosen=3, num_local=2,
         mean_chosen=2.0, width=32, platform="cpu",
     )  # fmt: skip
-    fitted = padded.Padded(
+    fitted = equal.Padded(
         exchange.PaddedExchange(buffer_factor=0.2, choices_per_row=per_row), sizes
     )
     plan, wanted = jax.jit(lambda *a: (plan := fitted.plan(*a), fitted.num_rounds(plan)))(

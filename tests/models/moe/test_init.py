@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from loong_jax.models import moe
-from loong_jax.models.ffn import DenseFFN
+from loong_jax.models.decoder import DenseFFN
 from loong_jax.models.moe import router
 from loong_jax.models.moe.experts import Experts
 from loong_jax.sharding import ShardingRules

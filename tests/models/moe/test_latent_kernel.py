@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from loong_jax.models import decoder, moe
-from loong_jax.models.moe.cache import AXES
+from loong_jax.models.moe.attention import AXES
 from loong_jax.models.moe.kernels import latent_kernel, latent_split
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.sweeps import thinned

@@ -11,8 +11,8 @@ from flax import nnx
 from loong_jax.models import moe, products
 from loong_jax.models.moe import exchange, overlap
 from loong_jax.models.moe.exchange import transport
+from loong_jax.models.moe.kernels import AttentionMask
 from loong_jax.models.moe.layer import ShortcutLayer
-from loong_jax.models.moe.mask import AttentionMask
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.doubles import tiny
 

@@ -14,7 +14,7 @@ from jax.experimental import topologies
 
 from loong_jax.models import moe
 from loong_jax.models.moe import core_attention
-from loong_jax.models.moe.mask import AttentionMask, Operands
+from loong_jax.models.moe.kernels import AttentionMask, Operands
 from loong_jax.sharding import ShardingRules, make_mesh
 
 LENGTHS = (1024, 2048, 4096)

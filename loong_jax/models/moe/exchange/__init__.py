@@ -9,16 +9,15 @@ With `dispatch_dtype` rows are dispatched in eight bits, each scaled to its larg
 back, as do all gradients, in the dtype of activations.
 
 Choices of zero-computation experts never become rows. Buffers have fixed sizes; rows that do not
-fit wait for a later round, so no choice is ever lost. What is chosen here is done by `gathered`,
-`padded` and `ragged`.
+fit wait for a later round, so no choice is ever lost. What is chosen here is done by `equal` and
+`ragged`.
 """
 
 import dataclasses
 import math
 from typing import Literal, TypeAlias
 
-from loong_jax.errors import ConfigError
-from loong_jax.models import checking
+from loong_jax.errors import ConfigError, refuse_outside
 from loong_jax.models.moe.exchange.buffers import round_up
 
 # The dtype of dispatched rows; None for that of activations.
@@ -35,7 +34,7 @@ class GatherExchange:
     buffer_factor: float = 1.5  # room in the experts' products, in mean numbers of choices
 
     def __post_init__(self):
-        checking.positive(self, "buffer_factor")
+        refuse_outside(self, "(0, inf]", "buffer_factor")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,7 +50,7 @@ class PaddedExchange:
     dispatch_dtype: DispatchDtype = None
 
     def __post_init__(self):
-        checking.positive(self, "buffer_factor", "choices_per_row")
+        refuse_outside(self, "(0, inf]", "buffer_factor", "choices_per_row")
         _check_dtype(self)
 
 
@@ -67,7 +66,7 @@ class RaggedExchange:
     dispatch_dtype: DispatchDtype = None
 
     def __post_init__(self):
-        checking.positive(self, "buffer_factor")
+        refuse_outside(self, "(0, inf]", "buffer_factor")
         _check_dtype(self)
 
 

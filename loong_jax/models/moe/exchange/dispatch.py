@@ -9,12 +9,13 @@ at one, so nothing depends on the order in which duplicates would be added.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import PyTree as Tree  # of arrays
 
 Tokens: TypeAlias = Float[Array, "T D"]  # those of one device
 Gates: TypeAlias = Float[Array, "T K"]
@@ -157,45 +158,24 @@ def sum_rows(rows: _Many, place: _Place, source: _Source) -> _One:
     return sum(others, start=first)
 
 
-# What a backward pass needs: where rows are, and no rows of the dtype that gradients have.
-_Saved: TypeAlias = tuple[_Source, _Place, Float[Array, "0"]]
-
-
-def _take_forward(x: _One, source: _Source, place: _Place) -> tuple[_Many, _Saved]:
-    return take_rows(x, source, place), (source, place, jnp.zeros((0,), x.dtype))
-
-
-def _take_backward(saved: _Saved, grad: _Many) -> tuple[_One, None, None]:
-    source, place, like = saved
-    return sum_rows(grad, place, source).astype(like.dtype), None, None
-
-
-def _sum_forward(rows: _Many, place: _Place, source: _Source) -> tuple[_One, _Saved]:
-    return sum_rows(rows, place, source), (source, place, jnp.zeros((0,), rows.dtype))
-
-
-def _sum_backward(saved: _Saved, grad: _One) -> tuple[_Many, None, None]:
-    source, place, like = saved
-    return take_rows(grad.astype(like.dtype), source, place), None, None
-
-
-take_rows.defvjp(_take_forward, _take_backward)
-sum_rows.defvjp(_sum_forward, _sum_backward)
-
-
-RowTree = TypeVar("RowTree")  # of arrays of rows
-WeightTree = TypeVar("WeightTree")
-IndexTree = TypeVar("IndexTree")  # of whole numbers, which have no gradient
-OneRound: TypeAlias = Callable[[Number, RowTree, WeightTree, IndexTree], _Many]
+# A backward pass needs to know where rows are, and, of no rows, the dtype that gradients have.
+take_rows.defvjp(
+    lambda x, *at: (take_rows(x, *at), (*at, jnp.zeros((0,), x.dtype))),
+    lambda saved, grad: (sum_rows(grad, saved[1], saved[0]).astype(saved[2].dtype), None, None),
+)
+sum_rows.defvjp(
+    lambda rows, *at: (sum_rows(rows, *at), (*at[::-1], jnp.zeros((0,), rows.dtype))),
+    lambda saved, grad: (take_rows(grad.astype(saved[2].dtype), *saved[:2]), None, None),
+)
 
 
 def later_rounds(
-    one_round: OneRound[RowTree, WeightTree, IndexTree],
+    one_round: Callable[[Number, Tree, Tree, Tree], _Many],
     num_rounds: Int[Array, ""],
-    inputs: RowTree,
-    weights: WeightTree,
-    indices: IndexTree,
-) -> tuple[_Many, WeightTree]:
+    inputs: Tree,
+    weights: Tree,
+    indices: Tree,
+) -> tuple[_Many, Tree]:
     """The float32 sum of one_round(i, inputs, weights, indices) over 1 <= i < num_rounds.
 
     For what does not fit into the buffers of round 0, so usually for nothing: a loop that is not
@@ -205,8 +185,8 @@ def later_rounds(
     """
 
     def forward(
-        inputs: RowTree, weights: WeightTree, indices: IndexTree, num_rounds: Int[Array, ""]
-    ) -> tuple[_Many, WeightTree]:
+        inputs: Tree, weights: Tree, indices: Tree, num_rounds: Int[Array, ""]
+    ) -> tuple[_Many, Tree]:
         shape = jax.eval_shape(one_round, jnp.int32(1), inputs, weights, indices)
         zeros = zeros_alike(jax.tree.leaves(inputs)[0], shape.shape, jnp.float32)
 
@@ -215,14 +195,11 @@ def later_rounds(
 
         return jax.lax.fori_loop(1, num_rounds, add, zeros), weights
 
-    def backward(
-        saved: tuple[RowTree, WeightTree, IndexTree, Int[Array, ""]],
-        grads: tuple[_Many, WeightTree],
-    ) -> tuple[RowTree, WeightTree, None, None]:
+    def backward(saved: tuple[Tree, ...], grads: tuple[_Many, Tree]) -> tuple[Tree, ...]:
         inputs, weights, indices, num_rounds = saved
         grad_sum, grad_weights = grads
 
-        def add(i: Number, totals: tuple[RowTree, WeightTree]) -> tuple[RowTree, WeightTree]:
+        def add(i: Number, totals: Tree) -> Tree:
             made, pull = jax.vjp(lambda x, w: one_round(i, x, w, indices), inputs, weights)
             return jax.tree.map(jnp.add, totals, pull(grad_sum.astype(made.dtype)))
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from loong_jax.models.moe.exchange import RaggedExchange, Sizes
+from loong_jax.models.moe.exchange import RaggedExchange, Sizes, dispatch
 from loong_jax.models.moe.exchange.buffers import round_up, to_eight_bits
 from loong_jax.models.moe.exchange.dispatch import (
     DispatchPlan,
@@ -23,11 +23,6 @@ from loong_jax.models.moe.exchange.dispatch import (
     Rows,
     Targets,
     Tokens,
-    load,
-    make_round,
-    plan_dispatch,
-    token_of,
-    unload,
     zeros_alike,
 )
 
@@ -66,7 +61,7 @@ class Ragged:
 
     def plan(self, target: Targets, kept: Bool[Array, "T K"]) -> _Plan:
         """The plan of this device and how many rows each device has for each."""
-        plan = plan_dispatch(target, kept, self.sizes.num_local, self.sizes.num_devices, 1)
+        plan = dispatch.plan_dispatch(target, kept, self.sizes.num_local, self.sizes.num_devices, 1)
         return plan, jax.lax.all_gather(plan.count, self.sizes.axes)
 
     def num_rounds(self, plan: _Plan) -> Int[Array, ""]:
@@ -91,21 +86,24 @@ class Ragged:
         place_TK = own.first.at[own.destination].get(mode="clip") + own.rank
         place_TK = jnp.where(own.expert >= 0, place_TK, row_N.size)
         return RaggedRound(
-            make_round(own, row_N, place_TK, 1), end_PP - first_PP, departure_PP, arrival_PP
+            dispatch.make_round(own, row_N, place_TK, 1),
+            end_PP - first_PP,
+            departure_PP,
+            arrival_PP,
         )
 
     def load(self, x: Tokens, gate: Gates, plan: _Plan, round: RaggedRound) -> Rows:
-        return load(x, gate, plan[0], round.sending)
+        return dispatch.load(x, gate, plan[0], round.sending)
 
     def unload(self, back: Shaped[Array, "N *form"], round: RaggedRound) -> Tokens:
-        return unload(_flat(back), round.sending)
+        return dispatch.unload(_flat(back), round.sending)
 
     def pack(self, x: Tokens, gate: Gates, plan: _Plan, round: RaggedRound) -> _Sent:
         """The rows that `load` makes and their numbers; eight bits are found once for a token."""
         scale: tuple[Array, ...] = ()
         if self.exchange.dispatch_dtype is not None:
             x, scale_T1 = to_eight_bits(x, jnp.dtype(self.exchange.dispatch_dtype))
-            scale_N1 = scale_T1.at[token_of(round.sending)].get(mode="clip")
+            scale_N1 = scale_T1.at[dispatch.token_of(round.sending)].get(mode="clip")
             scale = (jax.lax.bitcast_convert_type(scale_N1, jnp.int32),)
         rows = self.load(x, gate, plan, round)
         bits = jax.lax.bitcast_convert_type(rows.gate, jnp.int32)

@@ -1,92 +1,38 @@
 """Rows sent by any exchange, with the gradient that comes back.
 
-Everything here runs inside `shard_map` and is written for one device. Gradients go the other way.
+Everything here runs inside `shard_map` and is written for one device. What an exchange has there,
+in the order of use:
+
+    plan(target, kept)             the choices of the device, sorted for the exchange
+    num_rounds(plan), num_waiting(plan)      rounds, and choices that wait for a later one than the
+                                   first; not asked unless `may_overflow`
+    take_round(plan, i)            those that are sent in round i
+    load(x, gate, plan, round)     their `Rows` on the sending device
+    pack(x, gate, plan, round)     the same in the buffers that the collective takes
+    send(packed, round)            the collective
+    unpack(packed, dtype)          the rows on the receiving device
+    send_back(made, round)         what the experts made of them, where the rows came from
+    unload(back, round)            the sum of each token's rows
+
+Gradients of what was received go the other way: `pack_gradient(x, gate)`, `send_gradient(packed,
+round)`, `unpack_gradient(packed)`. `room` is how many choices the products of the experts take at a
+time, None for all. `Local`, where all experts are at hand, has what sends nothing.
 """
 
 import dataclasses
 from collections.abc import Callable
-from typing import Generic, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeAlias
 
 import jax
-from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array
 from jaxtyping import PyTree as Tree  # of arrays
 
 from loong_jax.models.moe.exchange import Exchange, PaddedExchange, RaggedExchange, Sizes
-from loong_jax.models.moe.exchange.dispatch import Gates, Number, Rows, Targets, Tokens, zeros_alike
-from loong_jax.models.moe.exchange.gathered import Gathered
-from loong_jax.models.moe.exchange.padded import Padded
+from loong_jax.models.moe.exchange.dispatch import Gates, Rows, Tokens, zeros_alike
+from loong_jax.models.moe.exchange.equal import Gathered, Padded
 from loong_jax.models.moe.exchange.ragged import Ragged
 
-Plan = TypeVar("Plan")  # the choices of a device, sorted for the exchange
-Round = TypeVar("Round")  # which of them are sent in one round
-Buffer = TypeVar("Buffer")  # packed rows, as the collective takes and gives them
-GradientBuffer = TypeVar("GradientBuffer")  # packed gradients, that go the other way
-Operands = ParamSpec("Operands")
-Value = TypeVar("Value")
-Saved = TypeVar("Saved")  # for the backward pass
-
-
-@runtime_checkable
-class RowPlacement(Protocol[Plan, Round]):
-    """Assignment of choices to rows on one device; methods in the order of use."""
-
-    @property
-    def room(self) -> int | None:
-        """Choices that the products of the experts take at a time, None for all."""
-        ...
-
-    @property
-    def may_overflow(self) -> bool:
-        """False where one round is always enough; the next two are then not asked."""
-        ...
-
-    def num_rounds(self, plan: Plan) -> Int[Array, ""]: ...
-
-    def num_waiting(self, plan: Plan) -> Int[Array, ""]:
-        """Choices that wait for a later round."""
-        ...
-
-    def plan(self, target: Targets, kept: Bool[Array, "T K"]) -> Plan: ...
-
-    def take_round(self, plan: Plan, i: Number) -> Round: ...
-
-    def load(self, x: Tokens, gate: Gates, plan: Plan, round: Round) -> Rows:
-        """The rows of a round on the sending device."""
-        ...
-
-    def unload(self, back: Float[Array, "..."], round: Round) -> Tokens:
-        """The sum of each token's rows, of what the experts made of them."""
-        ...
-
-
-@runtime_checkable
-class DeviceExchange(RowPlacement[Plan, Round], Protocol[Plan, Round, Buffer, GradientBuffer]):
-    """An exchange fitted to one device: rows packed into buffers, there and back."""
-
-    def pack(self, x: Tokens, gate: Gates, plan: Plan, round: Round) -> Buffer:
-        """The rows that `load` makes."""
-        ...
-
-    def send(self, packed: Buffer, round: Round) -> Buffer: ...
-
-    def unpack(self, packed: Buffer, dtype: DTypeLike) -> Rows:
-        """The rows on the receiving device."""
-        ...
-
-    def send_back(self, made: Float[Array, "rows D"], round: Round) -> Float[Array, "..."]:
-        """Sends the experts' outputs back to the devices that the rows came from."""
-        ...
-
-    def pack_gradient(
-        self, x: Float[Array, "rows D"], gate: Float[Array, "rows J"]
-    ) -> GradientBuffer: ...
-
-    def send_gradient(self, packed: GradientBuffer, round: Round) -> GradientBuffer: ...
-
-    def unpack_gradient(
-        self, packed: GradientBuffer
-    ) -> tuple[Float[Array, "rows D"], Float[Array, "rows J"]]: ...
+DeviceExchange: TypeAlias = Gathered | Padded | Ragged
 
 
 def on_device(exchange: Exchange, sizes: Sizes) -> DeviceExchange:
@@ -100,7 +46,7 @@ def on_device(exchange: Exchange, sizes: Sizes) -> DeviceExchange:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class InTransit(Generic[Buffer, GradientBuffer]):
+class InTransit:
     """Packed rows, and where their gradient comes back.
 
     Packed rows hold whole numbers and may have eight bits, so no gradient can reach them. Their
@@ -108,30 +54,20 @@ class InTransit(Generic[Buffer, GradientBuffer]):
     shapes of what comes back.
     """
 
-    packed: Buffer
-    shadow: GradientBuffer
+    packed: Any
+    shadow: Any
 
 
-def pack(
-    device: DeviceExchange[Plan, Round, Buffer, GradientBuffer],
-    x: Tokens,
-    gate: Gates,
-    plan: Plan,
-    round: Round,
-) -> InTransit[Buffer, GradientBuffer]:
+def pack(device: Any, x: Tokens, gate: Gates, plan: Tree, round: Tree) -> InTransit:
     """The rows of a round, ready to be sent."""
 
-    def forward(
-        x: Tokens, gate: Gates, plan: Plan, round: Round
-    ) -> tuple[InTransit[Buffer, GradientBuffer], tuple[Plan, Round]]:
+    def forward(x: Tokens, gate: Gates, plan: Tree, round: Tree) -> tuple[InTransit, Tree]:
         packed = device.pack(x, gate, plan, round)
         rows = jax.eval_shape(device.load, x, gate, plan, round)
         back = jax.eval_shape(device.pack_gradient, rows.x, rows.gate)
         return InTransit(packed, _zeros_of(back, x)), (plan, round)
 
-    def backward(
-        saved: tuple[Plan, Round], grad: InTransit[Buffer, GradientBuffer]
-    ) -> tuple[Tokens, Gates, None, None]:
+    def backward(saved: Tree, grad: InTransit) -> tuple[Tokens, Gates, None, None]:
         like = _zeros_of((x, gate), jax.tree.leaves(grad.shadow)[0])
         _, pull = jax.vjp(lambda x, gate: device.load(x, gate, *saved)[:2], *like)  # both linear
         return *pull(device.unpack_gradient(grad.shadow)), None, None
@@ -139,56 +75,38 @@ def pack(
     return with_gradient(forward, backward)(x, gate, plan, round)
 
 
-def send(
-    device: DeviceExchange[Plan, Round, Buffer, GradientBuffer],
-    rows: InTransit[Buffer, GradientBuffer],
-    round: Round,
-) -> InTransit[Buffer, GradientBuffer]:
+def send(device: Any, rows: InTransit, round: Tree) -> InTransit:
     """The exchange itself."""
 
-    def forward(
-        packed: Buffer, shadow: GradientBuffer, round: Round
-    ) -> tuple[InTransit[Buffer, GradientBuffer], Round]:
+    def forward(packed: Tree, shadow: Tree, round: Tree) -> tuple[InTransit, Tree]:
         packed = device.send(packed, round)
         arrived = jax.eval_shape(lambda: device.unpack(packed, dtype))
         back = jax.eval_shape(device.pack_gradient, arrived.x, arrived.gate)
         return InTransit(packed, _zeros_of(back, jax.tree.leaves(packed)[0])), round
 
-    def backward(
-        round: Round, grad: InTransit[Buffer, GradientBuffer]
-    ) -> tuple[None, GradientBuffer, None]:
+    def backward(round: Tree, grad: InTransit) -> tuple[None, Tree, None]:
         return None, device.send_gradient(grad.shadow, round), None
 
     dtype = jax.tree.leaves(rows.shadow)[0].dtype
     return with_gradient(forward, backward)(rows.packed, rows.shadow, round)
 
 
-def unpack(
-    device: DeviceExchange[Plan, Round, Buffer, GradientBuffer],
-    rows: InTransit[Buffer, GradientBuffer],
-) -> Rows:
+def unpack(device: Any, rows: InTransit) -> Rows:
     """The rows that others sent here."""
 
-    def forward(packed: Buffer, shadow: GradientBuffer) -> tuple[Rows, None]:
+    def forward(packed: Tree, shadow: Tree) -> tuple[Rows, None]:
         return device.unpack(packed, dtype), None
 
-    def backward(_: None, grad: Rows) -> tuple[None, GradientBuffer]:
+    def backward(_: None, grad: Rows) -> tuple[None, Tree]:
         return None, device.pack_gradient(grad.x, grad.gate)
 
     dtype = jax.tree.leaves(rows.shadow)[0].dtype
     return with_gradient(forward, backward)(rows.packed, rows.shadow)
 
 
-def with_gradient(
-    forward: Callable[Operands, tuple[Value, Saved]],
-    backward: Callable[[Saved, Value], tuple[Tree, ...]],
-) -> Callable[Operands, Value]:
+def with_gradient(forward: Callable[..., tuple[Any, Any]], backward: Callable) -> Callable:
     """`forward` gives its value and what `backward` needs beside the gradient of that value."""
-
-    def value(*operands: Operands.args, **named: Operands.kwargs) -> Value:
-        return forward(*operands, **named)[0]
-
-    function = jax.custom_vjp(value)
+    function = jax.custom_vjp(lambda *operands: forward(*operands)[0])
     function.defvjp(forward, backward)
     return function
 

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from loong_jax.models import checking
-from loong_jax.models.moe.mask import AttentionMask, Operands, expand
+from loong_jax.errors import refuse_outside
+from loong_jax.models.moe.kernels import AttentionMask, Operands, expand
 from loong_jax.models.products import accumulate
 
 
@@ -29,7 +29,7 @@ class Blockwise:
     key_block: int = 512
 
     def __post_init__(self):
-        checking.positive(self, "query_block", "key_block")
+        refuse_outside(self, "(0, inf]", "query_block", "key_block")
 
 
 class _Queries(NamedTuple):
@@ -54,15 +54,10 @@ class _Running(NamedTuple):
     mixed: Float[Array, "*I B N T U"]  # sum of exp(score - largest) * value
 
 
-# Of one block of keys: latents and rotary keys, and what they expand to; and the weights of that.
-_Latents: TypeAlias = tuple[Float[Array, "B S C"], Float[Array, "B S R"]]
-_Expanded: TypeAlias = tuple[Float[Array, "B N S h"], Float[Array, "B N S U"]]
-_Up: TypeAlias = tuple[Float[Array, "C N H"], Float[Array, "C N U"]]
 _Mixed: TypeAlias = Float[Array, "B T N U"]
 _Sums: TypeAlias = Float[Array, "I B N size"]
 _Query: TypeAlias = Float[Array, "B N T h"]
 _Pairs: TypeAlias = Bool[Array, "B T S"]
-_AllQueries: TypeAlias = Float[Array, "I B N T h"]
 
 _HIDDEN = float(jnp.finfo(jnp.float32).min)  # the score of a pair that may not meet
 _NONE = _HIDDEN / 2  # exp(_HIDDEN - _NONE) is 0
@@ -88,7 +83,7 @@ def _forward(operands: Operands, mask: AttentionMask, sizes: Blockwise) -> tuple
             keys.latent, keys.rope_key, operands.key_up, operands.value_up
         )
 
-        def meet(running: _Running, query_BNTh: _Query, pair_BTS: _Pairs) -> _Running:
+        def meet(running, query_BNTh, pair_BTS):
             score_BNTS = _scores(query_BNTh, key_BNSh, pair_BTS)
             largest = jnp.maximum(running.largest, jnp.max(score_BNTS, axis=-1))
             weight_BNTS = jnp.exp(score_BNTS - largest[..., None])
@@ -100,7 +95,7 @@ def _forward(operands: Operands, mask: AttentionMask, sizes: Blockwise) -> tuple
                 running.mixed * shrink[..., None] + mixed,
             )
 
-        def step(_: None, block: tuple[_Running, _Queries]) -> tuple[None, _Running]:
+        def step(_, block):
             running, queries = block
             here = _mask_of(queries, keys)
             met = jax.lax.cond(
@@ -151,23 +146,13 @@ def _backward(
     drift_IBNT = jnp.swapaxes(_split(drift_BTN, sizes.query_block), 2, 3)
     d_mixed_IBNTU = jnp.swapaxes(_split(d_mixed, sizes.query_block), 2, 3)
 
-    def meet_all(
-        keys: _Keys, d_query_I: _AllQueries, d_up: _Up
-    ) -> tuple[tuple[_AllQueries, _Up], _Latents]:
+    def meet_all(keys, d_query_I, d_up):
         expanded, pull_back = jax.vjp(
             expand, keys.latent, keys.rope_key, operands.key_up, operands.value_up
         )
         key_BNSh, value_BNSU = expanded
 
-        def meet(
-            sums: _Expanded,
-            queries: _Queries,
-            d_mixed_BNTU: Float[Array, "B N T U"],
-            log_total_BNT: Float[Array, "B N T"],
-            drift_BNT: Float[Array, "B N T"],
-            d_query: _Query,
-            pair_BTS: _Pairs,
-        ) -> tuple[_Expanded, _Query]:
+        def meet(sums, queries, d_mixed_BNTU, log_total_BNT, drift_BNT, d_query, pair_BTS):
             d_key, d_value = sums
             score_BNST = _scores(key_BNSh, queries.query, jnp.swapaxes(pair_BTS, 1, 2))
             weight_BNST = jnp.exp(score_BNST - log_total_BNT[:, :, None])
@@ -181,9 +166,7 @@ def _backward(
             d_query += accumulate("BNST,BNSh->BNTh", d_score_BNST, key_BNSh)
             return (d_key, d_value), d_query
 
-        def step(
-            sums: _Expanded, block: tuple[_Queries, Array, Array, Array, Array]
-        ) -> tuple[_Expanded, _Query]:
+        def step(sums, block):
             queries, d_mixed, log_total, drift, d_query = block
             here = _mask_of(queries, keys)
             return jax.lax.cond(
@@ -200,9 +183,7 @@ def _backward(
         d_up = jax.tree.map(lambda total, a: total + a.astype(jnp.float32), d_up, tuple(more))
         return (d_query_I, d_up), (d_latent, d_rope_key)
 
-    def step(
-        carry: tuple[_AllQueries, _Up], keys: _Keys
-    ) -> tuple[tuple[_AllQueries, _Up], _Latents]:
+    def step(carry, keys):
         seen = mask._replace(key_segment=keys.segment, key_index=keys.index).any_pair()
         nothing = jnp.zeros_like(keys.latent), jnp.zeros_like(keys.rope_key)
         return jax.lax.cond(seen, lambda: meet_all(keys, *carry), lambda: (carry, nothing))

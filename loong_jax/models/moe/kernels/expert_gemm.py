@@ -116,12 +116,7 @@ def expert_ffn(
     _, order_N = jax.lax.sort((by_expert_N, number_N), num_keys=1, is_stable=True)
     _, rank_N = jax.lax.sort((order_N, number_N), num_keys=1)
 
-    def one_round(
-        i: Int[Array, ""] | int,
-        inputs: tuple[_Rows, _Gates],
-        weights: tuple[GateUp, _Down],
-        indices: tuple[Int[Array, "N"], _Chosen, Int[Array, "E"]],
-    ) -> _Rows:
+    def one_round(i, inputs, weights, indices):
         (x, gate), (gate_up, down) = inputs, weights
         order_N, rank_RK, count_E = indices
         choice_r = order_N.at[i * room + jnp.arange(room)].get(mode="clip")
@@ -158,13 +153,7 @@ def _halves(product: Callable[[Array], Array], gate_up: GateUp) -> tuple[Array, 
     return first, second
 
 
-def _one_expert(
-    x: _Rows,
-    gate: Float[Array, "R 1"],
-    expert: Int[Array, "R 1"],
-    gate_up: GateUp,
-    down: Float[Array, "1 M D"],
-) -> _Rows:
+def _one_expert(x: _Rows, gate: _Gates, expert: _Chosen, gate_up: GateUp, down: _Down) -> _Rows:
     """`_every_expert` where there is one: what is left is a plain FFN."""
     is_none = expert < 0
     first, second = _halves(lambda weight: jnp.where(is_none, 0, x @ weight[0]), gate_up)

@@ -136,9 +136,6 @@ def expert_ffn(x: _Rows, gate: _Gates, plan: Plan, gate_up: _GateUp, down: _Down
     return _forward(x, gate, plan, gate_up, down)[0]
 
 
-# Those of x, of the gates of all choices, of `gate_up` and of `down`, float32.
-_Gradients: TypeAlias = tuple[_Rows, Float[Array, "N 1"], Float[Array, "E D m"], _Down]
-
 # The operands of `expert_ffn`, and its products with `gate_up` where there is a table.
 _Saved: TypeAlias = tuple[_Rows, _Gates, Plan, _GateUp, _Down, Float[Array, "E C twice_M"] | None]
 
@@ -184,7 +181,7 @@ def _backward(saved: _Saved, grad_out: _Rows) -> tuple[_Rows, _Gates, None, _Gat
         operands = (x, gate_N1, gate_up_EDm, down)
         grads = tuple(zeros_alike(a, a.shape, jnp.float32) for a in operands)
 
-    def one_block(i: Int[Array, ""], grads: _Gradients) -> _Gradients:
+    def one_block(i, grads):
         grad_x_TD, grad_gate_N1, grad_gate_up, grad_down = grads
         expert, choice_r = plan.block(i)
         token_r = plan.token_of(choice_r)
@@ -250,12 +247,7 @@ def _add(sum_TD: _Rows, token_r: Int[Array, "r"], rows_rD: Float[Array, "r D"]) 
     return sum_TD.at[token_r].add(rows_rD, mode="drop")
 
 
-def _batched(
-    equation: str,
-    a: Float[Array, "E _ _"],
-    b: Float[Array, "E _ _"],
-    dtype: DTypeLike | None = None,
-) -> Float[Array, "E _ _"]:
+def _batched(equation: str, a: Array, b: Array, dtype: DTypeLike | None = None) -> Array:
     return jnp.einsum(equation, a, b, preferred_element_type=dtype or a.dtype)
 
 

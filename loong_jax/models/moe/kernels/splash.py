@@ -7,15 +7,15 @@ wider than their values (U, 128). Source: jax.experimental.pallas.ops.tpu.splash
 
 import dataclasses
 import math
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from loong_jax.errors import ConfigError
-from loong_jax.models.moe.mask import AttentionMask, Operands, expand
+from loong_jax.models.moe.kernels import AttentionMask, Operands, expand
 from loong_jax.sharding import ShardingRules
 
 _LANES = 128
@@ -34,26 +34,15 @@ class Splash:
 
     def __post_init__(self):
         for name in ("query_block", "key_block"):
-            if getattr(self, name) < 1 or getattr(self, name) % _LANES:
+            if (size := getattr(self, name)) < 1 or size % _LANES:
                 raise ConfigError(
-                    f"{name}={getattr(self, name)} is no multiple of {_LANES}, the lanes of a TPU. "
-                    "Use one."
+                    f"{name}={size} is no multiple of {_LANES}, the lanes of a TPU. Use one."
                 )
 
 
-@runtime_checkable
-class Kernel(Protocol):
-    """A kernel of JAX's splash attention, a pytree of its lists of blocks."""
-
-    def __call__(
-        self,
-        q: Float[Array, "N T h"],
-        k: Float[Array, "N S h"],
-        v: Float[Array, "N S U"],
-        segment_ids: tuple[Int[Array, "T"], Int[Array, "S"]],
-    ) -> Any: ...
-
-    def manual_sharding_spec(self, sharding: Any) -> "Kernel": ...
+# A kernel of JAX's splash attention, a pytree of its lists of blocks: from queries [N, T, h], keys
+# [N, S, h], values [N, S, U] and segments of one sequence to what they mix.
+Kernel: TypeAlias = Any
 
 
 def fits(num_queries: int, num_keys: int) -> bool:
@@ -85,14 +74,9 @@ def make_kernel(
     columns = math.gcd(sizes.key_block, num_keys)
     causal = masks.CausalMask((num_keys, num_keys))
     causal.q_sequence = np.asarray(query_index, np.int32)
-    blocks = splash.BlockSizes(
-        block_q=rows,
-        block_kv=columns,
-        block_q_dkv=rows,
-        block_kv_dkv=columns,
-        block_q_dq=rows,
-        block_kv_dq=columns,
-    )
+    sizes_of: dict[str, Any] = {f"block_q{way}": rows for way in ("", "_dkv", "_dq")}
+    sizes_of |= {f"block_kv{way}": columns for way in ("", "_dkv", "_dq")}
+    blocks = splash.BlockSizes(**sizes_of)
     return splash.make_splash_mha(
         masks.MultiHeadMask([causal] * num_heads),
         block_sizes=blocks,

@@ -1,18 +1,21 @@
-"""`PaddedExchange` on one device, inside `shard_map`: equal buffers for each other one.
+"""Exchanges of equal buffers on one device, in `shard_map`: none, of gathered, of padded rows.
 
-A device sends, and receives, P blocks of `stride` rows each: R = P * stride rows, each with J
-choices.
+Where tokens are gathered, or stay, a row is a token with all its choices, so J = K: `some` counts
+the rows of one device, its T tokens and what fills up its buffer, `all` those of the P devices of
+the group. A padded exchange sends, and receives, P blocks of `stride` rows each: R = P * stride
+rows, each with J choices.
 """
 
 import dataclasses
 import math
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from loong_jax.models.moe.exchange import PaddedExchange, Sizes
+from loong_jax.models.moe.exchange import GatherExchange, PaddedExchange, Sizes, dispatch
 from loong_jax.models.moe.exchange.buffers import BufferLayout, to_eight_bits
 from loong_jax.models.moe.exchange.dispatch import (
     DispatchPlan,
@@ -22,12 +25,89 @@ from loong_jax.models.moe.exchange.dispatch import (
     Rows,
     Targets,
     Tokens,
-    load,
-    make_round,
-    plan_dispatch,
-    token_of,
-    unload,
 )
+
+_OneRound: TypeAlias = tuple[()]  # there is but one
+_Own: TypeAlias = tuple[Float[Array, "some D"], Float[Array, "some K"]]
+_Everyones: TypeAlias = tuple[Float[Array, "all D"], Float[Array, "all K"]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Local:
+    """No exchange: all experts are here, and rows are the tokens themselves."""
+
+    room = None
+    may_overflow = False
+
+    def plan(self, target: Targets, kept: Bool[Array, "T K"]) -> Targets:
+        return jnp.where(kept, target, -1)
+
+    def take_round(self, plan: Targets, i: Number) -> _OneRound:
+        return ()
+
+    def load(self, x: Tokens, gate: Gates, plan: Targets, round: _OneRound) -> Rows:
+        return Rows(x, gate, plan)
+
+    def unload(self, back: Tokens, round: _OneRound) -> Tokens:
+        return back
+
+
+@dataclasses.dataclass(frozen=True)
+class Gathered(Local):
+    """`GatherExchange` on one device: tokens are rows, with all their choices."""
+
+    exchange: GatherExchange
+    sizes: Sizes
+
+    @property
+    def room(self) -> int:
+        """Choices that the experts' products take at a time."""
+        return self.sizes.mean_rows(self.exchange.buffer_factor)
+
+    @property
+    def layout(self) -> BufferLayout:
+        sizes = self.sizes
+        return BufferLayout.fitting(1, sizes.num_tokens, sizes.width, sizes.num_chosen, None)
+
+    def load(self, x: Tokens, gate: Gates, plan: Targets, round: _OneRound) -> Rows:
+        more = ((0, self.layout.stride - len(x)), (0, 0))
+        expert = jnp.pad(plan, more, constant_values=-1)
+        return Rows(jnp.pad(x, more), jnp.pad(gate, more), expert)
+
+    def unload(self, back: Float[Array, "some D"], round: _OneRound) -> Tokens:
+        return back[: self.sizes.num_tokens].astype(jnp.float32)
+
+    def pack(
+        self, x: Tokens, gate: Gates, plan: Targets, round: _OneRound
+    ) -> Shaped[Array, "1 stride D"]:
+        return self.layout.pack_rows(self.load(x, gate, plan, round))
+
+    def unpack(self, packed: Shaped[Array, "P stride D"], dtype: DTypeLike) -> Rows:
+        sizes = self.sizes
+        everyone = dataclasses.replace(self.layout, num_blocks=sizes.num_devices)
+        kinds = (jnp.float32, sizes.num_chosen), (jnp.int16, sizes.num_chosen)
+        x, gate, expert = everyone.unpack(packed, *kinds)
+        local = expert.astype(jnp.int32) - 1 - jax.lax.axis_index(sizes.axes) * sizes.num_local
+        is_here = (expert > 0) & (local >= 0) & (local < sizes.num_local)
+        return Rows(x, gate, jnp.where(is_here, local, -1))
+
+    def pack_gradient(self, x: Float[Array, "all D"], gate: Float[Array, "all K"]) -> _Everyones:
+        return x, gate
+
+    def unpack_gradient(self, packed: _Own) -> _Own:
+        return packed
+
+    def send(
+        self, packed: Shaped[Array, "1 stride D"], round: _OneRound
+    ) -> Shaped[Array, "P stride D"]:
+        return jax.lax.all_gather(packed, self.sizes.axes, axis=0, tiled=True)
+
+    def send_gradient(self, packed: _Everyones, round: _OneRound) -> _Own:
+        x, gate = packed
+        return self.send_back(x, ()), self.send_back(gate, ())
+
+    def send_back(self, made: Float[Array, "all D"], round: _OneRound) -> Float[Array, "some D"]:
+        return jax.lax.psum_scatter(made, self.sizes.axes, scatter_dimension=0, tiled=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +145,7 @@ class Padded:
 
     def plan(self, target: Targets, kept: Bool[Array, "T K"]) -> DispatchPlan:
         sizes, per_row = self.sizes, self.exchange.choices_per_row
-        return plan_dispatch(target, kept, sizes.num_local, sizes.num_devices, per_row)
+        return dispatch.plan_dispatch(target, kept, sizes.num_local, sizes.num_devices, per_row)
 
     def num_rounds(self, plan: DispatchPlan) -> Int[Array, ""]:
         """The rounds that this device needs for its rows."""
@@ -87,10 +167,10 @@ class Padded:
         rides_TK = (plan.expert >= 0) & (rank_TK >= 0) & (rank_TK < layout.rows)
         place_TK = plan.destination * layout.stride + rank_TK
         place_TK = jnp.where(rides_TK, place_TK, row_R.size)
-        return make_round(plan, row_R, place_TK, layout.choices_per_row)
+        return dispatch.make_round(plan, row_R, place_TK, layout.choices_per_row)
 
-    load = staticmethod(load)
-    unload = staticmethod(unload)
+    load = staticmethod(dispatch.load)
+    unload = staticmethod(dispatch.unload)
 
     def pack(
         self, x: Tokens, gate: Gates, plan: DispatchPlan, round: Round
@@ -99,8 +179,8 @@ class Padded:
         scales: tuple[Array, ...] = ()
         if self.layout.dispatch_dtype is not None:
             x, scale_T1 = to_eight_bits(x, jnp.dtype(self.layout.dispatch_dtype))
-            scales = (scale_T1.at[token_of(round)].get(mode="clip"),)
-        return self.layout.pack_rows(load(x, gate, plan, round), *scales)
+            scales = (scale_T1.at[dispatch.token_of(round)].get(mode="clip"),)
+        return self.layout.pack_rows(self.load(x, gate, plan, round), *scales)
 
     def unpack(self, packed: Shaped[Array, "P stride D"], dtype: DTypeLike) -> Rows:
         return self.layout.unpack_rows(packed, dtype)
