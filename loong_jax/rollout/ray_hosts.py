@@ -15,7 +15,7 @@ import ray.exceptions
 
 from loong_jax.rollout.hosts import Ended, HostSetup, Receive
 from loong_jax.rollout.ray_host_actor import HostActor
-from loong_jax.verifiers.ray_start import start_ray
+from loong_jax.verifiers.ray_pool import start_ray
 
 _WAIT_S = 5.0  # of one call for reports
 

@@ -52,6 +52,9 @@ class WorkerProcess:
     def pid(self) -> int | None:
         return self._child.pid if self._child and self._child.is_alive() else None
 
+    def prepare(self) -> None:
+        """It starts with its first request."""
+
     def start(self) -> None:
         """Starts the worker unless it runs; raises ChildLost where it cannot."""
         if self._child is not None and self._child.is_alive():
