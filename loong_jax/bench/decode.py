@@ -10,15 +10,15 @@ import dataclasses
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from loong_jax import options
-from loong_jax.bench import record, versus
+from loong_jax.bench import Report, Save
+from loong_jax.bench import model as models
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import refuse_below
 from loong_jax.models import moe
@@ -26,7 +26,6 @@ from loong_jax.rollout.engine_config import EngineSettings, PageConfig, SampleRe
 from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slot_engine import SlotEngine
-from loong_jax.run import places
 
 CACHES = ("slots", "pages")
 # Kernels of the experts and of attention in transformers; loops and eager attention are slower.
@@ -94,26 +93,14 @@ class Options:
         refuse_below(self, 2, "new_tokens")
 
 
-def main(arguments: Sequence[str]) -> int:
-    chosen = options.parse(Options, "loong bench decode", arguments)
-    places.prepare_files(json=chosen.json)
-    measure(
-        load=Load(new_tokens=chosen.new_tokens),
-        rounds=chosen.rounds,
-        report=lambda text: print(text, flush=True),
-        save=record.saver(chosen.json, chosen),
-    )
-    return 0
-
-
 def measure(
+    chosen: Options,
     *,
     load: Load | None = None,
     config: moe.MoEConfig = MODEL,
     num_threads: int | None = None,
-    rounds: int = 3,
-    report: Callable[[str], None] = print,
-    save: record.Save = lambda _: None,
+    report: Report = print,
+    save: Save = lambda _: None,
 ) -> dict[str, Any]:
     """All figures as JSON values; seconds are medians of `rounds`, after one run for compilation.
     `save` gets them after each part.
@@ -121,7 +108,7 @@ def measure(
     `num_threads` is for transformers, and for what is reported: JAX takes the cores that the
     process may use.
     """
-    load = load or Load()
+    load = load or Load(new_tokens=chosen.new_tokens)
     graphdef, weights = moe.init_weights(config, jax.random.key(0))
     weights["head"] = weights["head"] * 4  # greedy choices that are no near-ties
     num_threads = num_threads or len(os.sched_getaffinity(0))
@@ -135,7 +122,7 @@ def measure(
         "num_threads": num_threads,
         "load_average_before": os.getloadavg()[0],
     }
-    bench = _Bench(graphdef, config, weights, load, prompts, rounds, report)
+    bench = _Bench(graphdef, config, weights, load, prompts, chosen.rounds, report)
     result["engine"], tokens = bench.engines()
     save(result)
     result["transformers"] = bench.transformers(tokens, num_threads)
@@ -152,7 +139,7 @@ class _Bench:
     load: Load
     prompts: np.ndarray  # int32 [requests, prompt length]
     rounds: int
-    report: Callable[[str], None]
+    report: Report
 
     def engine(self, *, paged: bool, **shapes: Any) -> SlotEngine:
         load = self.load
@@ -223,10 +210,10 @@ class _Bench:
         """Seconds of `generate`, by variant for a few tokens, and for the whole load by the fastest
         of them, in turns with ours. What fails is named.
         """
-        peer = versus.peer()
+        peer = models.find_peer()
         if peer is None:
-            self.report(f"  transformers is absent. Remedy: {versus.REMEDY}.")
-            return {"absent": versus.REMEDY}
+            self.report(f"  transformers is absent. Remedy: {models.REMEDY}.")
+            return {"absent": models.REMEDY}
         peer.set_num_threads(num_threads)
         weights = jax.tree.map(np.asarray, self.weights)
         num_tokens = min(self.load.trial_tokens, self.load.new_tokens)

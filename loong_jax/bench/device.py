@@ -9,7 +9,7 @@ full cache, many steps in one call as in the engine.
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from loong_jax import options
-from loong_jax.bench import record
+from loong_jax.bench import Report, Save
 from loong_jax.data import packing
 from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.models import moe
@@ -29,7 +28,7 @@ from loong_jax.plan.counts import attention_flops
 from loong_jax.plan.topology import CHIPS
 from loong_jax.rl import batching, trainer
 from loong_jax.rl.batching import Layout, TrajectoryBatch
-from loong_jax.run import devices, places
+from loong_jax.run import devices
 from loong_jax.sharding import ShardingRules
 
 PARTS = ("ceilings", "train", "decode")
@@ -116,18 +115,8 @@ class Options:
         return tuple(part.strip() for part in self.parts.split(",") if part.strip())
 
 
-def main(arguments: Sequence[str]) -> int:
-    chosen = options.parse(Options, "loong bench device", arguments)
-    places.prepare_files(json=chosen.json)
-    save = record.saver(chosen.json, chosen)
-    measure(chosen, report=lambda text: print(text, flush=True), save=save)
-    return 0
-
-
 def measure(
-    chosen: Options,
-    report: Callable[[str], None] = print,
-    save: record.Save = lambda _: None,
+    chosen: Options, *, report: Report = print, save: Save = lambda _: None
 ) -> dict[str, Any]:
     """All figures as JSON values; seconds are medians, after a run for compilation.
 
@@ -160,7 +149,7 @@ class _Bench:
     config: moe.MoEConfig
     chosen: Options
     peak: Peak | None
-    report: Callable[[str], None]
+    report: Report
 
     def ceilings(self, _: Mapping[str, Any]) -> dict[str, float]:
         """The best that is seen of a product and of a copy, bytes read and written."""

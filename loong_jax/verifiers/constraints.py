@@ -7,16 +7,14 @@ Counts, keywords, beginnings and ends, case, script, JSON, and calls of tools in
 import dataclasses
 import json
 import re
-import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from loong_jax.errors import VerifierError
 from loong_jax.problems import response, verdict
-from loong_jax.problems.problem import Problem
 from loong_jax.problems.verdict import Score, Verdict
-from loong_jax.verifiers import tool_calls
+from loong_jax.verifiers import OfRecords, tool_calls
 
 MAX_CHARS = 200_000
 MAX_CONSTRAINTS = 50
@@ -105,7 +103,7 @@ class Checked:
     found: str = ""
 
 
-class ConstraintsVerifier:
+class ConstraintsVerifier(OfRecords):
     """Checks `constraints`, a list of objects with a `kind` each; see `check`.
 
     Deterministic, in linear time; nothing is evaluated. An answer without a word keeps nothing,
@@ -115,23 +113,18 @@ class ConstraintsVerifier:
     task with content.
     """
 
-    def verify(self, problem: Problem, response_text: str) -> Verdict:
-        """Correct if every one of `arguments["constraints"]` is kept."""
-        return self.judge(problem.arguments.get("constraints"), response_text)
-
-    def judge(self, constraints: Any, response_text: str) -> Verdict:
-        """Verdict on a response, of which only what follows its thinking counts."""
-        start = time.perf_counter()
+    def judged(self, record: Mapping[str, Any]) -> Verdict:
+        """Correct if every one of `constraints` is kept."""
+        if not isinstance(answer := record.get("answer"), str):
+            return verdict.ungradable("record", "answer is missing or no text")
         try:
-            checked = check(constraints, response_text)
+            checked = check(record.get("constraints"), answer)
         except VerifierError as error:
-            return verdict.ungradable("constraints", str(error)[:300])
-        broken = [one for one in checked if not one.is_kept]
-        cost_s = time.perf_counter() - start
-        if not broken:
-            return verdict.correct(f"{len(checked)} kept", cost_s=cost_s)
-        evidence = "; ".join(f"{one.rule}: {one.found}" for one in broken)[:300]
-        return verdict.wrong("constraint", evidence, cost_s=cost_s)
+            return verdict.ungradable("constraints", str(error))
+        if broken := [one for one in checked if not one.is_kept]:
+            evidence = "; ".join(f"{one.rule}: {one.found}" for one in broken)
+            return verdict.wrong("constraint", evidence)
+        return verdict.correct(f"{len(checked)} kept")
 
     def score(self, constraints: Any, response_text: str) -> Score:
         """Share of the constraints that are kept."""
@@ -141,16 +134,6 @@ class ConstraintsVerifier:
             return Score(value=None, reason="constraints", evidence=str(error)[:300])
         num_kept = sum(one.is_kept for one in checked)
         return Score(value=num_kept / len(checked), evidence=f"{num_kept} of {len(checked)} kept")
-
-    def verify_record(self, record: Mapping[str, Any]) -> Verdict:
-        """Verdict of one line of `loong verify constraints`: `constraints` and `answer`."""
-        answer = record.get("answer")
-        if not isinstance(answer, str):
-            return verdict.ungradable("record", "answer is missing or no text")
-        return self.judge(record.get("constraints"), answer)
-
-    def close(self) -> None:
-        """Holds nothing."""
 
 
 def check(constraints: Any, response_text: str) -> list[Checked]:

@@ -3,19 +3,18 @@
 import dataclasses
 import json
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from loong_jax.errors import VerifierError
 from loong_jax.problems import verdict
-from loong_jax.problems.problem import Problem
 from loong_jax.problems.verdict import IsolationTier, Verdict
 from loong_jax.sandbox import BoxLost, Built, Ended, Executor, ToolchainMissing, languages
 from loong_jax.sandbox.artefacts import ArtefactCache
 from loong_jax.sandbox.box import PROGRAM
 from loong_jax.sandbox.languages import LANGUAGES, MB
+from loong_jax.verifiers import OfRecords
 from loong_jax.verifiers.code import cases, compare
 from loong_jax.verifiers.code.cases import Call, Case, CodeTest
 
@@ -50,7 +49,7 @@ class TestResult:
 _NO_PROGRAM = verdict.wrong("no answer", "the response holds no program")
 
 
-class CodeVerifier:
+class CodeVerifier(OfRecords):
     """Judges programs by tests: standard input and output, or calls of a Python function.
 
     Isolated per run: namespaces, an unprivileged user, no network, no capability, a system-call
@@ -85,23 +84,16 @@ class CodeVerifier:
         self.tier: IsolationTier = self.executor.mechanism.tier
         self._stops_at_failure = stops_at_failure
 
-    def verify(self, problem: Problem, response_text: str) -> Verdict:
-        """Judges the program of a whole response; the problem's arguments are a record."""
-        return self.verify_record({**problem.arguments, "answer": response_text})
-
-    def verify_record(self, record: Mapping[str, Any]) -> Verdict:
-        """Verdict of one line of `loong verify code`; never raises for what a record holds."""
-        start = time.perf_counter()
+    def judged(self, record: Mapping[str, Any]) -> Verdict:
         try:
             case = cases.read_case(record)
-            judged = self.judge(case) if case.source.strip() else _NO_PROGRAM
+            return self.judge(case) if case.source.strip() else _NO_PROGRAM
         except ToolchainMissing as error:
-            judged = verdict.ungradable("toolchain", str(error))
+            return verdict.ungradable("toolchain", str(error))
         except BoxLost as error:
-            judged = verdict.ungradable("sandbox", str(error), isolation=self.tier)
+            return verdict.ungradable("sandbox", str(error), isolation=self.tier)
         except VerifierError as error:
-            judged = verdict.ungradable("record", str(error))
-        return dataclasses.replace(judged, cost_s=time.perf_counter() - start)
+            return verdict.ungradable("record", str(error))
 
     def judge(self, case: Case) -> Verdict:
         """Verdict of one case; raises VerifierError for an unknown or missing language."""
