@@ -103,7 +103,7 @@ def layout_of(setup: Setup, case: Case, split: float) -> Layout:
 
 
 class Measured(NamedTuple):
-    """Simulateds of one setup under one split, a seed each."""
+    """Reports of one setup under one split, a seed each."""
 
     split: float
     reports: tuple[Simulated, ...]

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from loong_jax.bench import Report, Save
+from loong_jax.bench import Report, Save, ours
 from loong_jax.bench import model as models
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import refuse_below
@@ -32,24 +32,15 @@ CACHES = ("slots", "pages")
 PEERS = (("grouped_mm", "sdpa"), ("batched_mm", "sdpa"))
 
 # 51.2 million parameters, of which a third are the embedding and the head.
-MODEL = moe.MoEConfig.tiny(
+MODEL = ours.sized(
+    512,
     vocab_size=16384,
-    hidden_size=512,
-    num_layers=2,
-    num_heads=8,
     q_lora_rank=192,
-    kv_lora_rank=128,
-    qk_nope_head_dim=64,
-    qk_rope_head_dim=32,
-    v_head_dim=64,
-    ffn_hidden_size=1024,
     expert_ffn_hidden_size=512,
     num_experts=16,
     num_zero_experts=8,
     num_chosen=4,
     target_ffn_experts=8 / 3,
-    gate_scale=6.0,
-    max_position=4096,
 )
 
 

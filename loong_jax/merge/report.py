@@ -17,7 +17,7 @@ from jaxtyping import Array
 from loong_jax.errors import ConfigError
 from loong_jax.merge import fusion, pieces, streaming, tree
 from loong_jax.merge.fusion import MergedLeaf
-from loong_jax.merge.methods import measures
+from loong_jax.merge.methods import method
 from loong_jax.merge.plan import Experts, Plan
 from loong_jax.models.parameters import Weights
 
@@ -98,8 +98,8 @@ def measure(leaf: MergedLeaf) -> Sums:
     with concurrent.futures.ThreadPoolExecutor(streaming.num_threads()) as pool:
         found = pool.map(sums, pieces.ranges(leaf.value.size, 1))
         products, both, same = (np.sum(parts, axis=0) for parts in zip(*found, strict=True))
-    gram = measures.tables(products, num_experts + 2)
-    both, same = (measures.tables(values, num_experts) for values in (both, same))
+    gram = method.tables(products, num_experts + 2)
+    both, same = (method.tables(values, num_experts) for values in (both, same))
     _, kept, agreed = leaf.counts
     return Sums(
         size=int(leaf.value.size),

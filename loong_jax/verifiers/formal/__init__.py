@@ -8,9 +8,13 @@ from loong_jax.problems.verdict import Verdict
 
 
 def refused(
-    proof: str, *, max_chars: int, word: re.Pattern[str], forbidden: Collection[str],
+    proof: str,
+    *,
+    max_chars: int,
+    word: re.Pattern[str],
+    forbidden: Collection[str],
     marks: Collection[str],
-) -> Verdict | None:  # fmt: skip
+) -> Verdict | None:
     """A wrong verdict on a proof that no checker is to see, or None."""
     if len(proof) > max_chars:
         return verdict.wrong("format", f"more than {max_chars} characters")
