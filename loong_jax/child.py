@@ -25,11 +25,7 @@ class Child:
 
     def __init__(self, command: Sequence[str], **popen: Any):
         self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-            **popen,
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, **popen
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None

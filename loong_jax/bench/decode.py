@@ -170,32 +170,28 @@ class _Bench:
     def _decode_all(self, engine: SlotEngine) -> np.ndarray:
         """int32 [requests, new tokens]."""
         load, state = self.load, engine.init_decode_state()
-        results = []
+        greedy = SamplingSettings(greedy=True, max_new_tokens=load.new_tokens)
+        written: list[list[int]] = [[] for _ in range(load.num_requests)]
+        firsts = []  # not looked at before all are prefilled
         for first in range(0, load.num_requests, engine.config.prefill_prompts):
             rows = range(first, min(first + engine.config.prefill_prompts, load.num_requests))
             prefix, result = engine.prefill_batch(
                 params=self.weights,
                 prompts=[self.prompts[row] for row in rows],
                 rows=range(len(rows)),
-                requests=[self._request(row) for row in rows],
+                requests=[SampleRequest(stream=(0, 0, 0, 0, row), sampling=greedy) for row in rows],
             )
             state = engine.bulk_insert(prefix, state, list(rows))
-            results.append((rows, result))
-        written: list[list[int]] = [[] for _ in range(load.num_requests)]
-        for rows, result in results:
-            data = result.convert_to_numpy().data
-            for i, row in enumerate(rows):
-                written[row].append(data[i, 0])
+            firsts.append((rows, result))
+        for rows, result in firsts:
+            for row, token in zip(rows, result.convert_to_numpy().data[:, 0], strict=False):
+                written[row].append(token)
         for _ in range(-(-(load.new_tokens - 1) // load.decode_steps)):
             state, result = engine.generate(self.weights, state)
             result = result.convert_to_numpy()
             for row in range(load.num_requests):
                 written[row].extend(result.written(row)[0])
         return np.array(written, np.int32)
-
-    def _request(self, number: int) -> SampleRequest:
-        sampling = SamplingSettings(greedy=True, max_new_tokens=self.load.new_tokens)
-        return SampleRequest(stream=(0, 0, 0, 0, number), sampling=sampling)
 
     def transformers(self, tokens: np.ndarray, num_threads: int) -> dict[str, Any]:
         """Seconds of `generate`, by variant for a few tokens, and for the whole load by the fastest

@@ -202,10 +202,7 @@ def llama_shapes(chosen: Options) -> dict[str, tuple[int, ...]]:
         shapes[f"{start}mlp.down_proj.weight"] = (width, inner)
         for norm in ("input_layernorm", "post_attention_layernorm"):
             shapes[f"{start}{norm}.weight"] = (width,)
-    return shapes | {
-        "model.norm.weight": (width,),
-        "lm_head.weight": (chosen.vocabulary, width),
-    }
+    return shapes | {"model.norm.weight": (width,), "lm_head.weight": (chosen.vocabulary, width)}
 
 
 def write_models(directory: Path, chosen: Options, shapes: Mapping[str, tuple[int, ...]]) -> None:

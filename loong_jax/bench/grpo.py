@@ -28,6 +28,7 @@ import tokenizers
 
 from loong_jax import process
 from loong_jax.bench import Report, Save, grpo_ours
+from loong_jax.environments.numbers import Addition
 from loong_jax.errors import ConfigError, LoongError, refuse_below
 from loong_jax.models import dense
 from loong_jax.models.dense import SHAPES
@@ -175,7 +176,7 @@ def task_of(chosen: Options, model: Path, *, seed: int) -> dict[str, Any]:
     assert recipe.form is not None
     posed = grpo_ours.problems_of(recipe, task["steps"] * chosen.prompts)
     problems = [
-        {"prompt": recipe.form.prompt_of(problem.prompt), "gold": grpo_ours.gold_of(problem)}
+        {"prompt": recipe.form.prompt_of(problem.prompt), "gold": Addition().solve(problem).answer}
         for problem in posed
     ]
     return task | {"problems": problems}

@@ -114,6 +114,9 @@ def compare(
     """
     weights = jax.tree.map(np.asarray, problem.weights)
     config = problem.setting.config
+    batched_bytes = 12 * problem.setting.num_tokens * config.num_chosen * config.hidden_size
+    batched_bytes *= config.expert_ffn_hidden_size
+    eager = ["loop", "grouped_mm"] + ["batched_mm"] * (batched_bytes <= MOST_BATCHED_BYTES)
     mine = ours.variants(problem)
     forwards = {name: ours.forward(variant) for name, variant in mine.items()}
     steps = {name: ours.train_step(variant) for name, variant in mine.items()}
@@ -149,9 +152,13 @@ def compare(
             report(f"    {name}: ours {1e3 * passes[name]['ours_s']:.1f} ms")
             continue
         variants = _Variants(name, make, peer, report)
-        variants.time(_eager(peer, problem), budget_s / 5)
-        if compiled:
-            variants.time(_compiled(peer, problem, variants.fastest), budget_s / 5)
+        kinds = [(kind, attention) for kind in eager for attention in ("sdpa", "eager")]
+        variants.time([peer.Variant(*kind) for kind in kinds], budget_s / 5)
+        if compiled:  # with the faster attention; the loop compiles anew for every expert
+            kinds = ["grouped_mm"] + ["loop"] * (config.num_experts <= 8)
+            attention = variants.fastest.attention
+            made = [peer.Variant(kind, attention, compiled=True) for kind in kinds]
+            variants.time(made, budget_s / 5)
         pair = {
             "ours": min(own_seconds, key=lambda variant: own_seconds[variant]),
             "transformers": str(variants.fastest),
@@ -215,16 +222,3 @@ class _Variants:
             self.seconds[str(variant)] = timing.median_s(samples[str(variant)])
             if self.seconds[str(variant)] < self.seconds.get(str(self.fastest), math.inf):
                 self.fastest = variant
-
-
-def _eager(peer: ModuleType, problem: Problem) -> list[Any]:
-    c, tokens = problem.setting.config, problem.setting.num_tokens
-    batched_bytes = 12 * tokens * c.num_chosen * c.hidden_size * c.expert_ffn_hidden_size
-    kinds = ["loop", "grouped_mm"] + ["batched_mm"] * (batched_bytes <= MOST_BATCHED_BYTES)
-    return [peer.Variant(kind, attention) for kind in kinds for attention in ("sdpa", "eager")]
-
-
-def _compiled(peer: ModuleType, problem: Problem, fastest: Any) -> list[Any]:
-    """Compiled variants with the faster attention; the loop compiles anew for every expert."""
-    kinds = ["grouped_mm"] + ["loop"] * (problem.setting.config.num_experts <= 8)
-    return [peer.Variant(kind, fastest.attention, compiled=True) for kind in kinds]

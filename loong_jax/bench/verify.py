@@ -131,14 +131,23 @@ def _case(value: Any, kind: str) -> Case | None:
 
 def measure_judges(cases: Sequence[Case], *, rounds: int, with_peer: bool) -> dict[str, Any]:
     """Accuracy and speed of each judge; `speedup` compares them on the same cases."""
-    verifier = get_verifier("math")
-    judges: dict[str, Judge] = {"loong_jax": _ours(verifier)}
+    verifier: Any = get_verifier("math")
+
+    def ours(gold: str, answer: str) -> bool | None:
+        judged = verifier.judge(gold, answer)
+        return judged.is_correct if judged.is_graded else None
+
+    judges: dict[str, Judge] = {"loong_jax": ours}
     if with_peer and importlib.util.find_spec(PEER) is not None:
         judges["Math-Verify"] = _peer()
     result: dict[str, Any] = {"cases": len(cases), "load": os.getloadavg()[0], "judges": {}}
     for name, judge in judges.items():
         judge("\\int_0^1 2x dx", "1.0")  # what is started or imported by the first such case
-        said, seconds = _run(judge, cases)
+        said, seconds = [], []
+        for case in cases:
+            start = time.perf_counter()
+            said.append(judge(case.gold, case.answer))
+            seconds.append(time.perf_counter() - start)
         p99 = sorted(seconds)[min(len(seconds) - 1, int(0.99 * len(seconds)))]
         median, longest = statistics.median(seconds), max(seconds)
         latency = {"median_s": median, "p99_s": p99, "max_s": longest}
@@ -161,14 +170,6 @@ def _boxed(number: int, before: str) -> Case:
     return Case("", str(number), f"{before}\\boxed{{{number}}}.", True, False)
 
 
-def _ours(verifier: Any) -> Judge:
-    def judge(gold: str, answer: str) -> bool | None:
-        judged = verifier.judge(gold, answer)
-        return judged.is_correct if judged.is_graded else None
-
-    return judge
-
-
 def _peer() -> Judge:
     """Math-Verify as its readers use it: both sides as LaTeX or expression, gold first."""
     from math_verify import parse, verify  # type: ignore[import-not-found]
@@ -182,15 +183,6 @@ def _peer() -> Judge:
             return None
 
     return judge
-
-
-def _run(judge: Judge, cases: Sequence[Case]) -> tuple[list[bool | None], list[float]]:
-    said, seconds = [], []
-    for case in cases:
-        start = time.perf_counter()
-        said.append(judge(case.gold, case.answer))
-        seconds.append(time.perf_counter() - start)
-    return said, seconds
 
 
 def _accuracy(cases: Sequence[Case], said: Sequence[bool | None]) -> dict[str, dict[str, Any]]:

@@ -73,7 +73,9 @@ class Report:
             return
         sums = measure(leaf)
         self._records[task.path] = {"role": task.role} | describe(sums, self._plan)
-        self._total = sums if self._total is None else _add(self._total, sums)
+        if self._total is not None:
+            sums = Sums._make(x + y for x, y in zip(self._total, sums, strict=True))
+        self._total = sums
 
     def to_json(self) -> dict[str, Any]:
         plan, total = self._plan, self._total
@@ -167,10 +169,6 @@ def _sums(rows: np.ndarray, moves: np.ndarray) -> list[np.ndarray]:
     bits = np.packbits(moves, axis=-1).view(np.uint64)
     moved = bits[:, 0] | bits[:, 1]
     return [over_pairs(np.dot, rows), over_pairs(in_common, moved), over_pairs(in_common, bits)]
-
-
-def _add(left: Sums, right: Sums) -> Sums:
-    return Sums._make(x + y for x, y in zip(left, right, strict=True))
 
 
 def _over(numerator: Any, denominator: Any) -> Any:

@@ -92,16 +92,6 @@ def check_alike(base: Mapping[str, Leaf], expert: Mapping[str, Leaf], name: str)
             )
 
 
-def check_equal(path: str, base: Leaf, experts: Mapping[str, Leaf]) -> None:
-    """Raises ConfigError unless every expert holds the base's values bit for bit."""
-    for name, leaf in experts.items():
-        if leaf.dtype != base.dtype or not np.array_equal(np.asarray(leaf), np.asarray(base)):
-            raise ConfigError(
-                f"{path} holds {base.dtype}, which has no mean, and expert {name} differs from the"
-                " base. Make them agree, or leave the leaf out."
-            )
-
-
 def num_batch_axes(batch_axes: BatchAxes, path: str, ndim: int) -> int:
     """The number of leading axes of a leaf that are stacks of separate matrices.
 

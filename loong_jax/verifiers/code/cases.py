@@ -107,7 +107,11 @@ def _as_json(value: Any, language: str) -> Any:
 def read_case(record: Mapping[str, Any]) -> Case:
     """The case of a record; VerifierError names what is missing or unclear."""
     tolerance = _number(record, "tolerance", None, 0.0, 1.0)
-    checker = _checker(record.get("checker"))
+    checker = record.get("checker")
+    if checker is not None:
+        if not isinstance(checker, Mapping):
+            raise VerifierError('checker is no object. Give {"language": ..., "source": ...}.')
+        checker = Checker(language=_text(checker, "language"), source=_text(checker, "source"))
     tests = record.get("tests")
     if not isinstance(tests, list) or not 0 < len(tests) <= MAX_TESTS:
         raise VerifierError(f"tests is missing or no list of 1 to {MAX_TESTS} tests. Give one.")
@@ -149,10 +153,9 @@ def _test(test: Any, index: int, checker: Checker | None) -> CodeTest:
 def _stdio_test(test: Mapping[str, Any], where: str, checker: Checker | None) -> CodeTest:
     stdin, stdout = _first(test, _STDIN, where), _first(test, _STDOUT, where)
     stdin = "" if stdin is None else stdin
+    stdout = "" if stdout is None and checker is not None else stdout
     if not isinstance(stdin, str):
         raise VerifierError(f"{where}: stdin is no text.")
-    if stdout is None and checker is not None:
-        stdout = ""
     expected = stdout if isinstance(stdout, list) else [stdout]
     if not expected or not all(isinstance(text, str) for text in expected):
         raise VerifierError(f"{where}: stdout is no text and no list of texts. Say what is right.")
@@ -183,14 +186,6 @@ def _literal_call(text: str, where: str) -> tuple[str, list[Any], dict[str, Any]
     except (*syntax.UNREADABLE, TypeError) as error:
         raise VerifierError(f"{where}: {text[:80]!r} is no call with literal arguments.") from error
     return ast.unparse(node.func), args, kwargs
-
-
-def _checker(value: Any) -> Checker | None:
-    if value is None:
-        return None
-    if not isinstance(value, Mapping):
-        raise VerifierError('checker is no object. Give {"language": ..., "source": ...}.')
-    return Checker(language=_text(value, "language"), source=_text(value, "source"))
 
 
 def _first(record: Mapping[str, Any], names: tuple[str, ...], where: str) -> Any:

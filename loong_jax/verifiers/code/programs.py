@@ -46,8 +46,10 @@ def source_of(text: str, language: str, called: Collection[str] = ()) -> str:
         for inner in (_name(block) in ("markdown", "md") and response.blocks(block.body)) or [block]
     ]
     if not found:
-        inline = _INLINE.match(text)
-        return _without_name(inline[2], names) if inline else text
+        if (inline := _INLINE.match(text)) is None:
+            return text
+        first, _, rest = inline[2].partition(" ")
+        return rest if first.lower() in names and rest else inline[2]
     own = [block for block in found if _name(block) in names]
     bare = [block for block in found if not block.info]
     before = text[: found[0].start]
@@ -101,11 +103,6 @@ def _names(language: str) -> set[str]:
 def _name(block: Block) -> str:
     named = _NAME.match(block.info)
     return named[1].lower() if named else ""
-
-
-def _without_name(text: str, names: set[str]) -> str:
-    first, _, rest = text.partition(" ")
-    return rest if first.lower() in names and rest else text
 
 
 def _is_program(text: str, names: set[str]) -> bool:

@@ -152,11 +152,7 @@ class LeanVerifier(OfRecords):
     """
 
     def __init__(
-        self,
-        *,
-        url: str | None = None,
-        repl: Mapping[str, Any] | None = None,
-        **client: Any,
+        self, *, url: str | None = None, repl: Mapping[str, Any] | None = None, **client: Any
     ):
         if repl is not None and client:
             raise VerifierError(f"repl goes without {sorted(client)}, which are a server's.")
@@ -184,14 +180,19 @@ class LeanVerifier(OfRecords):
         names = [_name() for _ in read]
         pairs = zip(names, read, strict=True)
         results = self._client.check(
-            [(name, syntax_probe(said, name)) for name, said in pairs if said is not None]
+            [
+                (name, f"{said.header}\n\ntheorem {name}{said.rest} := by sorry\n")
+                for name, said in pairs
+                if said is not None
+            ]
         )
-        return [
-            _elaborates(results[name])
-            if name in results
-            else verdict.wrong("statement", "it is not of the form `theorem name ... : type`")
-            for name in names
-        ]
+        judged = []
+        for name in names:
+            found = verdict.wrong("statement", "it is not of the form `theorem name ... : type`")
+            if name in results:
+                found = _read(results[name], "statement")
+            judged.append(found if isinstance(found, Verdict) else verdict.correct("it elaborates"))
+        return judged
 
     def close(self) -> None:
         self._client.close()
@@ -221,8 +222,10 @@ def _request(record: Mapping[str, Any]) -> tuple[str, str] | Verdict:
     return name, source(read, name, proof)
 
 
-def _failure(result: Mapping[str, Any]) -> Verdict | Mapping[str, Any]:
-    """The response of a result, or why there is none."""
+def _read(
+    result: Mapping[str, Any], wrong: str
+) -> Verdict | tuple[Mapping[str, Any], list[tuple[str, str]]]:
+    """The response of a result and its messages, or the verdict where that says it already."""
     error, response = result.get("error"), result.get("response")
     if error:
         reason = "timeout" if "timed out" in str(error) else "server"
@@ -231,21 +234,18 @@ def _failure(result: Mapping[str, Any]) -> Verdict | Mapping[str, Any]:
         return verdict.ungradable("server", "the result holds no response")
     if "message" in response:
         return verdict.ungradable("server", f"REPL: {response['message']}")
-    return response
-
-
-def _messages(response: Mapping[str, Any]) -> list[tuple[str, str]]:
-    messages = [m for m in response.get("messages") or [] if isinstance(m, dict)]
-    return [(str(m.get("severity")), str(m.get("data"))) for m in messages]
+    found = [m for m in response.get("messages") or [] if isinstance(m, dict)]
+    messages = [(str(m.get("severity")), str(m.get("data"))) for m in found]
+    if errors := [data for severity, data in messages if severity == "error"]:
+        return verdict.wrong(wrong, errors[0])
+    return response, messages
 
 
 def _verdict(name: str, result: Mapping[str, Any]) -> Verdict:
-    response = _failure(result)
-    if isinstance(response, Verdict):
-        return response
-    messages = _messages(response)
-    if errors := [data for severity, data in messages if severity == "error"]:
-        return verdict.wrong("proof", errors[0])
+    read = _read(result, "proof")
+    if isinstance(read, Verdict):
+        return read
+    response, messages = read
     if response.get("sorries") or any("sorry" in data for _, data in messages):
         return verdict.wrong("sorry", "the proof is not finished")
     axioms = axioms_of(name, [data for severity, data in messages if severity == "info"])
@@ -254,15 +254,6 @@ def _verdict(name: str, result: Mapping[str, Any]) -> Verdict:
     if extra := sorted(axioms - ALLOWED_AXIOMS):
         return verdict.wrong("axioms", f"it rests on {', '.join(extra)}")
     return verdict.correct(f"axioms: {', '.join(sorted(axioms)) or 'none'}")
-
-
-def _elaborates(result: Mapping[str, Any]) -> Verdict:
-    response = _failure(result)
-    if isinstance(response, Verdict):
-        return response
-    if errors := [data for severity, data in _messages(response) if severity == "error"]:
-        return verdict.wrong("statement", errors[0])
-    return verdict.correct("it elaborates")
 
 
 # ---- sources
@@ -291,11 +282,6 @@ def source(statement: Statement, name: str, proof: str) -> str:
     return (
         f"{statement.header}\n\ntheorem {name}{statement.rest} := {proof}\n\n#print axioms {name}\n"
     )
-
-
-def syntax_probe(statement: Statement, name: str) -> str:
-    """The file that tells whether a statement elaborates: its proof is `by sorry`."""
-    return f"{statement.header}\n\ntheorem {name}{statement.rest} := by sorry\n"
 
 
 def axioms_of(name: str, messages: list[str]) -> frozenset[str] | None:
