@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,14 +11,14 @@ from loong_jax.errors import VerifierError
 from loong_jax.problems import verdict
 from loong_jax.problems.verdict import IsolationTier, Verdict
 from loong_jax.sandbox import BoxLost, Built, Ended, Executor, ToolchainMissing, languages
-from loong_jax.sandbox.artefacts import ArtefactCache
 from loong_jax.sandbox.box import PROGRAM
+from loong_jax.sandbox.executor import ArtefactCache
 from loong_jax.sandbox.languages import LANGUAGES, MB
 from loong_jax.verifiers import OfRecords
 from loong_jax.verifiers.code import cases, compare
 from loong_jax.verifiers.code.cases import Call, Case, CodeTest
 
-Status = Literal["OK", "WA", "TLE", "MLE", "OLE", "RE", "CE", "IE", "SKIPPED"]
+Status = Literal["OK", "WA", "TLE", "MLE", "OLE", "RE", "CE", "IE"]
 MAX_CAPTURED_BYTES = 4096
 _WORDS = {
     "WA": "wrong answer", "TLE": "time limit", "MLE": "memory limit", "OLE": "output limit",
@@ -70,7 +70,6 @@ class CodeVerifier(OfRecords):
         num_boxes: int | None = None,
         cache_dir: str | Path | None = None,
         uses_fork: bool = True,
-        stops_at_failure: bool = False,
     ):
         """`uses_fork` runs Python without starting an interpreter each time; verdicts are the same.
 
@@ -82,7 +81,6 @@ class CodeVerifier(OfRecords):
             num_boxes=num_boxes or len(os.sched_getaffinity(0)), cache=cache, uses_fork=uses_fork
         )
         self.tier: IsolationTier = self.executor.mechanism.tier
-        self._stops_at_failure = stops_at_failure
 
     def judged(self, record: Mapping[str, Any]) -> Verdict:
         try:
@@ -119,7 +117,7 @@ class CodeVerifier(OfRecords):
             one = builds[test.call.function if test.call else ""]
             return self._test(case, one, checker, test)
 
-        results = self._test_all(judge, case.tests)
+        results = list(self.executor.threads.map(judge, case.tests))
         rejects = any(result.status == "WA" for result in results)
         if checker is not None and rejects and (said := self.executor.check(checker)):
             return _no_checker(said)  # an interpreter ends with status 1 for that too
@@ -148,18 +146,6 @@ class CodeVerifier(OfRecords):
             )
         if any(call.kwargs for call in calls) and name != "python":
             raise VerifierError(f"calls in {name} have no kwargs. Use args alone.")
-
-    def _test_all(
-        self, judge: Callable[[CodeTest], TestResult], tests: tuple[CodeTest, ...]
-    ) -> list[TestResult]:
-        """Results in order; after a failure the rest is skipped where that was asked for."""
-        if not self._stops_at_failure:
-            return list(self.executor.threads.map(judge, tests))
-        results: list[TestResult] = []
-        for test in tests:
-            is_open = not results or results[-1].status == "OK"
-            results.append(judge(test) if is_open else TestResult(status="SKIPPED"))
-        return results
 
     def _test(self, case: Case, built: Built, checker: Built | None, test: CodeTest) -> TestResult:
         limits = dataclasses.replace(
@@ -220,7 +206,7 @@ class CodeVerifier(OfRecords):
             details["compile"] = dict(compiled)
         common = {"isolation": self.tier, "details": details}
         evidence = f"{passed} of {len(results)} tests passed"
-        faults = [(i, r) for i, r in enumerate(results) if r.status not in ("OK", "IE", "SKIPPED")]
+        faults = [(i, r) for i, r in enumerate(results) if r.status not in ("OK", "IE")]
         if faults:
             index, first = faults[0]
             evidence += f"; test {index}: {first.status}"

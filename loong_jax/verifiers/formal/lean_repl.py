@@ -27,29 +27,25 @@ MAX_REPLY_BYTES = 16 * 2**20
 _HEADER_LINE = "import "
 
 
-class Repl:
+class Repl(Child):
     """One process that has imported one header. One caller at a time."""
 
     def __init__(self, command: Sequence[str], header: str, **options: Any):
-        self._child = Child(command, **options)
-        self.pid = self._child.pid
+        super().__init__(command, **options)
         self.header = header
         self.num_uses = 0
         self.env: int | None = None  # made by the header
 
     def limit(self, memory_bytes: int) -> None:
-        resource.prlimit(self._child.pid, resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-        resource.prlimit(self._child.pid, resource.RLIMIT_CORE, (0, 0))
-
-    def is_alive(self) -> bool:
-        return self._child.is_alive()
+        resource.prlimit(self.pid, resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+        resource.prlimit(self.pid, resource.RLIMIT_CORE, (0, 0))
 
     def ask(self, source: str, env: int | None, timeout_s: float) -> dict[str, Any]:
         """The reply to one command; raises TimeoutError, or ChildLost for what is no reply."""
         deadline = time.monotonic() + timeout_s
         command: dict[str, Any] = {"cmd": source} | ({} if env is None else {"env": env})
-        self._child.write(json.dumps(command).encode() + b"\n\n", deadline)
-        raw = self._child.receive_until(b"\n\n", deadline, MAX_REPLY_BYTES)
+        self.write(json.dumps(command).encode() + b"\n\n", deadline)
+        raw = self.receive_until(b"\n\n", deadline, MAX_REPLY_BYTES)
         try:
             reply = json.loads(raw)
         except (ValueError, RecursionError) as error:
@@ -63,9 +59,6 @@ class Repl:
             pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
             return pages * resource.getpagesize()
         return 0
-
-    def stop(self) -> None:
-        self._child.stop()
 
 
 @dataclasses.dataclass(eq=False)

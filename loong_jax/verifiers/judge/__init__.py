@@ -4,8 +4,7 @@
     prompts, replies   requests, and their strict reading
     client             budget, retries
     genrm              batches of answers, with some whose verdict is known among them; a ledger
-    rubric             weighted criteria
-    verifier           the verifier
+    verifier           the verifier, and rubrics: weighted criteria
 
 Sources: LongCat-Flash-Thinking 3.2.2 (GenRM); Loong 2.2; arXiv 2507.08794 (master keys);
 arXiv 2505.22203 (rules first).
