@@ -67,11 +67,7 @@ class Child:
         """Reads from a child that sends no frames up to an end mark; for one reply at a time."""
         found = b""
         while not found.endswith(end):
-            self._wait(self._read_fd, select.POLLIN, deadline)
-            chunk = os.read(self._read_fd, 2**16)
-            if not chunk:
-                raise ChildLost("it ended")
-            found += chunk
+            found += self._more(deadline)
             if len(found) > max_bytes:
                 raise ChildLost(f"a reply is above {max_bytes} bytes")
         return found
@@ -97,14 +93,16 @@ class Child:
 
     def _read(self, size: int, deadline: float) -> bytes:
         while len(self._unread) < size:
-            self._wait(self._read_fd, select.POLLIN, deadline)
-            chunk = os.read(self._read_fd, 2**20)
-            if not chunk:
-                raise ChildLost("it ended")
-            self._unread += chunk
+            self._unread += self._more(deadline)
         body = bytes(self._unread[:size])
         del self._unread[:size]
         return body
+
+    def _more(self, deadline: float) -> bytes:
+        self._wait(self._read_fd, select.POLLIN, deadline)
+        if not (chunk := os.read(self._read_fd, 2**20)):
+            raise ChildLost("it ended")
+        return chunk
 
     def _wait(self, fd: int, event: int, deadline: float) -> None:
         poll = select.poll()

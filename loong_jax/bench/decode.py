@@ -132,7 +132,7 @@ class _Bench:
     rounds: int
     report: Report
 
-    def engine(self, *, paged: bool, **shapes: Any) -> SlotEngine:
+    def engine(self, *, paged: bool) -> SlotEngine:
         load = self.load
         fields: dict[str, Any] = dict(
             slots_per_replica=load.num_requests,
@@ -151,7 +151,7 @@ class _Bench:
                 view_lengths=tuple(v for v in views if v % load.page_size == 0),
                 reuse_prefixes=False,
             )
-        config = EngineSettings(**(fields | shapes))
+        config = EngineSettings(**fields)
         return engine_for(self.graphdef, self.config, _Endless(), config)
 
     def engines(self) -> tuple[dict[str, Any], np.ndarray]:

@@ -161,20 +161,26 @@ class CodeVerifier(OfRecords):
                 built, limits, stdin=test.stdin.encode("utf-8", "surrogatepass")
             )
         status, detail = status_of(ended)
-        if status == "OK":
-            status, detail = self._compare(case, checker, test, ended)
-        return _as_result(status, detail, ended)
-
-    def _compare(
-        self, case: Case, checker: Built | None, test: CodeTest, ended: Ended
-    ) -> tuple[Status, str]:
-        if test.call is not None:
-            return _compare_value(ended.result, test, case.tolerance)
-        if checker is not None:
-            return self._check(checker, test, ended.stdout)
-        if compare.matches_output(ended.stdout, test.expected, case.tolerance):
-            return "OK", ""
-        return "WA", "the output is another"
+        if status == "OK" and test.call is not None:
+            status, detail = _compare_value(ended.result, test, case.tolerance)
+        elif status == "OK" and checker is not None:
+            status, detail = self._check(checker, test, ended.stdout)
+        elif status == "OK" and not compare.matches_output(
+            ended.stdout, test.expected, case.tolerance
+        ):
+            status, detail = "WA", "the output is another"
+        return TestResult(
+            status=status,
+            detail=detail,
+            stdout=ended.stdout[:MAX_CAPTURED_BYTES].decode(errors="replace"),
+            stderr=ended.stderr[:MAX_CAPTURED_BYTES].decode(errors="replace"),
+            stdout_truncated=len(ended.stdout) > MAX_CAPTURED_BYTES,
+            stderr_truncated=len(ended.stderr) > MAX_CAPTURED_BYTES,
+            time_s=round(ended.cpu_s, 6),
+            wall_s=round(ended.wall_s, 6),
+            memory_bytes=ended.memory_bytes,
+            exit_status=ended.status,
+        )
 
     def _check(self, checker: Built, test: CodeTest, stdout: bytes) -> tuple[Status, str]:
         answer = test.expected[0] if test.expected else ""
@@ -255,18 +261,3 @@ def _compare_value(result: bytes, test: CodeTest, tolerance: float | None) -> tu
         return "WA", "what it reported is no value"
     shown = json.dumps(value.get("v") if isinstance(value, dict) else value)[:200]
     return ("OK", "") if is_right else ("WA", f"it returned another value: {shown}")
-
-
-def _as_result(status: Status, detail: str, ended: Ended) -> TestResult:
-    return TestResult(
-        status=status,
-        detail=detail,
-        stdout=ended.stdout[:MAX_CAPTURED_BYTES].decode(errors="replace"),
-        stderr=ended.stderr[:MAX_CAPTURED_BYTES].decode(errors="replace"),
-        stdout_truncated=len(ended.stdout) > MAX_CAPTURED_BYTES,
-        stderr_truncated=len(ended.stderr) > MAX_CAPTURED_BYTES,
-        time_s=round(ended.cpu_s, 6),
-        wall_s=round(ended.wall_s, 6),
-        memory_bytes=ended.memory_bytes,
-        exit_status=ended.status,
-    )
