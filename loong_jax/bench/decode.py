@@ -89,20 +89,16 @@ def measure(
     *,
     load: Load | None = None,
     config: moe.MoEConfig = MODEL,
-    num_threads: int | None = None,
     report: Report = print,
     save: Save = lambda _: None,
 ) -> dict[str, Any]:
     """All figures as JSON values; seconds are medians of `rounds`, after one run for compilation.
-    `save` gets them after each part.
-
-    `num_threads` is for transformers, and for what is reported: JAX takes the cores that the
-    process may use.
+    `save` gets them after each part. Both sides take the cores that the process may use.
     """
     load = load or Load(new_tokens=chosen.new_tokens)
     graphdef, weights = moe.init_weights(config, jax.random.key(0))
     weights["head"] = weights["head"] * 4  # greedy choices that are no near-ties
-    num_threads = num_threads or len(os.sched_getaffinity(0))
+    num_threads = len(os.sched_getaffinity(0))
     random = np.random.default_rng(0)
     prompts = random.integers(
         2, config.vocab_size, (load.num_requests, load.prompt_length), np.int32

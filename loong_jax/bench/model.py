@@ -207,10 +207,8 @@ class _Variants:
                     self.failed[str(variant)] = f"{type(error).__name__}: {error}".splitlines()[0]
                     self.report(f"    {self.name}: {variant} fails: {self.failed[str(variant)]}")
                     continue
-                if not difference < LARGEST_DIFFERENCE:
-                    raise AssertionError(
-                        f"{self.name}: {variant} differs from ours by {difference}"
-                    )
+                is_same = difference < LARGEST_DIFFERENCE
+                assert is_same, f"{self.name}: {variant} differs from ours by {difference}"
                 built[variant] = run
                 self.runs[str(variant)], self.differences[str(variant)] = run, difference
             samples = timing.interleaved(

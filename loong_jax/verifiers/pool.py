@@ -44,13 +44,6 @@ class VerifierRequest:
     future: VerdictFuture = dataclasses.field(init=False)  # once a pool has accepted it
     attempts: int = dataclasses.field(default=0, init=False)  # that a lost worker took along
 
-    def __post_init__(self):
-        if not self.deadline_s > 0:
-            raise VerifierError(
-                f"deadline_s={self.deadline_s} of request {self.key!r} is not above 0. Give the "
-                "verifier some seconds."
-            )
-
     @functools.cached_property
     def body(self) -> bytes:
         """The request as JSON, for a worker."""

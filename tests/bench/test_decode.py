@@ -26,7 +26,6 @@ def result():
             decode.Options(rounds=1),
             load=LOAD,
             config=tiny.smallest_config(num_layers=1, chunk_tokens=None),
-            num_threads=1,
             report=lines.append,
         )
     return json.loads(json.dumps(figures)), lines
