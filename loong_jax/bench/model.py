@@ -45,6 +45,9 @@ class Options:
     budget_s: float = 15.0  # seconds of measuring per comparison, compilations not counted
 
     def __post_init__(self):
+        known = [one.name for one in ours.SETTINGS]
+        if unknown := [name for name in self.settings if name not in known]:
+            raise ConfigError(f"{unknown[0]!r} is no setting. Choose among {', '.join(known)}.")
         if not (math.isfinite(self.budget_s) and self.budget_s > 0):
             raise ConfigError(
                 f"budget_s={self.budget_s} is not positive and finite. Name seconds, such as 15."
@@ -62,7 +65,7 @@ def measure(
     if "JAX_PLATFORMS" not in os.environ:
         jax.config.update("jax_platforms", "cpu")
     process.keep_freed_memory(one_arena=True)
-    settings = settings or [*map(ours.setting, chosen.settings)] or ours.SETTINGS
+    named = [one for one in ours.SETTINGS if one.name in chosen.settings] or ours.SETTINGS
     result: dict[str, Any] = {"load_before": os.getloadavg()[0], "settings": {}}
     if result["load_before"] > 0.5:
         report(f"The load is {result['load_before']:.1f}: this machine has other things to do.")
@@ -73,7 +76,7 @@ def measure(
     else:
         peer.set_num_threads(process.num_cores())
         result["transformers"] = peer.versions()
-    for setting in settings:
+    for setting in settings or named:
         report(f"  {setting.name}: {setting.reason}")
         result["settings"][setting.name] = {
             "reason": setting.reason,

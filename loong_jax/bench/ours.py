@@ -17,7 +17,6 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Int
 
-from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.models.moe import MoEConfig
 from loong_jax.rl import optimizers
@@ -105,18 +104,6 @@ SETTINGS: tuple[Setting, ...] = (
         16,
     ),
 )
-
-
-def setting(name: str) -> Setting:
-    """The setting of that name.
-
-    Raises:
-      ConfigError: there is no such setting.
-    """
-    by_name = {setting.name: setting for setting in SETTINGS}
-    if name not in by_name:
-        raise ConfigError(f"{name!r} is no setting. Choose among {', '.join(by_name)}.")
-    return by_name[name]
 
 
 @dataclasses.dataclass(frozen=True)

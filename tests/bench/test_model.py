@@ -27,16 +27,9 @@ def test_writes_every_figure_and_says_what_is_missing_without_transformers(
         assert f"{name}: ours" in said
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["nothing"], "Choose one of: async"),
-        (["model", "--settings", "huge"], "Choose among"),
-    ],
-)
-def test_a_wrong_word_is_answered(arguments, message, capsys):
-    assert cli.main(["bench", *arguments]) == 1
-    assert message in capsys.readouterr().err
+def test_a_wrong_word_is_answered(capsys):
+    assert cli.main(["bench", "nothing"]) == 1
+    assert "Choose one of: async" in capsys.readouterr().err
 
 
 def test_the_six_settings_differ_in_kind():

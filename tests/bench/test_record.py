@@ -92,6 +92,7 @@ def test_a_stopped_comparison_leaves_its_first_setting(tmp_path, monkeypatch):
         ["verify", "--parts"],
         ["fusion", "--methods", ","],
         ["model", "--budget-s", "inf"],
+        ["model", "--settings", "huge"],
     ],
 )
 def test_what_measures_nothing_or_never_ends_is_refused_at_once(words, monkeypatch, capsys):
