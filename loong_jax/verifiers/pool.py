@@ -132,7 +132,7 @@ class FedPool:
             raise VerifierError("num_workers=0 is below 1. A pool needs a worker.")
         self._table, self._waiting = RequestTable(), Waiting(max_batch)
         self._changed = threading.Condition()  # of all that follows
-        self._is_closed = self._is_ready = False
+        self._is_closed, self._is_settled = False, threading.Event()  # a worker waits, or none will
         self._broken = ""  # why no worker is left
         self._num_idle, self._num_left = 0, len(workers)
         self._in_hand: set[VerifierRequest] = set()
@@ -181,9 +181,8 @@ class FedPool:
 
     def wait_until_ready(self, timeout_s: float) -> str | None:
         """Waits until a worker can be fed; why none can, "" where none could so soon, else None."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_ready or self._broken, timeout_s)
-            return None if self._is_ready else self._broken
+        is_settled = self._is_settled.wait(timeout_s)
+        return None if is_settled and not self._broken else self._broken
 
     def _feed(self, one: Any) -> None:
         num_failed = 0
@@ -212,9 +211,8 @@ class FedPool:
     def _take(self) -> list[VerifierRequest]:
         """The next batch; none once the pool is closed. Waits for either."""
         with self._changed:
-            self._is_ready = True
+            self._is_settled.set()
             self._num_idle += 1
-            self._changed.notify_all()
             while not (batch := self._waiting.take(self._num_idle)) and not self._is_closed:
                 self._changed.wait()
             self._num_idle -= 1
@@ -239,8 +237,8 @@ class FedPool:
             self._num_left -= 1
             if not self._num_left:
                 self._broken = why
+                self._is_settled.set()
             self._answer_if_broken()
-            self._changed.notify_all()
 
     def _answer_if_broken(self) -> None:
         for request in self._waiting.clear() if self._broken else ():

@@ -5,6 +5,7 @@ and nothing else.
 """
 
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -78,24 +79,28 @@ class _RayWorker:
     """An actor, and another one where it was lost."""
 
     def __init__(self, make: Callable[[], Any]):
-        self._make, self._actor = make, None
+        self._make = make
+        self._actor: Any = None
         self._is_ended = False
         self.pid: int | None = None  # known once it is ready
         self.num_lost = 0
 
     def prepare(self) -> None:
         if self.pid is None and not self._is_ended:
-            self._actor = self._make()
-            self.pid = self._asked("start", _START_S)
+            self.pid = self._asked(self._start, _START_S)
+
+    def _start(self) -> Any:
+        self._actor = self._make()
+        return self._actor.start.remote()
 
     def judge(self, requests: Sequence[bytes], deadlines_s: Sequence[float]) -> list[bytes]:
-        timeout_s, block = sum(deadlines_s) + _GRACE_S, worker.pack(requests)
-        return worker.unpack(self._asked("judge", timeout_s, block, list(deadlines_s)))
+        actor, block = self._actor, worker.pack(requests)
+        ask = functools.partial(actor.judge.remote, block, list(deadlines_s))
+        return worker.unpack(self._asked(ask, sum(deadlines_s) + _GRACE_S))
 
-    def _asked(self, method: str, timeout_s: float, *arguments: Any) -> Any:
+    def _asked(self, ask: Callable[[], Any], timeout_s: float) -> Any:
         try:
-            reference = getattr(self._actor, method).remote(*arguments)
-            return ray.get(reference, timeout=timeout_s)
+            return ray.get(ask(), timeout=timeout_s)
         except Exception as error:
             self.stop()
             self.num_lost += 1
