@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, UInt32
 from loong_jax.errors import ConfigError
 from loong_jax.models.parameters import Weights
 
-Leaf = jax.Array | np.ndarray
+Leaf = Any  # jax.Array, np.ndarray, or what is read from a disk: pieces.StoredLeaf
 LeafRole = Literal["merged", "no_dropout", "controller", "exact"]
 BatchAxes = int | Mapping[str, Any] | Callable[[str], int]
 
