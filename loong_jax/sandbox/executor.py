@@ -91,15 +91,6 @@ class Executor:
     def pids(self) -> list[int]:
         return [box.pid for box in self._boxes if box.pid is not None]
 
-    def num_lost(self) -> int:
-        """Zygotes that were lost while they ran a program."""
-        return sum(box.num_lost for box in self._boxes)
-
-    def zygote_pids(self) -> list[int]:
-        """Processes of the zygotes: children of the launchers that `pids` names."""
-        texts = (Path(f"/proc/{pid}/task/{pid}/children") for pid in self.pids())
-        return [int(pid) for text in texts if text.exists() for pid in text.read_text().split()]
-
     @functools.cached_property
     def group_counts(self) -> tuple[str, ...]:
         """The limits that the kernel enforces for a run as a whole; the rest is sampled."""

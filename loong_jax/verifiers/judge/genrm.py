@@ -282,7 +282,7 @@ class ReplyCache:
 
 
 class Ledger:
-    """What rules and judge said of the same answer, as JSON lines, one write each.
+    """A record of what rules and judge said of the same answer, as JSON lines, one write each.
 
     A verdict that only one of them gives is where either can be improved; agreement falls when a
     policy learns to please one of them. Without a path it keeps nothing; of texts hashes, unless it
