@@ -60,7 +60,10 @@ def find_weights(path: AnyPath) -> AnyPath:
     done = (pipeline.stage_directory(path, name) for name in names if pipeline.is_done(path, name))
     finished = [stage for stage in done if (stage / "weights").is_dir()]
     if not finished:
-        raise CheckpointError(f"{path} has no finished stage of {', '.join(names)} yet.")
+        raise CheckpointError(
+            f"{path} has no finished stage with weights yet, of {', '.join(names)}. Go on with it: "
+            f"loong train --run-dir {path}; or name another run."
+        )
     return finished[-1]
 
 
