@@ -90,7 +90,6 @@ class LeanReplPool:
             )
         self._idle: list[Repl] = []  # the longest unused first
         self._lock = threading.Lock()
-        self._slots = threading.BoundedSemaphore(self.num_repls)
         self._threads = concurrent.futures.ThreadPoolExecutor(self.num_repls, "lean-repl")
         self.num_started = 0
 
@@ -114,24 +113,26 @@ class LeanReplPool:
     # ---- one proof
 
     def _result(self, name: str, source: str) -> dict[str, Any]:
-        header, body = split(source)
-        with self._slots:
-            repl = None
-            try:
-                repl, refused = self._take(header)
-                if refused is not None:  # the header's own errors
-                    return {"custom_id": name, "response": refused}
-                reply = repl.ask(body, repl.env, self.timeout_s)
-                repl.num_uses += 1
-                self._give_back(repl)
-                return {"custom_id": name, "response": reply}
-            except TimeoutError:
-                why = f"Lean REPL command timed out in {self.timeout_s:g} seconds"
-            except (ChildLost, OSError) as error:
-                why = f"Lean process exited: {error}"
-            if repl is not None:
+        (header, body), repl = split(source), None
+        try:
+            repl, refused = self._take(header)
+            if refused is not None:  # the header's own errors
+                return {"custom_id": name, "response": refused}
+            reply = repl.ask(body, repl.env, self.timeout_s)
+            repl.num_uses += 1
+            if repl.num_uses >= self.max_uses or repl.resident_bytes() > self.max_resident_bytes:
                 repl.stop()
-            return {"custom_id": name, "error": why}
+            else:
+                with self._lock:
+                    self._idle.append(repl)
+            return {"custom_id": name, "response": reply}
+        except TimeoutError:
+            why = f"Lean REPL command timed out in {self.timeout_s:g} seconds"
+        except (ChildLost, OSError) as error:
+            why = f"Lean process exited: {error}"
+        if repl is not None:
+            repl.stop()
+        return {"custom_id": name, "error": why}
 
     def _take(self, header: str) -> tuple[Repl, dict[str, Any] | None]:
         """A process that has this header; what it says where the header fails."""
@@ -171,13 +172,6 @@ class LeanReplPool:
         repl.stop()
         why = {"message": f"the header fails: {messages!r:.200}"}
         return repl, reply if "message" in reply else why
-
-    def _give_back(self, repl: Repl) -> None:
-        if repl.num_uses >= self.max_uses or repl.resident_bytes() > self.max_resident_bytes:
-            return repl.stop()
-        with self._lock:
-            self._idle.append(repl)
-        return None
 
 
 def split(source: str) -> tuple[str, str]:
