@@ -285,3 +285,10 @@ def test_float64_files(tmp_path):
     found = safetensors.load_file(tmp_path / "out" / "model.safetensors")["w"]
     assert found.dtype == np.float64
     np.testing.assert_allclose(found, (experts[0] + experts[1]) / 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("code", ["BF16", "F16"])
+def test_every_bit_pattern_of_16_bits(code):
+    every = np.arange(1 << 16, dtype=np.uint16).view(files.DTYPES[code])
+    found = [streaming.is_finite(one) for one in every[:, None]]
+    np.testing.assert_array_equal(found, np.isfinite(every.astype(np.float32)))
