@@ -172,8 +172,8 @@ def form_of(tokenizer: Tokenizer) -> ResponseForm:
 # ---- tools ---------------------------------------------------------------------------------------
 
 TOOLS: dict[str, str] = {  # name that problems ask for -> "module:class"
-    "prices": "loong_jax.environments.basket:PriceList",
-    "python": "loong_jax.rollout.agentic.python_tool:PythonTool",
+    "prices": "loong_jax.environments.chains:PriceList",
+    "python": "loong_jax.rollout.agentic.agent:PythonTool",
 }
 
 
