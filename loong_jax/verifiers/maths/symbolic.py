@@ -5,15 +5,15 @@ kernel ends that process when its CPU time is spent, whatever the load.
 """
 
 import contextlib
-import copyreg
 import json
 import os
-import pickle
 import sys
 import threading
 import time
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 from loong_jax.child import Child, ChildLost
 from loong_jax.errors import VerifierError
@@ -22,9 +22,6 @@ from loong_jax.verifiers.maths.expression import Node
 _WAIT_S = 8.0  # for the server to be ready, beside the question of another thread
 _WALL_FACTOR = 10  # wall time per CPU time: a loaded machine makes no answer late
 MEMORY_BYTES = 2 * 2**30
-MAX_BYTES = 10_000  # of a question
-# Without what a node keeps of itself: a hash of text is another in each process.
-copyreg.pickle(Node, lambda node: (Node, (node.head, node.args)))
 
 
 class SymbolicLost(VerifierError):
@@ -61,8 +58,8 @@ class SymbolicServer:
 
         Raises SymbolicLost where it could not be asked in time.
         """
-        body = pickle.dumps((cpu_s, gold, answer))
-        if len(body) > MAX_BYTES:
+        body = json.dumps([cpu_s, encode(gold), encode(answer)]).encode()
+        if len(body) > 20_000:
             return None, 0.0
         deadline = time.monotonic() + _WAIT_S
         if not self._lock.acquire(timeout=_WAIT_S):
@@ -119,3 +116,27 @@ class SymbolicServer:
     def __del__(self):
         with contextlib.suppress(Exception):
             self._stop()
+
+
+def encode(item: Any) -> Any:
+    """A tree as JSON: nodes and tuples as lists, exact numbers as text."""
+    match item:
+        case Node(head, args):
+            return ["node", head, *map(encode, args)]
+        case tuple():
+            return ["tuple", *map(encode, item)]
+        case int() | Fraction() if not isinstance(item, bool):
+            return ["exact", hex(item.numerator), hex(item.denominator)]
+    return item
+
+
+def decode(item: Any) -> Any:
+    match item:
+        case ["node", head, *args]:
+            return Node(head, tuple(map(decode, args)))
+        case ["exact", above, below]:
+            value = Fraction(int(above, 16), int(below, 16))
+            return value.numerator if value.denominator == 1 else value
+        case ["tuple", *parts]:
+            return tuple(map(decode, parts))
+    return item
