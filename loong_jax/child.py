@@ -25,11 +25,7 @@ class Child:
 
     def __init__(self, command: Sequence[str], **popen: Any):
         self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-            **popen,
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, **popen
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -71,11 +67,7 @@ class Child:
         """Reads from a child that sends no frames up to an end mark; for one reply at a time."""
         found = b""
         while not found.endswith(end):
-            self._wait(self._read_fd, select.POLLIN, deadline)
-            chunk = os.read(self._read_fd, 2**16)
-            if not chunk:
-                raise ChildLost("it ended")
-            found += chunk
+            found += self._more(deadline)
             if len(found) > max_bytes:
                 raise ChildLost(f"a reply is above {max_bytes} bytes")
         return found
@@ -101,14 +93,16 @@ class Child:
 
     def _read(self, size: int, deadline: float) -> bytes:
         while len(self._unread) < size:
-            self._wait(self._read_fd, select.POLLIN, deadline)
-            chunk = os.read(self._read_fd, 2**20)
-            if not chunk:
-                raise ChildLost("it ended")
-            self._unread += chunk
+            self._unread += self._more(deadline)
         body = bytes(self._unread[:size])
         del self._unread[:size]
         return body
+
+    def _more(self, deadline: float) -> bytes:
+        self._wait(self._read_fd, select.POLLIN, deadline)
+        if not (chunk := os.read(self._read_fd, 2**20)):
+            raise ChildLost("it ended")
+        return chunk
 
     def _wait(self, fd: int, event: int, deadline: float) -> None:
         poll = select.poll()

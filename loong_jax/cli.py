@@ -3,7 +3,7 @@
 A command is a function in the room that does the work, which is imported when it runs: `loong
 --help` answers at once.
 
-Knows: cli_help, errors, interrupts, logs, process, remote.
+Knows: cli_help, errors, interrupts, process, remote.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import loong_jax
-from loong_jax import cli_help, interrupts, logs, process, remote
+from loong_jax import cli_help, interrupts, process, remote
 from loong_jax.errors import ConfigError, LoongError
 
 HELP = ("-h", "--help")
@@ -47,7 +47,7 @@ def main(arguments: Arguments | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         level, words = cli_help.take("--log-level", words)
-        logs.start(level)
+        process.start_logging(level)
     except ConfigError as error:
         print(f"loong: {error}", file=sys.stderr)
         return 2

@@ -5,7 +5,7 @@ mappings and further configs. Its JSON names the kind of every dataclass under `
 reads back as what it was: a tag of `config_kinds`, or the Python path of a class without one. A
 list would come back as a tuple and is refused.
 
-Knows: config_kinds, config_older, errors, remote.
+Knows: config_kinds, errors, remote.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 
-from loong_jax import config_kinds, config_older, remote
+from loong_jax import config_kinds, remote
 from loong_jax.config_kinds import KIND
 from loong_jax.errors import CheckpointError, ConfigError, shown
 from loong_jax.remote import AnyPath
@@ -150,8 +150,8 @@ def from_json(value: Json) -> Any:
         return remote.located(str(fields["value"]))
     if kind == "dtype":
         return dtype_of_name(str(fields["value"]))
-    if isinstance(kind, str) and (older := config_older.older_kind(kind, fields)):
-        return from_json(config_older.convert(older, fields))
+    if isinstance(kind, str) and (older := config_kinds.older_kind(kind, fields)):
+        return from_json(config_kinds.convert(older, fields))
     cls = _class_of_kind(kind)
     known = {field.name for field in dataclasses.fields(cls) if field.init}
     unknown = sorted(set(fields) - known)

@@ -1,14 +1,21 @@
-"""Settings of a process before JAX and Ray are imported, and the cache of compiled programs."""
+"""Settings of a process: before JAX and Ray are imported, memory that is kept, and logging.
+
+Knows: errors.
+"""
 
 import contextlib
 import ctypes
 import glob
 import importlib.metadata
 import importlib.util
+import logging
 import os
 import platform
 import sys
 from pathlib import Path
+from typing import Any, TextIO
+
+from loong_jax.errors import ConfigError
 
 
 def compile_cache_dir() -> Path:
@@ -122,3 +129,41 @@ def give_back_memory() -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)
+
+
+# ---- logging: one handler to standard error for every command and every process of ours
+
+LOG_VARIABLE = "LOONG_LOG"
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+def start_logging(level: str | None = None) -> None:
+    """Shows what our modules log from `level` on, else from LOONG_LOG or info; others' warnings.
+
+    The level holds for processes that this one starts too. Raises ConfigError for another word.
+    """
+    level = (level or os.environ.get(LOG_VARIABLE) or "info").lower()
+    if level not in LOG_LEVELS:
+        raise ConfigError(
+            f"{level!r} is no level of logging. Give --log-level or {LOG_VARIABLE} one of "
+            f"{', '.join(LOG_LEVELS)}."
+        )
+    os.environ[LOG_VARIABLE] = level
+    logging.getLogger("loong_jax").setLevel(level.upper())
+    root = logging.getLogger()
+    if not any(isinstance(handler, _ToStandardError) for handler in root.handlers):
+        handler = _ToStandardError()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        root.addHandler(handler)
+
+
+class _ToStandardError(logging.StreamHandler):
+    """Writes to what `sys.stderr` is at the time: a live display puts lines above itself there."""
+
+    @property
+    def stream(self) -> TextIO:
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, _: Any) -> None:
+        pass

@@ -130,17 +130,17 @@ terminate()
 @pytest.mark.parametrize(
     "body",
     [
-        "from loong_jax.verifiers import ray_start\nray_start.start_ray(num_cpus=1)\nterminate()",
+        "from loong_jax.verifiers import ray_pool\nray_pool.start_ray(num_cpus=1)\nterminate()",
         # while it starts: its own handler is there, and so are processes
         """
 from ray._private import node
-from loong_jax.verifiers import ray_start
+from loong_jax.verifiers import ray_pool
 start = node.Node.start_ray_processes
 def started(self):
     start(self)
     terminate()
 node.Node.start_ray_processes = started
-ray_start.start_ray(num_cpus=1)
+ray_pool.start_ray(num_cpus=1)
 """,
     ],
 )

@@ -8,13 +8,13 @@ import types
 import pytest
 from rich.console import Console
 
-from loong_jax import cli, logs
+from loong_jax import cli, process
 from loong_jax.report.progress import Progress
 
 
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch):
-    monkeypatch.delenv(logs.VARIABLE, raising=False)
+    monkeypatch.delenv(process.LOG_VARIABLE, raising=False)
     ours, root = logging.getLogger("loong_jax"), logging.getLogger()
     level, handlers = ours.level, list(root.handlers)
     yield
@@ -27,7 +27,7 @@ def says(monkeypatch):
     """A command that logs a line of each level."""
 
     def run(arguments):
-        for level in logs.LEVELS:
+        for level in process.LOG_LEVELS:
             logging.getLogger("loong_jax.orchestrator.loop").log(
                 getattr(logging, level.upper()), "a line of %s", level
             )
@@ -42,17 +42,17 @@ def says(monkeypatch):
 @pytest.mark.parametrize(
     ("words", "variable", "shown"),
     [
-        (["say"], None, logs.LEVELS[1:]),
-        (["say", "--log-level", "debug"], "error", logs.LEVELS),
-        (["--log-level=error", "say"], None, logs.LEVELS[3:]),
-        (["say"], "warning", logs.LEVELS[2:]),
+        (["say"], None, process.LOG_LEVELS[1:]),
+        (["say", "--log-level", "debug"], "error", process.LOG_LEVELS),
+        (["--log-level=error", "say"], None, process.LOG_LEVELS[3:]),
+        (["say"], "warning", process.LOG_LEVELS[2:]),
     ],
 )
 def test_every_command_logs_and_the_level_is_chosen(
     says, monkeypatch, capsys, words, variable, shown
 ):
     if variable:
-        monkeypatch.setenv(logs.VARIABLE, variable)
+        monkeypatch.setenv(process.LOG_VARIABLE, variable)
     assert cli.main(words) == 0  # the level is no argument of the command
     lines = capsys.readouterr().err.splitlines()
     assert [line.rpartition(" ")[2] for line in lines] == list(shown)
@@ -71,7 +71,7 @@ def test_another_level_is_refused(says, capsys):
 def test_a_line_goes_above_the_live_display(monkeypatch):
     screen = io.StringIO()
     monkeypatch.setattr(sys, "stderr", screen)
-    logs.start()
+    process.start_logging()
     with Progress(["rl"], console=Console(file=screen, force_terminal=True, width=80)) as progress:
         progress.start("rl", num_steps=2)
         logging.getLogger("loong_jax").info("the problems are solved")

@@ -56,7 +56,7 @@ APART = {
     "errors.py": "messages",
     "interrupts.py": "signals",
     "orchestrator/faults.py": "how often something failed",
-    "logs.py": "messages",
+    "process.py:start_logging": "messages",
     "report/": "metrics, and what a run shows",
     "rl/collapse.py": "metrics",
     "rl/objectives/loss.py:summarise": "metrics",

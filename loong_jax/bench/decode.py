@@ -10,15 +10,15 @@ import dataclasses
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from loong_jax import options
-from loong_jax.bench import record, versus
+from loong_jax.bench import Report, Save, ours
+from loong_jax.bench import model as models
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import refuse_below
 from loong_jax.models import moe
@@ -26,31 +26,21 @@ from loong_jax.rollout.engine_config import EngineSettings, PageConfig, SampleRe
 from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slot_engine import SlotEngine
-from loong_jax.run import places
 
 CACHES = ("slots", "pages")
 # Kernels of the experts and of attention in transformers; loops and eager attention are slower.
 PEERS = (("grouped_mm", "sdpa"), ("batched_mm", "sdpa"))
 
 # 51.2 million parameters, of which a third are the embedding and the head.
-MODEL = moe.MoEConfig.tiny(
+MODEL = ours.sized(
+    512,
     vocab_size=16384,
-    hidden_size=512,
-    num_layers=2,
-    num_heads=8,
     q_lora_rank=192,
-    kv_lora_rank=128,
-    qk_nope_head_dim=64,
-    qk_rope_head_dim=32,
-    v_head_dim=64,
-    ffn_hidden_size=1024,
     expert_ffn_hidden_size=512,
     num_experts=16,
     num_zero_experts=8,
     num_chosen=4,
     target_ffn_experts=8 / 3,
-    gate_scale=6.0,
-    max_position=4096,
 )
 
 
@@ -94,37 +84,21 @@ class Options:
         refuse_below(self, 2, "new_tokens")
 
 
-def main(arguments: Sequence[str]) -> int:
-    chosen = options.parse(Options, "loong bench decode", arguments)
-    places.prepare_files(json=chosen.json)
-    measure(
-        load=Load(new_tokens=chosen.new_tokens),
-        rounds=chosen.rounds,
-        report=lambda text: print(text, flush=True),
-        save=record.saver(chosen.json, chosen),
-    )
-    return 0
-
-
 def measure(
+    chosen: Options,
     *,
     load: Load | None = None,
     config: moe.MoEConfig = MODEL,
-    num_threads: int | None = None,
-    rounds: int = 3,
-    report: Callable[[str], None] = print,
-    save: record.Save = lambda _: None,
+    report: Report = print,
+    save: Save = lambda _: None,
 ) -> dict[str, Any]:
     """All figures as JSON values; seconds are medians of `rounds`, after one run for compilation.
-    `save` gets them after each part.
-
-    `num_threads` is for transformers, and for what is reported: JAX takes the cores that the
-    process may use.
+    `save` gets them after each part. Both sides take the cores that the process may use.
     """
-    load = load or Load()
+    load = load or Load(new_tokens=chosen.new_tokens)
     graphdef, weights = moe.init_weights(config, jax.random.key(0))
     weights["head"] = weights["head"] * 4  # greedy choices that are no near-ties
-    num_threads = num_threads or len(os.sched_getaffinity(0))
+    num_threads = len(os.sched_getaffinity(0))
     random = np.random.default_rng(0)
     prompts = random.integers(
         2, config.vocab_size, (load.num_requests, load.prompt_length), np.int32
@@ -135,7 +109,7 @@ def measure(
         "num_threads": num_threads,
         "load_average_before": os.getloadavg()[0],
     }
-    bench = _Bench(graphdef, config, weights, load, prompts, rounds, report)
+    bench = _Bench(graphdef, config, weights, load, prompts, chosen.rounds, report)
     result["engine"], tokens = bench.engines()
     save(result)
     result["transformers"] = bench.transformers(tokens, num_threads)
@@ -152,9 +126,9 @@ class _Bench:
     load: Load
     prompts: np.ndarray  # int32 [requests, prompt length]
     rounds: int
-    report: Callable[[str], None]
+    report: Report
 
-    def engine(self, *, paged: bool, **shapes: Any) -> SlotEngine:
+    def engine(self, *, paged: bool) -> SlotEngine:
         load = self.load
         fields: dict[str, Any] = dict(
             slots_per_replica=load.num_requests,
@@ -173,7 +147,7 @@ class _Bench:
                 view_lengths=tuple(v for v in views if v % load.page_size == 0),
                 reuse_prefixes=False,
             )
-        config = EngineSettings(**(fields | shapes))
+        config = EngineSettings(**fields)
         return engine_for(self.graphdef, self.config, _Endless(), config)
 
     def engines(self) -> tuple[dict[str, Any], np.ndarray]:
@@ -192,22 +166,22 @@ class _Bench:
     def _decode_all(self, engine: SlotEngine) -> np.ndarray:
         """int32 [requests, new tokens]."""
         load, state = self.load, engine.init_decode_state()
-        results = []
+        greedy = SamplingSettings(greedy=True, max_new_tokens=load.new_tokens)
+        written: list[list[int]] = [[] for _ in range(load.num_requests)]
+        firsts = []  # not looked at before all are prefilled
         for first in range(0, load.num_requests, engine.config.prefill_prompts):
             rows = range(first, min(first + engine.config.prefill_prompts, load.num_requests))
             prefix, result = engine.prefill_batch(
                 params=self.weights,
                 prompts=[self.prompts[row] for row in rows],
                 rows=range(len(rows)),
-                requests=[self._request(row) for row in rows],
+                requests=[SampleRequest(stream=(0, 0, 0, 0, row), sampling=greedy) for row in rows],
             )
             state = engine.bulk_insert(prefix, state, list(rows))
-            results.append((rows, result))
-        written: list[list[int]] = [[] for _ in range(load.num_requests)]
-        for rows, result in results:
-            data = result.convert_to_numpy().data
-            for i, row in enumerate(rows):
-                written[row].append(data[i, 0])
+            firsts.append((rows, result))
+        for rows, result in firsts:
+            for row, token in zip(rows, result.convert_to_numpy().data[:, 0], strict=False):
+                written[row].append(token)
         for _ in range(-(-(load.new_tokens - 1) // load.decode_steps)):
             state, result = engine.generate(self.weights, state)
             result = result.convert_to_numpy()
@@ -215,18 +189,14 @@ class _Bench:
                 written[row].extend(result.written(row)[0])
         return np.array(written, np.int32)
 
-    def _request(self, number: int) -> SampleRequest:
-        sampling = SamplingSettings(greedy=True, max_new_tokens=self.load.new_tokens)
-        return SampleRequest(stream=(0, 0, 0, 0, number), sampling=sampling)
-
     def transformers(self, tokens: np.ndarray, num_threads: int) -> dict[str, Any]:
         """Seconds of `generate`, by variant for a few tokens, and for the whole load by the fastest
         of them, in turns with ours. What fails is named.
         """
-        peer = versus.peer()
+        peer = models.find_peer()
         if peer is None:
-            self.report(f"  transformers is absent. Remedy: {versus.REMEDY}.")
-            return {"absent": versus.REMEDY}
+            self.report(f"  transformers is absent. Remedy: {models.REMEDY}.")
+            return {"absent": models.REMEDY}
         peer.set_num_threads(num_threads)
         weights = jax.tree.map(np.asarray, self.weights)
         num_tokens = min(self.load.trial_tokens, self.load.new_tokens)

@@ -9,7 +9,7 @@ full cache, many steps in one call as in the engine.
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from loong_jax import options
-from loong_jax.bench import record
+from loong_jax.bench import Report, Save
 from loong_jax.data import packing
 from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.models import moe
@@ -29,7 +28,7 @@ from loong_jax.plan.counts import attention_flops
 from loong_jax.plan.topology import CHIPS
 from loong_jax.rl import batching, trainer
 from loong_jax.rl.batching import Layout, TrajectoryBatch
-from loong_jax.run import devices, places
+from loong_jax.run import devices
 from loong_jax.sharding import ShardingRules
 
 PARTS = ("ceilings", "train", "decode")
@@ -116,18 +115,8 @@ class Options:
         return tuple(part.strip() for part in self.parts.split(",") if part.strip())
 
 
-def main(arguments: Sequence[str]) -> int:
-    chosen = options.parse(Options, "loong bench device", arguments)
-    places.prepare_files(json=chosen.json)
-    save = record.saver(chosen.json, chosen)
-    measure(chosen, report=lambda text: print(text, flush=True), save=save)
-    return 0
-
-
 def measure(
-    chosen: Options,
-    report: Callable[[str], None] = print,
-    save: record.Save = lambda _: None,
+    chosen: Options, *, report: Report = print, save: Save = lambda _: None
 ) -> dict[str, Any]:
     """All figures as JSON values; seconds are medians, after a run for compilation.
 
@@ -160,7 +149,7 @@ class _Bench:
     config: moe.MoEConfig
     chosen: Options
     peak: Peak | None
-    report: Callable[[str], None]
+    report: Report
 
     def ceilings(self, _: Mapping[str, Any]) -> dict[str, float]:
         """The best that is seen of a product and of a copy, bytes read and written."""
@@ -195,29 +184,25 @@ class _Bench:
             state, numbers = trainer.train_step(made, policy, state, [batch], 1, 1.0)
             entropies.append(numbers["entropy"])
             times.append(time.perf_counter() - start_s)
-        compile_s = times[0] - statistics.median(times[2:])
-        flops = self._useful_flops(result)
+        step_s = statistics.median(times[2:])
+        # 6 per active weight and token, and attention; nothing for what is made twice
+        per_token = 2 * result["parameters"]["active"]
+        per_token += attention_flops(self.config, (chosen.length + 1) / 2)
+        flops = 3 * chosen.batch * chosen.length * per_token
         found = {
             "batch": chosen.batch,
             "length": chosen.length,
-            "compile_s": compile_s,
-            "step_s": statistics.median(times[2:]),
+            "compile_s": times[0] - step_s,
+            "step_s": step_s,
             "steps_s": times,
             "entropy": entropies,
             "useful_flops": flops,
-            **self._share_of_flops(result, flops, statistics.median(times[2:])),
+            "flops": flops / step_s,
         }
-        self.report(
-            f"  training step of {chosen.batch} x {chosen.length} tokens: {found['step_s']:.3f} s"
-            f"{_shares(found)}"
-        )
+        self._compare(found, result, "flops", "product")
+        said = f"  training step of {chosen.batch} x {chosen.length} tokens: {step_s:.3f} s"
+        self.report(said + _shares(found))
         return found
-
-    def _useful_flops(self, result: Mapping[str, Any]) -> float:
-        """6 per active weight and token, and attention; nothing for what is made twice."""
-        seen = (self.chosen.length + 1) / 2
-        per_token = 2 * result["parameters"]["active"] + attention_flops(self.config, seen)
-        return 3 * self.chosen.batch * self.chosen.length * per_token
 
     def decode(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Steps of one call, over a cache that is full up to the last of them."""
@@ -244,7 +229,9 @@ class _Bench:
         tokens = jnp.arange(batch, dtype=jnp.int32) % config.vocab_size
         positions = jnp.full((batch,), capacity - chosen.decode_steps, jnp.int32)
         arguments = weights, cache, tokens, positions
-        call, compile_s = _compiled(steps, arguments, donated=(1,))
+        start_s = time.perf_counter()
+        call = jax.jit(steps, donate_argnums=(1,)).lower(*arguments).compile()
+        compile_s = time.perf_counter() - start_s
         times = []
         for _ in range(1 + chosen.rounds):
             start_s = time.perf_counter()
@@ -269,10 +256,7 @@ class _Bench:
             "bytes": read,
             "bandwidth": sum(read.values()) / step_s,
         }
-        if self.peak is not None:
-            found["share_of_peak"] = found["bandwidth"] / self.peak.memory_bandwidth
-        if "ceilings" in result:
-            found["share_of_copy"] = found["bandwidth"] / result["ceilings"]["bandwidth"]
+        self._compare(found, result, "bandwidth", "copy")
         self.report(
             f"  decoding {batch} sequences at {capacity}: {1e3 * step_s:.2f} ms a step, "
             f"{batch / step_s:.0f} tokens/s; {read['weights'] / 1e9:.1f} GB of weights and "
@@ -281,13 +265,15 @@ class _Bench:
         )
         return found
 
-    def _share_of_flops(self, result: Mapping[str, Any], flops: float, seconds: float) -> dict:
-        found = {"flops": flops / seconds}
+    def _compare(
+        self, found: dict[str, Any], result: Mapping[str, Any], rate: str, best: str
+    ) -> None:
+        """Adds a rate's shares of the data sheet and of the best that is seen."""
         if self.peak is not None:
-            found["share_of_peak"] = found["flops"] / self.peak.bf16_flops
+            peaks = {"flops": self.peak.bf16_flops, "bandwidth": self.peak.memory_bandwidth}
+            found["share_of_peak"] = found[rate] / peaks[rate]
         if "ceilings" in result:
-            found["share_of_product"] = found["flops"] / result["ceilings"]["flops"]
-        return found
+            found[f"share_of_{best}"] = found[rate] / result["ceilings"][rate]
 
     def _batch(self, seed: int, layout: Layout) -> TrajectoryBatch:
         """Rows of random tokens that all train, with the advantage 1."""
@@ -321,12 +307,6 @@ class _Bench:
         burst(1)
         calls = max(1, round(_BURST_S / burst(1)))
         return statistics.median(burst(calls) for _ in range(self.chosen.rounds))
-
-
-def _compiled(function: Any, arguments: Any, donated: tuple[int, ...]) -> tuple[Any, float]:
-    start_s = time.perf_counter()
-    compiled = jax.jit(function, donate_argnums=donated).lower(*arguments).compile()
-    return compiled, time.perf_counter() - start_s
 
 
 def _shares(found: Mapping[str, Any]) -> str:

@@ -21,19 +21,17 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from loong_jax import options
-from loong_jax.bench import record as records
+from loong_jax.bench import Report, Save
 from loong_jax.data import json_files
 from loong_jax.errors import ConfigError, LoongError, refuse_below
 from loong_jax.models.hf import files
-from loong_jax.run import places
 
 TIMEOUT_S = 3000.0  # of one side of one method
 REMEDY = "pip install mergekit==0.1.5 peft, or the extra `peers`"
@@ -98,29 +96,20 @@ class Options:
         return tuple(name.strip() for name in self.methods.split(",") if name.strip())
 
 
-def main(arguments: Sequence[str]) -> int:
-    chosen = options.parse(Options, "loong bench fusion", arguments)
-    places.prepare_files(json=chosen.json)
-    places.try_directories(directory=chosen.directory)
-    if chosen.directory is not None:
-        chosen.directory.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=chosen.directory) as directory:
-        save = records.saver(chosen.json, chosen)
-        measure(Path(directory), chosen, report=lambda text: print(text, flush=True), save=save)
-    return 0
-
-
 def measure(
-    directory: Path,
-    chosen: Options,
-    *,
-    report: Callable[[str], None] = print,
-    save: records.Save = lambda _: None,
+    chosen: Options, *, report: Report = print, save: Save = lambda _: None
 ) -> dict[str, Any]:
     """All figures as JSON values, which `save` gets after each method.
 
     Raises LoongError where the two sides' results differ.
     """
+    if chosen.directory is not None:
+        chosen.directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=chosen.directory) as directory:
+        return _measure(Path(directory), chosen, report, save)
+
+
+def _measure(directory: Path, chosen: Options, report: Report, save: Save) -> dict[str, Any]:
     shapes = llama_shapes(chosen)
     write_models(directory, chosen, shapes)
     sizes = [math.prod(shape) for shape in shapes.values()]
@@ -213,10 +202,7 @@ def llama_shapes(chosen: Options) -> dict[str, tuple[int, ...]]:
         shapes[f"{start}mlp.down_proj.weight"] = (width, inner)
         for norm in ("input_layernorm", "post_attention_layernorm"):
             shapes[f"{start}{norm}.weight"] = (width,)
-    return shapes | {
-        "model.norm.weight": (width,),
-        "lm_head.weight": (chosen.vocabulary, width),
-    }
+    return shapes | {"model.norm.weight": (width,), "lm_head.weight": (chosen.vocabulary, width)}
 
 
 def write_models(directory: Path, chosen: Options, shapes: Mapping[str, tuple[int, ...]]) -> None:

@@ -19,21 +19,20 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import tokenizers
 
-from loong_jax import options, process
-from loong_jax.bench import grpo_ours
-from loong_jax.bench import record as records
+from loong_jax import process
+from loong_jax.bench import Report, Save, grpo_ours
+from loong_jax.environments.numbers import Addition
 from loong_jax.errors import ConfigError, LoongError, refuse_below
 from loong_jax.models import dense
 from loong_jax.models.dense import SHAPES
 from loong_jax.models.hf import save_weights_hf
-from loong_jax.run import places
 
 REMEDY = "`make test-peers` makes .venv-peers, which has it; or name a python with --peer-python"
 PEERS = Path(".venv-peers/bin/python")
@@ -82,27 +81,19 @@ class Options:
             )
 
 
-def main(arguments: Sequence[str]) -> int:
-    chosen = options.parse(Options, "loong bench grpo", arguments)
-    places.prepare_files(json=chosen.json)
-    jax.config.update("jax_platforms", "cpu")  # of this process, which measures nothing
-    with tempfile.TemporaryDirectory() as directory:
-        save = records.saver(chosen.json, chosen)
-        measure(Path(directory), chosen, report=lambda text: print(text, flush=True), save=save)
-    return 0
-
-
 def measure(
-    directory: Path,
-    chosen: Options,
-    *,
-    report: Callable[[str], None] = print,
-    save: records.Save = lambda _: None,
+    chosen: Options, *, report: Report = print, save: Save = lambda _: None
 ) -> dict[str, Any]:
     """All figures as JSON values, which `save` gets after each process.
 
     Raises LoongError where a side fails, or does not work on as many tokens as the other.
     """
+    jax.config.update("jax_platforms", "cpu")  # of this process, which measures nothing
+    with tempfile.TemporaryDirectory() as directory:
+        return _measure(Path(directory), chosen, report, save)
+
+
+def _measure(directory: Path, chosen: Options, report: Report, save: Save) -> dict[str, Any]:
     model = chosen.model or write_model(directory / "model", chosen.shape)
     pythons = {"ours": Path(sys.executable), "trl": peer_python(chosen.peer_python)}
     sides = {side: python for side, python in pythons.items() if python is not None}
@@ -185,14 +176,14 @@ def task_of(chosen: Options, model: Path, *, seed: int) -> dict[str, Any]:
     assert recipe.form is not None
     posed = grpo_ours.problems_of(recipe, task["steps"] * chosen.prompts)
     problems = [
-        {"prompt": recipe.form.prompt_of(problem.prompt), "gold": grpo_ours.gold_of(problem)}
+        {"prompt": recipe.form.prompt_of(problem.prompt), "gold": Addition().solve(problem).answer}
         for problem in posed
     ]
     return task | {"problems": problems}
 
 
 def run(
-    side: str, python: Path, place: Path, task: Mapping[str, Any], report: Callable[[str], None]
+    side: str, python: Path, place: Path, task: Mapping[str, Any], report: Report
 ) -> dict[str, Any]:
     """One process of one side: what it ran with, and its steps."""
     file, log = place / "task.json", place / "log.txt"

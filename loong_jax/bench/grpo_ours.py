@@ -17,7 +17,6 @@ import jax.numpy as jnp
 
 from loong_jax import configs
 from loong_jax.bench.device import PEAKS
-from loong_jax.environments.numbers import Addition
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.models.families import ModelConfig
 from loong_jax.plan import counts
@@ -52,9 +51,7 @@ def recipe_of(task: Mapping[str, Any]) -> Recipe:
         trained,
         num_steps=task["steps"],
         scheduler=dataclasses.replace(
-            trained.scheduler,
-            groups_per_step=task["prompts"],
-            max_staleness=task["staleness"],
+            trained.scheduler, groups_per_step=task["prompts"], max_staleness=task["staleness"]
         ),
         objective=grpo_objective(group_size=task["group_size"], beta=0.0),
         optimizer=AdamW(schedule=schedule, beta2=BETA2),
@@ -105,11 +102,6 @@ def problems_of(recipe: Recipe, count: int) -> list[Problem]:
     (domain,) = demonstrations.domains_of(recipe.problems)
     stream = demonstrations.stream_of(recipe, domain, "train")
     return [stream.problem_at(number) for number in range(count)]
-
-
-def gold_of(problem: Problem) -> str:
-    """The answer of a problem that has no other."""
-    return Addition().solve(problem).answer
 
 
 class _Endless:

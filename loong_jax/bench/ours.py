@@ -17,7 +17,6 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Int
 
-from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.models.moe import MoEConfig
 from loong_jax.rl import optimizers
@@ -25,7 +24,7 @@ from loong_jax.rl import optimizers
 RATE, BETAS, EPS = 1e-5, (0.9, 0.95), 1e-8  # AdamW on both sides, without weight decay
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Setting:
     """A model and the batch it is timed on."""
 
@@ -40,7 +39,7 @@ class Setting:
         return self.batch * self.length
 
 
-def _sized(width: int, **changes) -> MoEConfig:
+def sized(width: int, **changes) -> MoEConfig:
     """A model of residual width `width` with the published F = 2 D, a third of the targets of zero
     computation, K_e = 2 K / 3 and alpha_kv = 2; `changes` override single fields."""
     sizes = dict(
@@ -65,76 +64,46 @@ def _sized(width: int, **changes) -> MoEConfig:
     return MoEConfig.tiny(**(sizes | changes))
 
 
+_SMALL = dict(num_experts=128, num_zero_experts=64, num_chosen=8, target_ffn_experts=5.0)
+_BIG = dict(num_experts=4, num_zero_experts=2, num_chosen=2, target_ffn_experts=1.5)
 SETTINGS: tuple[Setting, ...] = (
     Setting(
-        name="quickstart",
-        reason="the model that `make quickstart` trains: overheads weigh as much as products",
-        config=MoEConfig.tiny(),
-        batch=48,
-        length=64,
+        "quickstart",
+        "the model that `make quickstart` trains: overheads weigh as much as products",
+        MoEConfig.tiny(),
+        48,
+        64,
+    ),
+    Setting("wide", "four times the width: dense products dominate", sized(512), 8, 128),
+    Setting(
+        "many_small_experts",
+        "128 experts of 64 columns, 8 of 192 targets per token: dispatch dominates",
+        sized(256, expert_ffn_hidden_size=64, **_SMALL),
+        16,
+        128,
     ),
     Setting(
-        name="wide",
-        reason="four times the width: dense products dominate",
-        config=_sized(512),
-        batch=8,
-        length=128,
+        "few_big_experts",
+        "4 experts four times as wide as the model: a few large products",
+        sized(256, expert_ffn_hidden_size=1024, **_BIG),
+        16,
+        128,
     ),
     Setting(
-        name="many_small_experts",
-        reason="128 experts of 64 columns, 8 of 192 targets per token: dispatch dominates",
-        config=_sized(
-            256,
-            expert_ffn_hidden_size=64,
-            num_experts=128,
-            num_zero_experts=64,
-            num_chosen=8,
-            target_ffn_experts=5.0,
-        ),
-        batch=16,
-        length=128,
+        "long_sequence",
+        "one sequence of 2048 tokens: scores and softmax dominate",
+        sized(256),
+        1,
+        2048,
     ),
     Setting(
-        name="few_big_experts",
-        reason="4 experts four times as wide as the model: a few large products",
-        config=_sized(
-            256,
-            expert_ffn_hidden_size=1024,
-            num_experts=4,
-            num_zero_experts=2,
-            num_chosen=2,
-            target_ffn_experts=1.5,
-        ),
-        batch=16,
-        length=128,
-    ),
-    Setting(
-        name="long_sequence",
-        reason="one sequence of 2048 tokens: scores and softmax dominate",
-        config=_sized(256),
-        batch=1,
-        length=2048,
-    ),
-    Setting(
-        name="many_short_sequences",
-        reason="256 sequences of 16 tokens, as short answers are: attention of tiny matrices",
-        config=_sized(256),
-        batch=256,
-        length=16,
+        "many_short_sequences",
+        "256 sequences of 16 tokens, as short answers are: attention of tiny matrices",
+        sized(256),
+        256,
+        16,
     ),
 )
-
-
-def setting(name: str) -> Setting:
-    """The setting of that name.
-
-    Raises:
-      ConfigError: there is no such setting.
-    """
-    by_name = {setting.name: setting for setting in SETTINGS}
-    if name not in by_name:
-        raise ConfigError(f"{name!r} is no setting. Choose among {', '.join(by_name)}.")
-    return by_name[name]
 
 
 @dataclasses.dataclass(frozen=True)

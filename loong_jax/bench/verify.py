@@ -1,4 +1,6 @@
-"""`loong bench verify`: accuracy and speed of the maths verifier, alone and beside Math-Verify."""
+"""`loong bench verify`: accuracy and speed of the maths verifier, alone and beside Math-Verify; and
+costs of a run in the code sandbox.
+"""
 
 import collections
 import dataclasses
@@ -12,10 +14,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from loong_jax import options
-from loong_jax.bench import record, timing
+from loong_jax.bench import Report, Save, timing
 from loong_jax.errors import ConfigError, VerifierError, refuse_below
-from loong_jax.run import places
+from loong_jax.sandbox import PROGRAM, Executor, Run
 from loong_jax.verifiers import get_verifier
 from loong_jax.verifiers.maths import gold as gold_room
 
@@ -44,6 +45,11 @@ class Options:
     peer: bool = True  # compare with Math-Verify if it is installed
     parts: tuple[str, ...] = PARTS  # measurements
 
+    def __post_init__(self):
+        refuse_below(self, 1, "rounds")
+        if not self.parts or set(self.parts) - set(PARTS):
+            raise ConfigError(f"parts={list(self.parts)} must name some of {', '.join(PARTS)}.")
+
 
 class Case(NamedTuple):
     kind: str
@@ -53,35 +59,24 @@ class Case(NamedTuple):
     is_hostile: bool
 
 
-def main(arguments: Sequence[str]) -> int:
-    chosen = options.parse(Options, "loong bench verify", arguments)
-    refuse_below(chosen, 1, "rounds")
-    if not chosen.parts or set(chosen.parts) - set(PARTS):
-        raise ConfigError(f"parts={list(chosen.parts)} must name some of {', '.join(PARTS)}.")
-    places.prepare_files(json=chosen.json)
-    cases = read_cases(chosen.cases) if "math" in chosen.parts else []
-    save = record.saver(chosen.json, chosen)
+def measure(
+    chosen: Options, *, report: Report = print, save: Save = lambda _: None
+) -> dict[str, Any]:
     result: dict[str, Any] = {}
     if "math" in chosen.parts:
-        result |= measure(cases, rounds=chosen.rounds, with_peer=chosen.peer)
-        print(as_text(result))
+        cases = read_cases(chosen.cases)
+        result |= measure_judges(cases, rounds=chosen.rounds, with_peer=chosen.peer)
+        report(as_text(result))
         save(result)
     if "sandbox" in chosen.parts:
-        result["sandbox"] = _sandbox()
+        try:
+            result["sandbox"] = measure_sandbox()
+            report(sandbox_as_text(result["sandbox"]))
+        except VerifierError as error:
+            report(f"sandbox: not measured, {error}")
+            result["sandbox"] = {"skipped": str(error)}
         save(result)
-    return 0
-
-
-def _sandbox() -> dict[str, Any]:
-    from loong_jax.verifiers.code import bench as sandbox_bench
-
-    try:
-        measured = sandbox_bench.measure()
-    except VerifierError as error:
-        print(f"sandbox: not measured, {error}")
-        return {"skipped": str(error)}
-    print(sandbox_bench.as_text(measured))
-    return measured
+    return result
 
 
 def read_cases(paths: Sequence[Path]) -> list[Case]:
@@ -134,16 +129,25 @@ def _case(value: Any, kind: str) -> Case | None:
     )
 
 
-def measure(cases: Sequence[Case], *, rounds: int, with_peer: bool) -> dict[str, Any]:
+def measure_judges(cases: Sequence[Case], *, rounds: int, with_peer: bool) -> dict[str, Any]:
     """Accuracy and speed of each judge; `speedup` compares them on the same cases."""
-    verifier = get_verifier("math")
-    judges: dict[str, Judge] = {"loong_jax": _ours(verifier)}
+    verifier: Any = get_verifier("math")
+
+    def ours(gold: str, answer: str) -> bool | None:
+        judged = verifier.judge(gold, answer)
+        return judged.is_correct if judged.is_graded else None
+
+    judges: dict[str, Judge] = {"loong_jax": ours}
     if with_peer and importlib.util.find_spec(PEER) is not None:
         judges["Math-Verify"] = _peer()
     result: dict[str, Any] = {"cases": len(cases), "load": os.getloadavg()[0], "judges": {}}
     for name, judge in judges.items():
         judge("\\int_0^1 2x dx", "1.0")  # what is started or imported by the first such case
-        said, seconds = _run(judge, cases)
+        said, seconds = [], []
+        for case in cases:
+            start = time.perf_counter()
+            said.append(judge(case.gold, case.answer))
+            seconds.append(time.perf_counter() - start)
         p99 = sorted(seconds)[min(len(seconds) - 1, int(0.99 * len(seconds)))]
         median, longest = statistics.median(seconds), max(seconds)
         latency = {"median_s": median, "p99_s": p99, "max_s": longest}
@@ -166,14 +170,6 @@ def _boxed(number: int, before: str) -> Case:
     return Case("", str(number), f"{before}\\boxed{{{number}}}.", True, False)
 
 
-def _ours(verifier: Any) -> Judge:
-    def judge(gold: str, answer: str) -> bool | None:
-        judged = verifier.judge(gold, answer)
-        return judged.is_correct if judged.is_graded else None
-
-    return judge
-
-
 def _peer() -> Judge:
     """Math-Verify as its readers use it: both sides as LaTeX or expression, gold first."""
     from math_verify import parse, verify  # type: ignore[import-not-found]
@@ -187,15 +183,6 @@ def _peer() -> Judge:
             return None
 
     return judge
-
-
-def _run(judge: Judge, cases: Sequence[Case]) -> tuple[list[bool | None], list[float]]:
-    said, seconds = [], []
-    for case in cases:
-        start = time.perf_counter()
-        said.append(judge(case.gold, case.answer))
-        seconds.append(time.perf_counter() - start)
-    return said, seconds
 
 
 def _accuracy(cases: Sequence[Case], said: Sequence[bool | None]) -> dict[str, dict[str, Any]]:
@@ -259,4 +246,109 @@ def as_text(result: dict[str, Any]) -> str:
         speeds = ", ".join(f"{n} {s:,.0f}/s" for n, s in figures["verdicts_per_cpu_s"].items())
         ratio = f", ratio {figures['speedup']:.1f}" if "speedup" in figures else ""
         lines.append(f"{key}: {speeds}{ratio} (verdicts per CPU second)")
+    return "\n".join(lines)
+
+
+# --- the sandbox ---------------------------------------------------------------------------------
+
+
+_SCRIPT = b"print(int(input()) + 1)"
+_LIMITS = dataclasses.replace(PROGRAM, wall_s=30.0)
+_COMPILED = {
+    "c": '#include <stdio.h>\nint main() { int x; scanf("%d", &x); printf("%d", x + 1); }',
+    "cpp": "#include <bits/stdc++.h>\nint main() { int x; std::cin >> x; std::cout << x + 1; }",
+    "rust": 'fn main() { let mut s = String::new(); std::io::stdin().read_line(&mut s).unwrap(); '
+    'print!("{}", s.trim().parse::<i32>().unwrap() + 1); }',
+    "go": 'package main\nimport "fmt"\nfunc main() { var x int; fmt.Scan(&x); fmt.Print(x + 1) }',
+    "java": "public class Main { public static void main(String[] a) { "
+    "System.out.print(new java.util.Scanner(System.in).nextInt() + 1); } }",
+}  # fmt: skip
+
+
+def measure_sandbox(num_runs: int = 400, num_boxes: int = 2) -> dict[str, Any]:
+    """Runs a second through the fork server and by plain starts; and what compiling once saves.
+
+    Times are wall time, in milliseconds; every run is checked for the right output.
+    """
+    executor = Executor(num_boxes=num_boxes)
+    try:
+        interpreter = executor.mechanism.interpreter
+        files = {"main.py": _SCRIPT}
+        kinds = {
+            "python_fork": Run(mode="python", argv=["/tmp/main.py"], files=files,
+                               stdin=b"41\n", limits=_LIMITS),
+            "python_plain": Run(argv=[interpreter, "-I", "-B", "/tmp/main.py"], files=files,
+                                stdin=b"41\n", limits=_LIMITS),
+            "true": Run(argv=["/bin/true"], limits=_LIMITS),
+        }  # fmt: skip
+        result: dict[str, Any] = {
+            "tier": executor.mechanism.tier,
+            "mechanism": executor.mechanism.name,
+            "counted_by_the_kernel": list(executor.group_counts),
+            "num_boxes": num_boxes,
+            "load": os.getloadavg()[0],
+            "runs": {name: _throughput(executor, run, num_runs) for name, run in kinds.items()},
+            "compile_once": {},
+        }
+        for language, source in _COMPILED.items():
+            try:
+                result["compile_once"][language] = _compile_once(executor, language, source)
+            except VerifierError as error:
+                result["compile_once"][language] = {"skipped": str(error)}
+        return result
+    finally:
+        executor.close()
+
+
+def _throughput(executor: Executor, run: Run, num_runs: int) -> dict[str, float]:
+    for _ in executor.threads.map(executor.run, [run] * 8):
+        pass
+    start, cpu_start_s = time.perf_counter(), timing.family_cpu_s()
+    ended = list(executor.threads.map(executor.run, [run] * num_runs))
+    took_s, cpu_s = time.perf_counter() - start, timing.family_cpu_s() - cpu_start_s
+    wanted = b"42\n" if run.stdin else b""
+    if any(one.stdout != wanted for one in ended):
+        raise VerifierError("a run gave another output than the program prints")
+    return {
+        "runs_per_s": num_runs / took_s,
+        "median_ms": statistics.median(one.wall_s for one in ended) * 1e3,
+        "cpu_ms": cpu_s / num_runs * 1e3,
+    }
+
+
+def _compile_once(executor: Executor, language: str, source: str) -> dict[str, float]:
+    executor.version(language)
+    start = time.perf_counter()
+    built = executor.build(language, source)
+    compile_ms = (time.perf_counter() - start) * 1e3
+    if built.failure or built.lost:
+        raise VerifierError(built.failure or built.lost)
+    times = []
+    for _ in range(20):
+        start = time.perf_counter()
+        ended = executor.execute(executor.build(language, source), _LIMITS, stdin=b"41\n")
+        times.append((time.perf_counter() - start) * 1e3)
+        if ended.stdout != b"42":
+            raise VerifierError(f"{language} gave {ended.stdout!r}, not 42")
+    run_ms = statistics.median(times)
+    return {"compile_ms": compile_ms, "run_ms": run_ms, "gain": (compile_ms + run_ms) / run_ms}
+
+
+def sandbox_as_text(result: dict[str, Any]) -> str:
+    lines = [
+        f"sandbox: {result['mechanism']}, tier {result['tier']}, {result['num_boxes']} boxes, "
+        f"counted by the kernel: {', '.join(result['counted_by_the_kernel']) or 'nothing'}"
+    ]
+    for name, row in result["runs"].items():
+        lines.append(
+            f"  {name:<14}{row['runs_per_s']:8.0f} runs/s{row['median_ms']:9.1f} ms each, "
+            f"{row['cpu_ms']:.1f} ms of CPU"
+        )
+    for name, row in result["compile_once"].items():
+        lines.append(
+            f"  {name:<14}{row['skipped']}"
+            if "skipped" in row
+            else f"  {name:<14}compile {row['compile_ms']:7.0f} ms, then {row['run_ms']:6.1f} ms a "
+            f"run: {row['gain']:.0f} times faster than compiling each time"
+        )
     return "\n".join(lines)

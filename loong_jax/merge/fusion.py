@@ -114,8 +114,14 @@ def merge_leaf(
 def copied(task: LeafTask, rules: PathRules) -> tree.Leaf | None:
     """The leaf that the merged model has unchanged: integers, and controllers' state by default."""
     if task.role == "exact":
-        tree.check_equal(task.path, task.first, task.experts)
-        return task.first
+        base = task.first
+        for name, leaf in task.experts.items():
+            if leaf.dtype != base.dtype or not np.array_equal(np.asarray(leaf), np.asarray(base)):
+                raise ConfigError(
+                    f"{task.path} holds {base.dtype}, which has no mean, and expert {name} differs"
+                    " from the base. Make them agree, or leave the leaf out."
+                )
+        return base
     keeps_base = task.role == "controller" and rules.controller_value == "base"
     has_nothing = not math.prod(task.first.shape)
     return task.first if (keeps_base and task.base is not None) or has_nothing else None

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from loong_jax.errors import ConfigError
-from loong_jax.merge import masks as mask_lib
 from loong_jax.merge import tree
 from loong_jax.merge.methods import Linear, LongcatFusion, Method
 from loong_jax.merge.tree import PathRules
@@ -54,7 +53,7 @@ class LeafTask:
         if not self.draws_masks:
             return None
         seed = getattr(self.method, "seed")  # noqa: B009
-        return [mask_lib.leaf_key(seed, self.path, name) for name in self.experts]
+        return [tree.leaf_key(seed, self.path, name) for name in self.experts]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -177,7 +176,7 @@ def _name(
     else:
         values, names = list(experts), []
         for expert in values:
-            name = mask_lib.fingerprint(tree.flatten(expert)[0], batch_axes)
+            name = tree.fingerprint(tree.flatten(expert)[0], batch_axes)
             twins = sum(other.split("#")[0] == name for other in names)
             names.append(f"{name}#{twins}" if twins else name)
 

@@ -113,12 +113,12 @@ class PublishedWeights:
             if isinstance(file, Path)
         }
         self.stored = stored
-        self.leaves = {path_of(name): self._leaf(tensor) for name, tensor in stored.items()}
-
-    def _leaf(self, tensor: quantised.Tensor) -> pieces.StoredLeaf:
-        if isinstance(tensor, StoredTensor) and isinstance(tensor.file, Path):
-            return TensorOnDisk(tensor, self._files[tensor.file])
-        return TensorByRows(tensor)
+        self.leaves = {
+            path_of(name): TensorOnDisk(tensor, self._files[tensor.file])
+            if isinstance(tensor, StoredTensor) and isinstance(tensor.file, Path)
+            else TensorByRows(tensor)
+            for name, tensor in stored.items()
+        }
 
     def close(self) -> None:
         for file in self._files.values():

@@ -17,7 +17,7 @@ from jaxtyping import Array
 from loong_jax.errors import ConfigError
 from loong_jax.merge import fusion, pieces, streaming, tree
 from loong_jax.merge.fusion import MergedLeaf
-from loong_jax.merge.methods import measures
+from loong_jax.merge.methods import method
 from loong_jax.merge.plan import Experts, Plan
 from loong_jax.models.parameters import Weights
 
@@ -73,7 +73,9 @@ class Report:
             return
         sums = measure(leaf)
         self._records[task.path] = {"role": task.role} | describe(sums, self._plan)
-        self._total = sums if self._total is None else _add(self._total, sums)
+        if self._total is not None:
+            sums = Sums._make(x + y for x, y in zip(self._total, sums, strict=True))
+        self._total = sums
 
     def to_json(self) -> dict[str, Any]:
         plan, total = self._plan, self._total
@@ -98,8 +100,8 @@ def measure(leaf: MergedLeaf) -> Sums:
     with concurrent.futures.ThreadPoolExecutor(streaming.num_threads()) as pool:
         found = pool.map(sums, pieces.ranges(leaf.value.size, 1))
         products, both, same = (np.sum(parts, axis=0) for parts in zip(*found, strict=True))
-    gram = measures.tables(products, num_experts + 2)
-    both, same = (measures.tables(values, num_experts) for values in (both, same))
+    gram = method.tables(products, num_experts + 2)
+    both, same = (method.tables(values, num_experts) for values in (both, same))
     _, kept, agreed = leaf.counts
     return Sums(
         size=int(leaf.value.size),
@@ -167,10 +169,6 @@ def _sums(rows: np.ndarray, moves: np.ndarray) -> list[np.ndarray]:
     bits = np.packbits(moves, axis=-1).view(np.uint64)
     moved = bits[:, 0] | bits[:, 1]
     return [over_pairs(np.dot, rows), over_pairs(in_common, moved), over_pairs(in_common, bits)]
-
-
-def _add(left: Sums, right: Sums) -> Sums:
-    return Sums._make(x + y for x, y in zip(left, right, strict=True))
 
 
 def _over(numerator: Any, denominator: Any) -> Any:

@@ -10,13 +10,14 @@ search over task arithmetic.
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+from jaxtyping import Float
 
 from loong_jax.errors import ConfigError, refuse_below
-from loong_jax.merge import fusion, proposals
+from loong_jax.merge import fusion
 from loong_jax.merge.methods import FisherDeltas, LongcatFusion, Method, TaskArithmetic
 from loong_jax.merge.plan import Experts
 from loong_jax.models.parameters import Weights
@@ -93,21 +94,23 @@ def grid_search(
     Raises:
         ConfigError: the grid is empty, or no point has a score.
     """
-    grid: list[GridPoint] = []
-    best: tuple[GridPoint, Method, Weights] | None = None
-    for candidate in candidates(method or LongcatFusion(), scales, keep_rates):
-        fused = fusion.fuse(base, experts, method=candidate, **settings)
-        number, scores = _scored(score(fused), reduce)
-        point = GridPoint(
+
+    def made(candidate: Any, number: float, scores: dict[str, float]) -> GridPoint:
+        return GridPoint(
             scale=getattr(candidate, "scale", None),
             keep_rate=getattr(candidate, "keep_rate", None),
             score=-math.inf if math.isnan(number) else number,
             scores=scores,
         )
-        grid.append(point)
-        on_point(point)
-        if point.score > -math.inf and (best is None or point.rank > best[0].rank):
-            best = point, candidate, fused
+
+    grid, best = _tried(
+        (candidate for candidate in candidates(method or LongcatFusion(), scales, keep_rates)),
+        lambda candidate: fusion.fuse(base, experts, method=candidate, **settings),
+        lambda fused: _scored(score(fused), reduce),
+        made,
+        on_point,
+        rank=lambda point: point.rank,
+    )
     if best is None:
         raise ConfigError(
             f"None of the {len(grid)} points of scales={tuple(scales)} and"
@@ -115,6 +118,31 @@ def grid_search(
         )
     chosen, candidate, fused = best
     return SearchResult(method=candidate, weights=fused, chosen=chosen, grid=tuple(grid))
+
+
+def _tried(
+    points: Generator[Any, Any, None],
+    fuse: Callable[[Any], Weights],
+    scored: Callable[[Weights], tuple[float, dict[str, float]]],
+    made: Callable[[Any, float, dict[str, float]], Any],
+    told: Callable[[Any], None],
+    rank: Callable[[Any], Any],
+) -> tuple[list[Any], tuple[Any, Any, Weights] | None]:
+    """A record of every point, and of the best that has a score the record, point and weights."""
+    trials, best = [], None
+    point = next(points, None)
+    while point is not None:
+        fused = fuse(point)
+        number, scores = scored(fused)
+        trials.append(trial := made(point, number, scores))
+        told(trial)
+        if number > -math.inf and (best is None or rank(trial) > rank(best[0])):
+            best = trial, point, fused
+        try:
+            point = points.send(number)
+        except StopIteration:
+            point = None
+    return trials, best
 
 
 def candidates(
@@ -208,40 +236,131 @@ def coefficient_search(
     names = sorted(experts)
     low, high = (np.full(len(names), bound) for bound in (search.low, search.high))
     if search.how == "bayesian":
-        points = proposals.bayesian(
+        points = bayesian(
             low, high, num_random=search.num_random, num_steps=search.num_steps, seed=search.seed
         )
     else:
         start = np.full(len(names), 1 / len(names))
-        points = proposals.greedy(low, high, num_steps=search.num_steps, start=start)
-    trials: list[Trial] = []
-    best: tuple[Trial, Weights] | None = None
-    point = next(points)
-    while True:
+        points = greedy(low, high, num_steps=search.num_steps, start=start)
+
+    def fused_at(point: Point) -> Weights:
         chosen = dict(zip(names, point.tolist(), strict=True))
         beside: dict[str, Any] = {}
         if importances is not None:
-
-            def part_way(name: str, share: float) -> Weights:
-                """b + lambda d."""
+            beside["importances"] = made = {}
+            for name, share in chosen.items():  # at b + lambda d
                 scaled = TaskArithmetic(scale=share)
-                return fusion.fuse(base, {name: experts[name]}, method=scaled, **settings)
+                part_way = fusion.fuse(base, {name: experts[name]}, method=scaled, **settings)
+                made[name] = importances(name, part_way)
+        return fusion.fuse(base, experts, method=method, weights=chosen, **beside, **settings)
 
-            made = {
-                name: importances(name, part_way(name, share)) for name, share in chosen.items()
-            }
-            beside["importances"] = made
-        fused = fusion.fuse(base, experts, method=method, weights=chosen, **beside, **settings)
-        number, scores = _scored(score(fused), reduce)
-        trial = Trial(coefficients=chosen, score=number, scores=scores)
-        trials.append(trial)
-        on_trial(trial)
-        if not math.isnan(trial.score) and (best is None or trial.score > best[0].score):
-            best = trial, fused
-        try:
-            point = points.send(trial.score)
-        except StopIteration:
-            break
+    trials, best = _tried(
+        points,
+        fused_at,
+        lambda fused: _scored(score(fused), reduce),
+        lambda point, number, scores: Trial(
+            coefficients=dict(zip(names, point.tolist(), strict=True)), score=number, scores=scores
+        ),
+        on_trial,
+        rank=lambda trial: trial.score,
+    )
     if best is None:
         raise ConfigError(f"None of {len(trials)} trials has a score. Look at `score`.")
-    return CoefficientResult(weights=best[1], chosen=best[0], trials=tuple(trials))
+    chosen, _, weights = best
+    return CoefficientResult(weights=weights, chosen=chosen, trials=tuple(trials))
+
+
+# --- points of a box, from generators that are sent scores: same seed and scores, same points ----
+
+Point = Float[np.ndarray, " I"]
+Proposals = Generator[Point, float, None]
+
+_CANDIDATES = 2048  # points at which expected improvement is compared
+_LENGTHS = (0.1, 0.2, 0.4, 0.8, 1.6)  # of the kernel, in units of the box
+_NOISE = (1e-4, 1e-2, 1e-1)  # variance, in units of the scores' own
+
+
+def bayesian(low: Point, high: Point, *, num_random: int, num_steps: int, seed: int) -> Proposals:
+    """Random points, then the best expected improvement under a Gaussian process.
+
+    Matern 5/2 kernel; length and noise maximise the likelihood on a grid (Rasmussen and Williams,
+    2006, 2.2 and 4.2). A score that is not finite counts as the worst so far.
+    """
+    draw = np.random.default_rng(seed)
+    points: list[Point] = []
+    scores: list[float] = []
+    for number in range(num_random + num_steps):
+        if number < num_random:
+            unit = draw.random(len(low))
+        else:
+            unit = _most_improving(np.array(points), np.array(scores), draw)
+        score = yield low + unit * (high - low)
+        points.append(unit)
+        scores.append(score if math.isfinite(score) else min(scores, default=0.0))
+
+
+def greedy(low: Point, high: Point, *, num_steps: int, start: Point) -> Proposals:
+    """Coordinate search from `start`: one up or down at a time; where nothing helps, half the step.
+
+    A score that is not finite is never an improvement.
+    """
+    best, step = np.clip(start, low, high), 0.25  # of the box
+    best_score = yield best
+    num_left = num_steps - 1
+    while num_left > 0 and step > 1e-3:
+        improved = False
+        for axis in range(len(best)):
+            for sign in (1, -1):
+                trial = best.copy()
+                moved = best[axis] + sign * step * (high[axis] - low[axis])
+                trial[axis] = np.clip(moved, low[axis], high[axis])
+                if trial[axis] == best[axis] or num_left <= 0:
+                    continue
+                score = yield trial
+                num_left -= 1
+                if score > best_score or (math.isfinite(score) and not math.isfinite(best_score)):
+                    best, best_score, improved = trial, score, True
+                    break
+        if not improved:
+            step /= 2
+
+
+def _most_improving(points: np.ndarray, scores: np.ndarray, draw: np.random.Generator) -> Point:
+    best = points[np.argmax(scores)]
+    near = best + draw.normal(size=(_CANDIDATES // 4, len(best))) * 0.05
+    anywhere = draw.random((_CANDIDATES - len(near), len(best)))
+    candidates = np.clip(np.concatenate([anywhere, near]), 0.0, 1.0)
+    spread = scores.std()
+    if not spread:
+        return candidates[0]
+    mean, deviation = posterior(points, (scores - scores.mean()) / spread, candidates)
+    gain = mean - (scores.max() - scores.mean()) / spread
+    ratio = gain / deviation
+    density = np.exp(-0.5 * ratio**2) / math.sqrt(2 * math.pi)
+    share = 0.5 * (1 + np.vectorize(math.erf)(ratio / math.sqrt(2)))
+    return candidates[np.argmax(gain * share + deviation * density)]
+
+
+def posterior(
+    points: np.ndarray, scores: np.ndarray, at: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation at `at`, under the likeliest length and noise of the grid."""
+    fits = []
+    for length in _LENGTHS:
+        kernel = matern(points, points, length)
+        for noise in _NOISE:
+            factor = np.linalg.cholesky(kernel + noise * np.eye(len(points)))
+            whitened = np.linalg.solve(factor, scores)
+            likelihood = -0.5 * whitened @ whitened - np.log(np.diagonal(factor)).sum()
+            fits.append((likelihood, length, factor, whitened))
+    _, length, factor, whitened = max(fits, key=lambda fit: fit[0])
+    between = np.linalg.solve(factor, matern(points, at, length))
+    variance = np.maximum(1.0 - np.square(between).sum(0), 1e-12)
+    return between.T @ whitened, np.sqrt(variance)
+
+
+def matern(x: np.ndarray, y: np.ndarray, length: float) -> np.ndarray:
+    """(1 + r + r^2 / 3) exp(-r) with r = sqrt(5) |x - y| / length."""
+    distance = np.linalg.norm(x[:, None] - y[None], axis=-1)
+    r = math.sqrt(5) * distance / length
+    return (1 + r + r**2 / 3) * np.exp(-r)

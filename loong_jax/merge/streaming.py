@@ -20,9 +20,8 @@ from jaxtyping import Array
 
 from loong_jax import own
 from loong_jax.errors import ConfigError, form_of
-from loong_jax.merge import masks as mask_lib
-from loong_jax.merge import pieces
-from loong_jax.merge.methods import Method, measures
+from loong_jax.merge import pieces, tree
+from loong_jax.merge.methods import Method, method
 from loong_jax.merge.methods.method import FusedLeaf, Inputs, Known, Numbers, Piece
 from loong_jax.merge.plan import LeafTask, Plan
 
@@ -73,16 +72,18 @@ def num_threads() -> int:
 
 @dataclasses.dataclass(frozen=True)
 class WholeModel:
-    """All leaves that a method is applied to, for what it must know before the first."""
+    """All leaves that a method is applied to, for `Method.measure_model`."""
 
     plan: Plan
 
     @property
     def names(self) -> list[str]:
+        """Names of the experts."""
         return list(self.plan.experts)
 
     @property
     def size(self) -> int:
+        """Entries of one model."""
         paths = self.plan.merged_paths()
         return sum(math.prod(self.plan.first[path].shape) for path in paths)
 
@@ -103,7 +104,11 @@ class Readers:
 
 
 class Matrix:
-    """One matrix of a leaf, at `place` in its stack."""
+    """One matrix of a leaf, at `place` in its stack, for `Method.measure`.
+
+    It has `path`, `size`, `num_experts`, `weights`, `is_thinned`, and `of_model`: what
+    `measure_model` found.
+    """
 
     def __init__(
         self,
@@ -120,7 +125,7 @@ class Matrix:
         self.size = math.prod(self.shape)
         self.start = number * self.size
         keys = task.keys()
-        self.keys = keys and tuple(jnp.asarray(mask_lib.matrix_key(key, place)) for key in keys)
+        self.keys = keys and tuple(jnp.asarray(tree.matrix_key(key, place)) for key in keys)
         self.numbers, self.choices = _split(task.method)
         self.is_ranked = task.method.ranks_rows and task.is_thinned
         self.row_length = 1
@@ -159,7 +164,9 @@ class Matrix:
             )
             found = np.asarray(value)[: stop - start].astype(dtype, copy=False)
             write(self.start + start, found)
-            return is_finite(found), _counts(np.asarray(stages))
+            rows = np.asarray(stages)  # numpy counts faster than XLA
+            reached = [[np.count_nonzero(row >= stage) for row in rows] for stage in (1, 2, 3)]
+            return is_finite(found), np.array(reached)
 
         return self.each(one)
 
@@ -186,7 +193,7 @@ class Matrix:
         if only is not None:
             return piece
         if self.is_ranked and ranked:
-            sizes = (np.asarray(size)[: stop - start] for size in measures.magnitudes(piece))
+            sizes = (np.asarray(size)[: stop - start] for size in method.magnitudes(piece))
             piece = piece._replace(ranks=tuple(pieces.padded(self._ranks(size)) for size in sizes))
         return piece._replace(
             masks=all_of(self.readers.masks), importances=all_of(self.readers.importances)
@@ -200,11 +207,7 @@ class Matrix:
         return np.moveaxis(found.reshape(turned.shape), -1, 1).reshape(-1)
 
     def sums(
-        self,
-        program: Callable[[Piece], Array],
-        *,
-        ranked: bool = False,
-        of_models: bool = False,
+        self, program: Callable[[Piece], Array], *, ranked: bool = False, of_models: bool = False
     ) -> np.ndarray:
         """The result of `program` summed in float64 over all pieces and lanes.
 
@@ -244,7 +247,7 @@ class Matrix:
 
     def magnitudes(self, index: int) -> np.ndarray:
         """|d_i| of one expert, a float32 vector."""
-        return self.gather(lambda piece: measures.magnitudes(piece)[0], only=index)
+        return self.gather(lambda piece: method.magnitudes(piece)[0], only=index)
 
 
 def is_finite(vector: np.ndarray) -> bool:
@@ -322,11 +325,6 @@ def _fused(
         for delta, kept, agreed in zip(deltas, fused.kept, fused.agreed, strict=True)
     ]
     return value, jnp.stack(stages) if count else jnp.zeros((len(models), 0), jnp.uint8)
-
-
-def _counts(stages: np.ndarray) -> np.ndarray:
-    """[3, experts]: the entries that reached each stage, by numpy, which counts faster than XLA."""
-    return np.array([[np.count_nonzero(row >= stage) for row in stages] for stage in (1, 2, 3)])
 
 
 def _refuse_misfit(fused: FusedLeaf, base: Array, num_experts: int, kind: type[Method]) -> None:

@@ -1,4 +1,4 @@
 """Pod plans: a program compiled ahead of time for a TPU slice, read, timed and explained.
 
-Knows: config_older, configs, errors, launch, models, options, rl, run, sharding.
+Knows: config_kinds, configs, errors, launch, models, options, rl, run, sharding.
 """

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from loong_jax import config_older, configs
+from loong_jax import config_kinds, configs
 from loong_jax.errors import ConfigError
 from loong_jax.models.dense import SHAPES, DenseConfig
 from loong_jax.models.families import FAMILIES, ModelConfig
@@ -219,8 +219,8 @@ def find_model(name: str) -> ModelConfig:
             f"{path} holds a {kind}, and a model is a {known}. Give a file with the fields of one, "
             "or a directory of weights or of a run."
         )
-    if config_older.older_kind(kind, fields):
-        fields = config_older.convert(kind, fields)
+    if config_kinds.older_kind(kind, fields):
+        fields = config_kinds.convert(kind, fields)
     config_type = _KINDS[kind]
     known = {field.name for field in dataclasses.fields(config_type)}
     if unknown := sorted(set(fields) - known - {configs.KIND}):

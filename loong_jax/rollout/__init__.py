@@ -19,5 +19,5 @@ What some configurations need besides:
 
 Importing the package itself imports nothing, so that processes without JAX may use the records.
 
-Knows: checksums, data, errors, logs, models, problems, sandbox, sharding, verifiers.
+Knows: checksums, data, errors, models, problems, process, sandbox, sharding, verifiers.
 """

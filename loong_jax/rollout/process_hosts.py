@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from loong_jax import logs
+from loong_jax import process
 from loong_jax.errors import ConfigError
 from loong_jax.rollout import hosts as messages
 from loong_jax.rollout.hosts import Ended, HostSetup, Receive
@@ -203,7 +203,7 @@ class ProcessHost:
 def main(file_number: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # sent to a group, they are the driver's
         signal.signal(number, signal.SIG_IGN)
-    logs.start()
+    process.start_logging()
     connection = Connection(file_number)
     core = connection.recv()
     if core is not None:

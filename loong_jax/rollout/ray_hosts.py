@@ -18,7 +18,7 @@ import ray.exceptions
 from loong_jax.rollout import hosts as messages
 from loong_jax.rollout.hosts import Ended, HostSetup, Receive
 from loong_jax.rollout.replica_host import ReplicaHost
-from loong_jax.verifiers.ray_start import start_ray
+from loong_jax.verifiers.ray_pool import start_ray
 
 _WAIT_S = 5.0  # of one call for reports
 

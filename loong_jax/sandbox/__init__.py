@@ -16,13 +16,7 @@ Knows: child, errors, problems.
 """
 
 from loong_jax.sandbox.box import PROGRAM, Ended, Limits, Run
-from loong_jax.sandbox.calls import (
-    Program,
-    ProgramResult,
-    Sandbox,
-    SandboxLost,
-    expression_program,
-)
+from loong_jax.sandbox.calls import Program, ProgramResult, Sandbox, SandboxLost, expression_program
 from loong_jax.sandbox.executor import Built, Executor, ToolchainMissing
 from loong_jax.sandbox.mechanism import BoxLost, isolation, required_isolation
 

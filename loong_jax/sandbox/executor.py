@@ -3,18 +3,23 @@
 import concurrent.futures
 import contextlib
 import dataclasses
+import fcntl
 import functools
+import hashlib
+import json
+import os
 import queue
 import shlex
 import shutil
+import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from loong_jax.errors import VerifierError
-from loong_jax.sandbox import artefacts, languages, mechanism
-from loong_jax.sandbox.artefacts import ArtefactCache
+from loong_jax.sandbox import languages, mechanism
 from loong_jax.sandbox.box import PROGRAM, Box, Ended, Limits, Run
 from loong_jax.sandbox.languages import MB, Language
 from loong_jax.sandbox.mechanism import BoxLost, Mechanism
@@ -24,6 +29,11 @@ _ENV = {"PATH": _PATH, "HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8"}
 _MAX_WAIT_S = 1800.0  # for a free box
 _PROBE = dataclasses.replace(PROGRAM, cpu_s=20.0, wall_s=60.0, memory_bytes=1024 * MB)
 _WHAT = {"cpu": "time", "wall": "time", "memory": "memory", "output": "output", "artefact": "space"}
+
+_CACHES = "loong-artefacts-"
+_MAKING_S = 60.0  # between a directory's making and its lock, at the very most
+_NOTE = ".note.json"  # beside the entry: what the compiler said
+_MAX_CACHE_BYTES = 2 * 2**30
 
 
 class ToolchainMissing(VerifierError):
@@ -58,10 +68,8 @@ class Executor:
     """Boxes and a cache. Safe to share between threads; a run waits for a free box."""
 
     def __init__(
-        self, *, num_boxes: int = 1, cache: ArtefactCache | None = None, uses_fork: bool = True
+        self, *, num_boxes: int = 1, cache: "ArtefactCache | None" = None, uses_fork: bool = True
     ):
-        if num_boxes < 1:
-            raise VerifierError(f"num_boxes={num_boxes} is below 1. One box runs one program.")
         self.mechanism: Mechanism = mechanism.isolation(for_programs=True)
         self._cache = cache or ArtefactCache()
         self._uses_fork = uses_fork
@@ -82,15 +90,6 @@ class Executor:
 
     def pids(self) -> list[int]:
         return [box.pid for box in self._boxes if box.pid is not None]
-
-    def num_lost(self) -> int:
-        """Zygotes that were lost while they ran a program."""
-        return sum(box.num_lost for box in self._boxes)
-
-    def zygote_pids(self) -> list[int]:
-        """Processes of the zygotes: children of the launchers that `pids` names."""
-        texts = (Path(f"/proc/{pid}/task/{pid}/children") for pid in self.pids())
-        return [int(pid) for text in texts if text.exists() for pid in text.read_text().split()]
 
     @functools.cached_property
     def group_counts(self) -> tuple[str, ...]:
@@ -166,7 +165,8 @@ class Executor:
             built = dataclasses.replace(built, function=function)
             driver = languages.driver(language, built.source, function)
             flags = repr((language.compile_call, function, driver, built.is_lent))
-        key = artefacts.key_of(built.name, flags, version, built.source)
+        made_of = "\0".join([built.name, flags, version, built.source])
+        key = hashlib.sha256(_bytes(made_of)).hexdigest()[:40]
         with self._lock:
             lock = self._building.setdefault(key, threading.Lock())
         with lock:
@@ -309,3 +309,101 @@ def _said(ended: Ended) -> str:
 
 def _bytes(source: str) -> bytes:
     return source.encode("utf-8", "surrogatepass")
+
+
+# ---- compiled programs on disk, named by what they were made of
+
+
+class ArtefactCache:
+    """Entries below one directory, at most `_MAX_CACHE_BYTES`; the longest unused go first.
+
+    An entry is written aside and renamed into place, so that a reader sees all of it or nothing.
+    Runs see one entry alone, mounted read-only. Without a directory it makes one and removes it on
+    close. Any user must be able to reach it, because programs run as another user than root.
+    """
+
+    def __init__(self, directory: Path | None = None):
+        self._is_ours = directory is None
+        self._owned_fd = -1
+        if directory is None:
+            _remove_stale_caches()
+        self.directory = directory or Path(tempfile.mkdtemp(prefix=_CACHES))
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            if self._is_ours:
+                self._owned_fd = os.open(self.directory, os.O_RDONLY | os.O_CLOEXEC)
+                fcntl.flock(self._owned_fd, fcntl.LOCK_EX)
+                self.directory.chmod(0o755)
+        except OSError as error:
+            raise VerifierError(
+                f"the artefact cache {self.directory} cannot be used: {error}. Name a directory "
+                "that can be written."
+            ) from error
+        self._lock = threading.Lock()
+
+    def note(self, key: str) -> dict | None:
+        """The note that `put` was given beside the files; None without such an entry."""
+        try:
+            note = json.loads((self.directory / (key + _NOTE)).read_text())
+        except (OSError, ValueError):
+            return None
+        if not (self.directory / key).is_dir():
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(self.directory / (key + _NOTE))
+        return note
+
+    def put(self, key: str, files: Mapping[str, tuple[bytes, bool]], note: dict) -> None:
+        """Stores the files of an artefact, and what is to be remembered about its making."""
+        with self._lock:
+            aside = Path(tempfile.mkdtemp(prefix=".new-", dir=self.directory))
+            try:
+                for name, (content, is_executable) in files.items():
+                    path = aside / name
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(content)
+                    path.chmod(0o555 if is_executable else 0o444)
+                aside.chmod(0o755)
+                note = note | {"num_bytes": sum(len(content) for content, _ in files.values())}
+                (aside.with_suffix(".note")).write_text(json.dumps(note))
+                with contextlib.suppress(OSError):  # another process was faster: the same content
+                    os.rename(aside, self.directory / key)
+                os.replace(aside.with_suffix(".note"), self.directory / (key + _NOTE))
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+            self._evict(key)
+
+    def _evict(self, newest: str) -> None:
+        notes = sorted(self.directory.glob("*" + _NOTE), key=lambda path: path.stat().st_mtime)
+        sizes = {}
+        for path in notes:
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                sizes[path] = json.loads(path.read_text())["num_bytes"]
+        excess = sum(sizes.values()) - _MAX_CACHE_BYTES
+        for path, size in sizes.items():
+            key = path.name.removesuffix(_NOTE)
+            if excess <= 0 or key == newest:
+                break
+            path.unlink(missing_ok=True)
+            shutil.rmtree(self.directory / key, ignore_errors=True)
+            excess -= size
+
+    def close(self) -> None:
+        if self._is_ours:
+            shutil.rmtree(self.directory, ignore_errors=True)
+        if self._owned_fd >= 0:
+            os.close(self._owned_fd)
+            self._owned_fd = -1
+
+
+def _remove_stale_caches() -> None:
+    """Directories whose owner was killed: nobody holds their lock, and they are not being made."""
+    for directory in Path(tempfile.gettempdir()).glob(f"{_CACHES}*"):
+        with contextlib.suppress(OSError):
+            fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                if time.time() - os.fstat(fd).st_ctime > _MAKING_S:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(directory, ignore_errors=True)
+            finally:
+                os.close(fd)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from typing import Any, Literal
 from loong_jax.child import Child, ChildLost
 from loong_jax.errors import VerifierError
 from loong_jax.problems.verdict import IsolationTier
-from loong_jax.sandbox import groups, inside, seccomp
+from loong_jax.sandbox import inside, seccomp
 
 logger = logging.getLogger(__name__)
 
@@ -78,8 +78,12 @@ class Mechanism:
         plan = json.dumps({"tree": tree, "command": zygote})
         return [self.interpreter, "-I", "-S", "-c", source, plan]
 
-    def start(self, cache: Path | None, group: groups.Group) -> Child:
-        """Starts a zygote and waits until it is ready; BoxLost with its last words."""
+    def start(self, cache: Path | None, group: Mapping[str, int] | None = None) -> Child:
+        """Starts a zygote and waits until it is ready; BoxLost with its last words.
+
+        `group` are descriptors of its control group's files, by the zygote's names for them.
+        """
+        group = dict(group or {})
         popen: dict[str, Any] = {"env": {}, "cwd": "/", "stderr": subprocess.PIPE}
         rules = b""
         if self.tier == "namespaces":
@@ -88,12 +92,12 @@ class Mechanism:
                 popen |= {"user": _NOBODY, "group": _NOBODY, "extra_groups": []}
         command = self.command(cache)
         try:
-            child = Child(command, pass_fds=tuple(group.fds.values()), **popen)
+            child = Child(command, pass_fds=tuple(group.values()), **popen)
         except OSError as error:
             raise BoxLost(f"the sandbox does not start: {error}. Check {command[0]}.") from error
         deadline = time.monotonic() + _START_S
         setup = {
-            "filter": (rules or b"").hex(), "group": group.fds, "samples": cache is not None,
+            "filter": (rules or b"").hex(), "group": group, "samples": cache is not None,
             "packages": _PACKAGES if self.packages else "", "preloaded": self.preloaded,
         }  # fmt: skip
         try:
@@ -122,7 +126,7 @@ def isolation(tier: IsolationTier | None = None, *, for_programs: bool = False) 
         reasons = [] if shutil.which("bwrap") else ["bwrap is not installed"]
         for mechanism in _in_namespaces():
             try:
-                mechanism.start(Path("/usr") if for_programs else None, groups.Group()).stop()
+                mechanism.start(Path("/usr") if for_programs else None).stop()
             except VerifierError as error:
                 reasons.append(f"{mechanism.name}: {error}")
             else:

@@ -3,7 +3,9 @@
 Knows: child, environments, errors, interrupts, options, own, problems, sandbox, syntax.
 """
 
+import dataclasses
 import importlib
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -26,7 +28,9 @@ VERIFIERS: dict[str, str] = {
     "resyn": "loong_jax.verifiers.environment:EnvironmentVerifier",
 }
 
-__all__ = ["VERIFIERS", "Verdict", "Verifier", "get_verifier", "own_table", "try_all"]
+__all__ = [
+    "VERIFIERS", "OfRecords", "Verdict", "Verifier", "get_verifier", "own_table", "try_all",
+]  # fmt: skip
 
 
 @runtime_checkable
@@ -38,6 +42,28 @@ class Verifier(Protocol):
     def close(self) -> None:
         """Ends what it started, such as a sandbox."""
         ...
+
+
+class OfRecords:
+    """A verifier of records, which are the lines of a file and the arguments of a problem.
+
+    `judged` gives the verdict of a record, whose `answer` is a whole response.
+    """
+
+    def verify(self, problem: Problem, response_text: str) -> Verdict:
+        return self.verify_record({**problem.arguments, "answer": response_text})
+
+    def verify_record(self, record: Mapping[str, Any]) -> Verdict:
+        start = time.perf_counter()
+        judged = self.judged(record)
+        cost_s = time.perf_counter() - start
+        return dataclasses.replace(judged, evidence=judged.evidence[:500], cost_s=cost_s)
+
+    def judged(self, record: Mapping[str, Any]) -> Verdict:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Holds nothing."""
 
 
 def get_verifier(name: str, *, table: Mapping[str, str] | None = None, **options: Any) -> Verifier:

@@ -13,14 +13,7 @@ from typing import Any
 from loong_jax import environments, own, verifiers
 from loong_jax.errors import VerifierError, shown
 from loong_jax.problems.problem import Problem
-from loong_jax.verifiers.admission import (
-    Case,
-    Report,
-    admit,
-    environment_cases,
-    in_box,
-    in_tags,
-)
+from loong_jax.verifiers.admission import Case, Report, admit, environment_cases, in_box, in_tags
 
 _RENDER = {"": str, "box": in_box, "tags": in_tags}
 _LOGIC = ("sudoku", "knights_and_knaves", "sequence")

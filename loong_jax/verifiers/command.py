@@ -167,6 +167,5 @@ def _verify_problem(verifier: Verifier, record: dict[str, Any]) -> Verdict:
 
 
 def _named(record: Any) -> dict[str, Any]:
-    if not isinstance(record, dict):
-        return {}
+    record = record if isinstance(record, dict) else {}
     return {name: record[name] for name in _NAMES if isinstance(record.get(name), str | int)}

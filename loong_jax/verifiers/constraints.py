@@ -7,16 +7,14 @@ Counts, keywords, beginnings and ends, case, script, JSON, and calls of tools in
 import dataclasses
 import json
 import re
-import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from loong_jax.errors import VerifierError
 from loong_jax.problems import response, verdict
-from loong_jax.problems.problem import Problem
 from loong_jax.problems.verdict import Score, Verdict
-from loong_jax.verifiers import tool_calls
+from loong_jax.verifiers import OfRecords, tool_calls
 
 MAX_CHARS = 200_000
 MAX_CONSTRAINTS = 50
@@ -105,7 +103,7 @@ class Checked:
     found: str = ""
 
 
-class ConstraintsVerifier:
+class ConstraintsVerifier(OfRecords):
     """Checks `constraints`, a list of objects with a `kind` each; see `check`.
 
     Deterministic, in linear time; nothing is evaluated. An answer without a word keeps nothing,
@@ -115,23 +113,18 @@ class ConstraintsVerifier:
     task with content.
     """
 
-    def verify(self, problem: Problem, response_text: str) -> Verdict:
-        """Correct if every one of `arguments["constraints"]` is kept."""
-        return self.judge(problem.arguments.get("constraints"), response_text)
-
-    def judge(self, constraints: Any, response_text: str) -> Verdict:
-        """Verdict on a response, of which only what follows its thinking counts."""
-        start = time.perf_counter()
+    def judged(self, record: Mapping[str, Any]) -> Verdict:
+        """Correct if every one of `constraints` is kept."""
+        if not isinstance(answer := record.get("answer"), str):
+            return verdict.ungradable("record", "answer is missing or no text")
         try:
-            checked = check(constraints, response_text)
+            checked = check(record.get("constraints"), answer)
         except VerifierError as error:
-            return verdict.ungradable("constraints", str(error)[:300])
-        broken = [one for one in checked if not one.is_kept]
-        cost_s = time.perf_counter() - start
-        if not broken:
-            return verdict.correct(f"{len(checked)} kept", cost_s=cost_s)
-        evidence = "; ".join(f"{one.rule}: {one.found}" for one in broken)[:300]
-        return verdict.wrong("constraint", evidence, cost_s=cost_s)
+            return verdict.ungradable("constraints", str(error))
+        if broken := [one for one in checked if not one.is_kept]:
+            evidence = "; ".join(f"{one.rule}: {one.found}" for one in broken)
+            return verdict.wrong("constraint", evidence)
+        return verdict.correct(f"{len(checked)} kept")
 
     def score(self, constraints: Any, response_text: str) -> Score:
         """Share of the constraints that are kept."""
@@ -141,16 +134,6 @@ class ConstraintsVerifier:
             return Score(value=None, reason="constraints", evidence=str(error)[:300])
         num_kept = sum(one.is_kept for one in checked)
         return Score(value=num_kept / len(checked), evidence=f"{num_kept} of {len(checked)} kept")
-
-    def verify_record(self, record: Mapping[str, Any]) -> Verdict:
-        """Verdict of one line of `loong verify constraints`: `constraints` and `answer`."""
-        answer = record.get("answer")
-        if not isinstance(answer, str):
-            return verdict.ungradable("record", "answer is missing or no text")
-        return self.judge(record.get("constraints"), answer)
-
-    def close(self) -> None:
-        """Holds nothing."""
 
 
 def check(constraints: Any, response_text: str) -> list[Checked]:
@@ -206,7 +189,7 @@ def _count(constraint: Mapping[str, Any], text: str) -> Checked:
     of = constraint.get("of")
     if isinstance(of, Mapping):
         wanted = _text(of, "text")
-        number = len([*_occurrences(text, wanted, exact=bool(constraint.get("exact")))])
+        number = sum(1 for _ in _occurrences(text, wanted, exact=bool(constraint.get("exact"))))
         name = repr(wanted)
     elif isinstance(of, str) and of in _COUNTED:
         number, name = _COUNTED[of](text), of
@@ -216,8 +199,11 @@ def _count(constraint: Mapping[str, Any], text: str) -> Checked:
 
 
 def _within(constraint: Mapping[str, Any], name: str, number: int) -> Checked:
-    limits = {key: constraint.get(key) for key in ("exactly", "at_least", "at_most")}
-    given = {key: value for key, value in limits.items() if value is not None}
+    given = {
+        key: constraint[key]
+        for key in ("exactly", "at_least", "at_most")
+        if constraint.get(key) is not None
+    }
     if not given or any(type(value) is not int or value < 0 for value in given.values()):
         raise VerifierError(f"limits {given!r:.80} of {name} are no counts. Give `at_least`.")
     is_kept = (
@@ -229,26 +215,23 @@ def _within(constraint: Mapping[str, Any], name: str, number: int) -> Checked:
     return Checked(f"{name} {rule}", is_kept, str(number))
 
 
-def _include(constraint: Mapping[str, Any], text: str) -> Checked:
-    exact = bool(constraint.get("exact"))
-    missing = [t for t in _texts(constraint) if not _is_there(text, t, exact)]
-    return Checked("include", not missing, f"missing {missing!r:.100}")
+def _texts(constraint: Mapping[str, Any], text: str) -> Checked:
+    """Of kinds `include` and `exclude`."""
+    kind, texts, exact = constraint["kind"], constraint.get("texts"), bool(constraint.get("exact"))
+    if not isinstance(texts, list) or not texts or not all(isinstance(t, str) and t for t in texts):
+        raise VerifierError(f"texts={texts!r:.80} is no list of texts. Give one.")
+    includes = kind == "include"
+    wrong = [t for t in map(_normal, texts) if _is_there(text, t, exact) != includes]
+    return Checked(kind, not wrong, f"{'missing' if includes else 'present'} {wrong!r:.100}")
 
 
-def _exclude(constraint: Mapping[str, Any], text: str) -> Checked:
-    exact = bool(constraint.get("exact"))
-    present = [t for t in _texts(constraint) if _is_there(text, t, exact)]
-    return Checked("exclude", not present, f"present {present!r:.100}")
-
-
-def _starts_with(constraint: Mapping[str, Any], text: str) -> Checked:
-    wanted = _text(constraint, "text")
-    return Checked(f"starts with {wanted!r:.80}", text.startswith(wanted), repr(text[:40]))
-
-
-def _ends_with(constraint: Mapping[str, Any], text: str) -> Checked:
-    wanted = _text(constraint, "text")
-    return Checked(f"ends with {wanted!r:.80}", text.endswith(wanted), repr(text[-40:]))
+def _end(constraint: Mapping[str, Any], text: str) -> Checked:
+    """Of kinds `starts_with` and `ends_with`."""
+    kind, wanted = constraint["kind"], _text(constraint, "text")
+    is_start = kind == "starts_with"
+    is_kept = text.startswith(wanted) if is_start else text.endswith(wanted)
+    rule = f"{kind.replace('_', ' ')} {wanted!r:.80}"
+    return Checked(rule, is_kept, repr(text[:40] if is_start else text[-40:]))
 
 
 def _case(constraint: Mapping[str, Any], text: str) -> Checked:
@@ -288,10 +271,10 @@ def _tool_calls(constraint: Mapping[str, Any], text: str) -> Checked:
 
 _KINDS: dict[str, Callable[[Mapping[str, Any], str], Checked]] = {
     "count": _count,
-    "include": _include,
-    "exclude": _exclude,
-    "starts_with": _starts_with,
-    "ends_with": _ends_with,
+    "include": _texts,
+    "exclude": _texts,
+    "starts_with": _end,
+    "ends_with": _end,
     "case": _case,
     "script": _script,
     "json": _json,
@@ -304,13 +287,6 @@ def _text(constraint: Mapping[str, Any], key: str) -> str:
     if not isinstance(text, str) or not text.strip():
         raise VerifierError(f"{key}={text!r:.80} is no text. Give one.")
     return _normal(text)
-
-
-def _texts(constraint: Mapping[str, Any]) -> list[str]:
-    texts = constraint.get("texts")
-    if not isinstance(texts, list) or not texts or not all(isinstance(t, str) and t for t in texts):
-        raise VerifierError(f"texts={texts!r:.80} is no list of texts. Give one.")
-    return [_normal(text) for text in texts]
 
 
 def _occurrences(text: str, wanted: str, *, exact: bool) -> Iterator[int]:

@@ -14,8 +14,9 @@ import json
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+from loong_jax.child import ChildLost
 from loong_jax.errors import VerifierError
 from loong_jax.problems import response, verdict
 from loong_jax.problems.problem import Problem
@@ -25,6 +26,8 @@ from loong_jax.verifiers import worker
 from loong_jax.verifiers.worker import WorkerConfig, WorkerProcess
 
 VerdictFuture = concurrent.futures.Future[Verdict]
+MAX_ATTEMPTS = 3
+MAX_BATCH, MAX_BATCH_BYTES = 64, 4 * 2**20
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -40,13 +43,6 @@ class VerifierRequest:
     deadline_s: float = 10.0
     future: VerdictFuture = dataclasses.field(init=False)  # once a pool has accepted it
     attempts: int = dataclasses.field(default=0, init=False)  # that a lost worker took along
-
-    def __post_init__(self):
-        if not self.deadline_s > 0:
-            raise VerifierError(
-                f"deadline_s={self.deadline_s} of request {self.key!r} is not above 0. Give the "
-                "verifier some seconds."
-            )
 
     @functools.cached_property
     def body(self) -> bytes:
@@ -122,21 +118,28 @@ class RequestTable:
                 self._known.pop(key, None)
 
 
-class LocalVerifierPool:
-    """Workers as child processes of this one, each with a thread that feeds it."""
+class FedPool:
+    """Workers that share the waiting requests, each with a thread that feeds it.
 
-    def __init__(self, num_workers: int = 2, config: WorkerConfig | None = None):
-        if num_workers < 1:
-            raise VerifierError(f"num_workers={num_workers} is below 1. A pool needs a worker.")
-        self._table = RequestTable()
-        self._queue: collections.deque[VerifierRequest] = collections.deque()
-        self._changed = threading.Condition()
-        self._is_closed = False
+    The thread of a worker calls its `prepare`, which starts it, `judge`, of which both raise
+    ChildLost where it is gone, and `stop`; any thread may `end` it. What a worker held when it was
+    lost goes, one request at a time, to others; after `MAX_ATTEMPTS` losses it is ungradable. As
+    many failed starts in a row give a worker up.
+    """
+
+    def __init__(self, workers: Sequence[Any], max_batch: int):
+        if not workers:
+            raise VerifierError("num_workers=0 is below 1. A pool needs a worker.")
+        self._table, self._waiting = RequestTable(), Waiting(max_batch)
+        self._changed = threading.Condition()  # of all that follows
+        self._is_closed, self._is_settled = False, threading.Event()  # a worker waits, or none will
+        self._broken = ""  # why no worker is left
+        self._num_idle, self._num_left = 0, len(workers)
         self._in_hand: set[VerifierRequest] = set()
-        self._workers = [WorkerProcess(config or WorkerConfig()) for _ in range(num_workers)]
+        self._workers = workers
         self._threads = [
             threading.Thread(target=self._feed, args=(w,), name=f"verifier-{i}", daemon=True)
-            for i, w in enumerate(self._workers)
+            for i, w in enumerate(workers)
         ]
         for thread in self._threads:
             thread.start()
@@ -146,7 +149,8 @@ class LocalVerifierPool:
             if self._is_closed:
                 raise VerifierError("the verifier pool is closed. Open another.")
             futures, new = self._table.open(requests)
-            self._queue.extend(new)
+            self._waiting.extend(new)
+            self._answer_if_broken()
             self._changed.notify_all()
         return futures
 
@@ -161,7 +165,7 @@ class LocalVerifierPool:
     def close(self, timeout_s: float = 10.0) -> None:
         with self._changed:
             self._is_closed = True
-            queued, self._queue = list(self._queue), collections.deque()
+            queued = self._waiting.clear()
             self._changed.notify_all()
         for request in queued:
             request.answer(verdict.ungradable("pool closed"))
@@ -175,23 +179,78 @@ class LocalVerifierPool:
         for thread in self._threads:
             thread.join(5.0)
 
-    def _feed(self, one: WorkerProcess) -> None:
+    def wait_until_ready(self, timeout_s: float) -> str | None:
+        """Waits until a worker can be fed; why none can, "" where none could so soon, else None."""
+        is_settled = self._is_settled.wait(timeout_s)
+        return None if is_settled and not self._broken else self._broken
+
+    def _feed(self, one: Any) -> None:
+        num_failed = 0
         try:
-            while (request := self._take()) is not None:
-                if request.future.set_running_or_notify_cancel():
-                    self._in_hand.add(request)
-                    [judged] = one.judge([request.body], [request.deadline_s])
-                    request.answer(worker.decode(judged))
-                    self._in_hand.discard(request)
+            while not self._is_closed:
+                try:
+                    one.prepare()
+                except ChildLost as error:
+                    num_failed += 1
+                    if num_failed == MAX_ATTEMPTS:
+                        return self._give_up(str(error))
+                    continue
+                num_failed = 0
+                if not (batch := self._take()):
+                    return None
+                try:
+                    judged = one.judge([r.body for r in batch], [r.deadline_s for r in batch])
+                    for request, body in zip(batch, judged, strict=True):
+                        request.answer(worker.decode(body))
+                except ChildLost as error:
+                    self._put_back(batch, str(error))
+                self._in_hand.difference_update(batch)
         finally:
             one.stop()
 
-    def _take(self) -> VerifierRequest | None:
-        """The next request, or None once the pool is closed; waits for either."""
+    def _take(self) -> list[VerifierRequest]:
+        """The next batch; none once the pool is closed. Waits for either."""
         with self._changed:
-            while not self._queue and not self._is_closed:
+            self._is_settled.set()
+            self._num_idle += 1
+            while not (batch := self._waiting.take(self._num_idle)) and not self._is_closed:
                 self._changed.wait()
-            return self._queue.popleft() if self._queue else None
+            self._num_idle -= 1
+            self._in_hand.update(batch)
+            return batch
+
+    def _put_back(self, batch: Sequence[VerifierRequest], why: str) -> None:
+        with self._changed:
+            for request in reversed(batch):
+                request.attempts += 1
+                if self._is_closed:
+                    request.answer(verdict.ungradable("pool closed"))
+                elif request.attempts < MAX_ATTEMPTS:
+                    self._waiting.put_back(request)
+                else:
+                    evidence = f"{MAX_ATTEMPTS} times, last: {why}"[:500]
+                    request.answer(verdict.ungradable("worker lost", evidence))
+            self._changed.notify_all()
+
+    def _give_up(self, why: str) -> None:
+        with self._changed:
+            self._num_left -= 1
+            if not self._num_left:
+                self._broken = why
+                self._is_settled.set()
+            self._answer_if_broken()
+
+    def _answer_if_broken(self) -> None:
+        for request in self._waiting.clear() if self._broken else ():
+            request.answer(verdict.ungradable("worker lost", self._broken))
+
+
+class LocalVerifierPool(FedPool):
+    """Workers as child processes of this one, which start with their first requests."""
+
+    def __init__(self, num_workers: int = 2, config: WorkerConfig | None = None):
+        made = [WorkerProcess(config or WorkerConfig()) for _ in range(num_workers)]
+        super().__init__(made, max_batch=1)
 
 
 class FormedPool:
@@ -233,13 +292,11 @@ def _resolved(judged: Verdict) -> VerdictFuture:
     return future
 
 
-MAX_BATCH, MAX_BATCH_BYTES = 64, 4 * 2**20
-
-
 class Waiting:
     """Requests in queues by verifier that take turns, so that a slow one keeps no other waiting."""
 
-    def __init__(self):
+    def __init__(self, max_batch: int):
+        self._max_batch = max_batch
         self._queues: dict[str, collections.deque[VerifierRequest]] = {}
 
     def extend(self, requests: Iterable[VerifierRequest]) -> None:
@@ -262,7 +319,7 @@ class Waiting:
         """
         for name in list(self._queues):
             waiting = self._queues.pop(name)
-            batch = _batch(waiting, min(-(-len(waiting) // num_idle), MAX_BATCH))
+            batch = _batch(waiting, min(-(-len(waiting) // num_idle), self._max_batch))
             if waiting:
                 self._queues[name] = waiting  # last in turn now
             if batch:

@@ -1,50 +1,47 @@
-"""The verifier pool on Ray workers; with ray_start.py the only modules here that import ray.
+"""The verifier pool on Ray workers, and connecting to Ray or starting a lean one on this machine.
 
 Each actor owns one killable worker (worker.py), so that a verifier that hangs costs its own request
-and nothing else. One thread of ours owns all of the pool's state and sleeps until Ray calls back.
-What an actor held when it was lost goes, one request at a time, to others; after three losses it is
-ungradable.
+and nothing else.
 """
 
-import dataclasses
-import queue
-import threading
-import time
-from collections.abc import Sequence
+import contextlib
+import functools
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import ray
 
-from loong_jax.errors import VerifierError
-from loong_jax.problems import verdict
-from loong_jax.verifiers import worker
-from loong_jax.verifiers.pool import (
-    RequestTable,
-    VerdictFuture,
-    VerifierRequest,
-    Waiting,
-)
-from loong_jax.verifiers.ray_start import start_ray
+from loong_jax import interrupts
+from loong_jax.child import ChildLost
+from loong_jax.errors import ConfigError, VerifierError
+from loong_jax.verifiers import pool, worker
+from loong_jax.verifiers.pool import FedPool
 from loong_jax.verifiers.worker import VerifierActor, WorkerConfig
 
-MAX_ATTEMPTS = 3
+logger = logging.getLogger(__name__)
+
 _START_S = 90.0
 _NUM_CPUS = 0.1  # that an actor asks of Ray's scheduler: few, so that it fits beside a trainer
 _GRACE_S = 30.0  # an actor's time for a batch beyond the requests' deadlines
+_CONNECT_S = 10.0  # for a cluster that is named to answer
+_MAX_STARTS = 4  # Ray gives up after 30 s, which a busy machine may need for its processes
+_HOME = os.fsencode(os.path.dirname(ray.__file__))  # that of the programs it starts
+OBJECT_STORE_BYTES = 80 * 2**20  # requests are small: the least that Ray takes is 75 MiB
+
+# Read by Ray when it starts: no statistics sent, and no idle worker started ahead for each CPU.
+_LEAN_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_prestart_worker_first_driver": "0",
+}
 
 
-@dataclasses.dataclass(eq=False)
-class _Slot:
-    """Place of one actor; a lost actor's place gets another."""
-
-    actor: Any = None
-    pid: int | None = None  # known once it is ready
-    batch: list[VerifierRequest] = dataclasses.field(default_factory=list)
-    deadline: float = 0.0  # of the start or of the batch; 0 for none
-    num_failed_starts: int = 0
-
-
-class RayVerifierPool:
+class RayVerifierPool(FedPool):
     """`num_workers` Ray actors that share the waiting requests.
 
     The pool shuts Ray down on `close` only if it started it. Raises VerifierError where no actor
@@ -58,160 +55,190 @@ class RayVerifierPool:
         *,
         address: str | None = None,
     ):
-        if num_workers < 1:
-            raise VerifierError(f"num_workers={num_workers} is below 1. A pool needs a worker.")
-        self._owns_ray = start_ray(address)
-        self._config = config or WorkerConfig()
-        self._actor_class = ray.remote(VerifierActor).options(
+        self._owns_ray = num_workers > 0 and start_ray(address)
+        actor_class: Any = ray.remote(VerifierActor).options(
             num_cpus=_NUM_CPUS, max_restarts=0, max_task_retries=0
         )
-        self._table = RequestTable()
-        self._events: queue.SimpleQueue[tuple] = queue.SimpleQueue()
-        self._waiting = Waiting()
-        self._slots = [_Slot() for _ in range(num_workers)]
-        self._lock = threading.Lock()  # of `_is_closed` and the order of events
-        self._is_closed = False
-        self._closing_deadline: float | None = None
-        self._broken = ""
-        self.num_lost = 0
-        self._is_ready = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="verifier-pool", daemon=True)
-        self._thread.start()
-        if not self._is_ready.wait(_START_S) or self._broken:
+        make = lambda: actor_class.remote(config or WorkerConfig())  # noqa: E731
+        super().__init__([_RayWorker(make) for _ in range(num_workers)], pool.MAX_BATCH)
+        if (why := self.wait_until_ready(_START_S)) is not None:
             self.close(0.0)
             raise VerifierError(
-                f"no verifier actor started: {self._broken or f'waited {_START_S:.0f} s'}. Does "
-                f"Ray have {_NUM_CPUS} free CPUs, and is loong_jax installed on its workers?"
+                f"no verifier actor started: {why or f'waited {_START_S:.0f} s'}. Does Ray have "
+                f"{_NUM_CPUS} free CPUs, and is loong_jax installed on its workers?"
             )
 
-    def submit(self, requests: Sequence[VerifierRequest]) -> list[VerdictFuture]:
-        with self._lock:
-            if self._is_closed:
-                raise VerifierError("the verifier pool is closed. Open another.")
-            futures, new = self._table.open(requests)
-            self._events.put(("submitted", new))
-        return futures
-
-    def pids(self) -> list[int]:
-        return [slot.pid for slot in self._slots if slot.pid is not None]
-
     def close(self, timeout_s: float = 10.0) -> None:
-        with self._lock:
-            was_closed, self._is_closed = self._is_closed, True
-            self._events.put(("close", time.monotonic() + timeout_s))
-        self._thread.join(timeout_s + 10.0)
-        if self._owns_ray and not was_closed:
+        super().close(timeout_s)
+        if self._owns_ray:
+            self._owns_ray = False
             ray.shutdown()
 
-    # ---- Below: in the pool's own thread. ----
 
-    def _loop(self) -> None:
-        for slot in self._slots:
-            self._start(slot)
-        while True:
-            try:
-                event = self._events.get(timeout=self._seconds_to_deadline())
-            except queue.Empty:
-                event = ("deadline",)
-            match event:
-                case ("submitted", requests):
-                    self._waiting.extend(requests)
-                case ("started", slot, actor, future):
-                    self._on_started(slot, actor, future)
-                case ("judged", slot, actor, future):
-                    self._on_judged(slot, actor, future)
-                case ("deadline",):
-                    self._on_deadline()
-                case ("close", deadline):
-                    self._closing_deadline = deadline
-                    for request in self._waiting.clear():
-                        request.answer(verdict.ungradable("pool closed"))
-            if self._closing_deadline is not None:
-                busy = [slot for slot in self._slots if slot.batch]
-                if not busy or time.monotonic() >= self._closing_deadline:
-                    return self._end()
-            elif self._broken:
-                for request in self._waiting.clear():
-                    request.answer(verdict.ungradable("worker lost", self._broken))
-            else:
-                self._dispatch()
+class _RayWorker:
+    """An actor, and another one where it was lost."""
 
-    def _seconds_to_deadline(self) -> float | None:
-        deadlines = [slot.deadline for slot in self._slots if slot.deadline]
-        if self._closing_deadline is not None:
-            deadlines.append(self._closing_deadline)
-        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+    def __init__(self, make: Callable[[], Any]):
+        self._make = make
+        self._actor: Any = None
+        self._is_ended = False
+        self.pid: int | None = None  # known once it is ready
+        self.num_lost = 0
 
-    def _start(self, slot: _Slot) -> None:
-        slot.pid, slot.batch = None, []
-        slot.deadline = time.monotonic() + _START_S
-        slot.actor = self._actor_class.remote(self._config)
-        self._call_back("started", slot, slot.actor.start.remote())
+    def prepare(self) -> None:
+        if self.pid is None and not self._is_ended:
+            self.pid = self._asked(self._start, _START_S)
 
-    def _call_back(self, kind: str, slot: _Slot, reference: Any) -> None:
-        """Puts (kind, slot, actor, future) among the events once Ray has the result."""
-        actor = slot.actor
-        reference.future().add_done_callback(
-            lambda future: self._events.put((kind, slot, actor, future))
+    def _start(self) -> Any:
+        self._actor = self._make()
+        return self._actor.start.remote()
+
+    def judge(self, requests: Sequence[bytes], deadlines_s: Sequence[float]) -> list[bytes]:
+        actor, block = self._actor, worker.pack(requests)
+        ask = functools.partial(actor.judge.remote, block, list(deadlines_s))
+        return worker.unpack(self._asked(ask, sum(deadlines_s) + _GRACE_S))
+
+    def _asked(self, ask: Callable[[], Any], timeout_s: float) -> Any:
+        try:
+            return ray.get(ask(), timeout=timeout_s)
+        except Exception as error:
+            self.stop()
+            self.num_lost += 1
+            is_late = isinstance(error, TimeoutError)
+            why = "it did not answer in time" if is_late else f"{type(error).__name__}: {error}"
+            raise ChildLost(why) from None
+
+    def end(self) -> None:
+        self._is_ended = True
+        if (actor := self._actor) is not None:
+            ray.kill(actor)
+
+    def stop(self) -> None:
+        if (actor := self._actor) is not None:
+            self._actor = self.pid = None
+            ray.kill(actor)
+
+
+# ---- Ray itself
+
+
+def start_ray(address: str | None = None, num_cpus: int | None = None) -> bool:
+    """Connects to Ray at `address` or RAY_ADDRESS, or starts it here where neither is given.
+
+    False if we are connected already, since verifiers and replicas of a process share one Ray.
+    ConfigError where that is another one than was asked for, and where nothing answers;
+    VerifierError where none starts here, as on a machine that is too busy.
+
+    A local Ray has a small object store, no dashboard, and says nothing. It ends with the thread
+    that started it, so start it from the main one. It takes SIGTERM for itself, and would answer
+    with pages of frames: the handler that was there stays.
+    """
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    if ray.is_initialized():
+        _refuse_other(address)
+        return False
+    with interrupts.kept():
+        _start(address, num_cpus)
+    return True
+
+
+def _start(address: str | None, num_cpus: int | None) -> None:
+    for name, value in _LEAN_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if address is not None and address != "local":
+        _refuse_silent(address)
+        ray.init(address=address, **quiet)
+        return
+    for left in reversed(range(_MAX_STARTS)):
+        try:
+            with _whole_or_ended():
+                ray.init(
+                    address="local",
+                    num_cpus=num_cpus or os.cpu_count(),
+                    num_gpus=0,
+                    include_dashboard=False,
+                    object_store_memory=OBJECT_STORE_BYTES,
+                    **quiet,
+                )
+            break
+        except Exception as error:  # Ray has no class for this one
+            if "timed out during startup" not in str(error):
+                raise
+            if not left:
+                raise VerifierError(
+                    f"Ray did not start in {_MAX_STARTS} tries of 30 s each, as on a machine that "
+                    f"is too busy (load {os.getloadavg()[0]:.0f} on {os.cpu_count()} CPUs). Try "
+                    "again when it is not, or start Ray before the run: ray start --head, and "
+                    "RAY_ADDRESS=127.0.0.1:6379."
+                ) from error
+            logger.warning("Ray did not start in its 30 s and is started again: %s", error)
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def _whole_or_ended() -> Iterator[None]:
+    """Ends the processes of a start that failed, which Ray leaves until this process ends."""
+    before = _programs()
+    try:
+        yield
+    except BaseException:
+        for pid in _programs() - before:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+        raise
+
+
+def _programs(proc: Path = Path("/proc")) -> set[int]:
+    """Children of this process that run a program of Ray's."""
+    found = set()
+    for entry in proc.glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended while we looked
+            parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+            if int(parent) == os.getpid() and _HOME in (entry / "cmdline").read_bytes():
+                found.add(int(entry.name))
+    return found
+
+
+def _place(address: str) -> tuple[str, int] | None:
+    """Host and port of an address, such as "10.0.0.1:6379" or "ray://head:10001"; else None."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    return (host.strip("[]"), int(port)) if host and port.isdigit() else None
+
+
+def _refuse_silent(address: str) -> None:
+    """Ray itself would wait for minutes, and then end the process."""
+    place = _place(address)
+    try:
+        if place is not None:
+            socket.create_connection(place, timeout=_CONNECT_S).close()
+    except OSError as error:
+        raise ConfigError(
+            f"no Ray answers at address {address!r} within {_CONNECT_S:.0f} s: {error}. Correct "
+            "the address (RAY_ADDRESS, where none was given), or start Ray there: ray start --head."
+        ) from None
+
+
+def _refuse_other(address: str | None) -> None:
+    place = None if address is None else _place(address)
+    if place is None:
+        return
+    connected = ray.get_runtime_context().gcs_address
+    at = _place(connected)
+    is_client = str(address).startswith("ray://")  # whose port is another one
+    if at is not None and (_ip(place[0]), is_client or place[1]) != (
+        _ip(at[0]),
+        is_client or at[1],
+    ):
+        raise ConfigError(
+            f"Ray at {address!r} was asked for, and this process is connected to {connected}. One "
+            "process has one Ray: give verifiers and replicas the same address."
         )
 
-    def _on_started(self, slot: _Slot, actor: Any, future: Any) -> None:
-        if actor is not slot.actor:
-            return  # of an actor given up before
-        if (error := future.exception()) is not None:
-            return self._replace(slot, f"{type(error).__name__}: {error}")
-        slot.pid, slot.num_failed_starts, slot.deadline = future.result(), 0, 0.0
-        self._is_ready.set()
 
-    def _on_judged(self, slot: _Slot, actor: Any, future: Any) -> None:
-        if actor is not slot.actor:
-            return
-        if (error := future.exception()) is not None:
-            return self._replace(slot, f"{type(error).__name__}: {error}")
-        batch, slot.batch, slot.deadline = slot.batch, [], 0.0
-        for request, body in zip(batch, worker.unpack(future.result()), strict=True):
-            request.answer(worker.decode(body))
-
-    def _on_deadline(self) -> None:
-        now = time.monotonic()
-        for slot in self._slots:
-            if slot.deadline and now >= slot.deadline:
-                self._replace(slot, "it did not answer in time")
-
-    def _replace(self, slot: _Slot, why: str) -> None:
-        """Gives the slot another actor and what the lost one held back to the queue."""
-        ray.kill(slot.actor)
-        self.num_lost += 1
-        slot.num_failed_starts += slot.pid is None
-        for request in reversed(slot.batch):
-            request.attempts += 1
-            if request.attempts >= MAX_ATTEMPTS:
-                evidence = f"{MAX_ATTEMPTS} times, last: {why}"[:500]
-                request.answer(verdict.ungradable("worker lost", evidence))
-            else:
-                self._waiting.put_back(request)
-        if slot.num_failed_starts < MAX_ATTEMPTS and self._closing_deadline is None:
-            return self._start(slot)
-        slot.actor, slot.pid, slot.batch, slot.deadline = None, None, [], 0.0
-        if all(other.actor is None for other in self._slots):
-            self._broken = why
-            self._is_ready.set()
-
-    def _dispatch(self) -> None:
-        """Gives every idle actor a batch."""
-        idle = [slot for slot in self._slots if slot.pid is not None and not slot.batch]
-        for count, slot in enumerate(idle):
-            slot.batch = self._waiting.take(len(idle) - count)
-            if not slot.batch:
-                return
-            deadlines_s = [request.deadline_s for request in slot.batch]
-            slot.deadline = time.monotonic() + sum(deadlines_s) + _GRACE_S
-            block = worker.pack([request.body for request in slot.batch])
-            self._call_back("judged", slot, slot.actor.judge.remote(block, deadlines_s))
-
-    def _end(self) -> None:
-        for slot in self._slots:
-            for request in slot.batch:
-                request.answer(verdict.ungradable("pool closed"))
-            if slot.actor is not None:
-                ray.kill(slot.actor)
+def _ip(host: str) -> str:
+    try:
+        return socket.gethostbyname(host)
+    except OSError:
+        return host

@@ -52,6 +52,9 @@ class WorkerProcess:
     def pid(self) -> int | None:
         return self._child.pid if self._child and self._child.is_alive() else None
 
+    def prepare(self) -> None:
+        """It starts with its first request."""
+
     def start(self) -> None:
         """Starts the worker unless it runs; raises ChildLost where it cannot."""
         if self._child is not None and self._child.is_alive():
@@ -143,23 +146,16 @@ def decode(body: bytes) -> Verdict:
 
 def judge(verifiers: dict[str, Any], config: WorkerConfig, request: Mapping[str, Any]) -> Verdict:
     """Verdict of one request; whatever a verifier raises makes the answer ungradable."""
-    name = ""
+    name = request["problem"].get("verifier", "")
+    place = config.table.get(name, f"verifier {name!r}")
     try:
         problem = Problem.from_json(request["problem"])
-        name = problem.verifier
         if name not in verifiers:
             options = config.options.get(name, {})
             verifiers[name] = verifiers_room.get_verifier(name, table=config.table, **options)
-        judged = verifiers[name].verify(problem, request["response_text"])
-        if isinstance(judged, Verdict):
-            return judged
-        return raised.as_verdict(judged, place_of(name, config))
+        return raised.as_verdict(verifiers[name].verify(problem, request["response_text"]), place)
     except Exception as error:
-        return raised.verdict_on(error, place_of(name, config))
-
-
-def place_of(name: str, config: WorkerConfig) -> str:
-    return config.table.get(name, f"verifier {name!r}")
+        return raised.verdict_on(error, place)
 
 
 def main(argument: str, parent: int) -> None:

@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from loong_jax.bench import asynchronous, schedulers
+from loong_jax.bench import asynchronous
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator.simulation.model import TRACES, CostModel
 
-SMALL = schedulers.Case(
+SMALL = asynchronous.Case(
     num_accelerators=16,
     groups_per_step=6,
     trace=dataclasses.replace(TRACES["dora-32b"], group_size=2),
@@ -19,9 +19,9 @@ SMALL = schedulers.Case(
 )
 
 
-@pytest.mark.parametrize("name", schedulers.SETUPS)
+@pytest.mark.parametrize("name", asynchronous.SETUPS)
 def test_every_policy_of_the_bench_trains_equal_batches(name):
-    report = schedulers.run(name, SMALL, 0.5)
+    report = asynchronous.run(name, SMALL, 0.5)
     row = report.to_json()
     assert row["step_s"] > 0
     assert 0 <= row["idle_share"] < 1
@@ -30,9 +30,9 @@ def test_every_policy_of_the_bench_trains_equal_batches(name):
 
 
 def test_figures_are_means_over_seeds():
-    both = schedulers.run("sync", dataclasses.replace(SMALL, seeds=(3, 4)), 1.0)
+    both = asynchronous.run("sync", dataclasses.replace(SMALL, seeds=(3, 4)), 1.0)
     one, other = (
-        schedulers.run("sync", dataclasses.replace(SMALL, seeds=(seed,)), 1.0).mean("step_s")
+        asynchronous.run("sync", dataclasses.replace(SMALL, seeds=(seed,)), 1.0).mean("step_s")
         for seed in (3, 4)
     )
     row = both.to_json()

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from loong_jax.bench import decode, versus
+from loong_jax.bench import decode, model
 from tests.doubles import tiny
 
 pytestmark = pytest.mark.slow
@@ -21,12 +21,11 @@ LOAD = decode.Load(
 def result():
     lines = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(versus, "peer", lambda: None)
+        patch.setattr(model, "find_peer", lambda: None)
         figures = decode.measure(
+            decode.Options(rounds=1),
             load=LOAD,
             config=tiny.smallest_config(num_layers=1, chunk_tokens=None),
-            rounds=1,
-            num_threads=1,
             report=lines.append,
         )
     return json.loads(json.dumps(figures)), lines
@@ -43,6 +42,6 @@ def test_every_part_is_measured(result):
 
 def test_an_absent_peer_is_named_with_its_remedy(result):
     figures, lines = result
-    assert figures["transformers"] == {"absent": versus.REMEDY}
+    assert figures["transformers"] == {"absent": model.REMEDY}
     assert "speedup" not in figures["transformers"]
-    assert any(versus.REMEDY in line for line in lines)
+    assert any(model.REMEDY in line for line in lines)

@@ -16,8 +16,8 @@ SMALL = {"layers": 1, "width": 64, "vocabulary": 64, "rounds": 1}
 def test_ours_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(fusion.importlib.util, "find_spec", lambda name: None)
     lines = []
-    chosen = fusion.Options(methods="linear,ties", **SMALL)
-    found = fusion.measure(tmp_path, chosen, report=lines.append)
+    chosen = fusion.Options(methods="linear,ties", directory=tmp_path, **SMALL)
+    found = fusion.measure(chosen, report=lines.append)
     assert "absent" in found["mergekit"]
     assert "absent" in lines[0]
     for row in found["methods"].values():
@@ -30,8 +30,8 @@ def test_ours_alone(tmp_path, monkeypatch):
 @pytest.mark.timeout(600)
 def test_both(tmp_path):
     pytest.importorskip("mergekit", reason="mergekit comes with the extra `peers`")
-    chosen = fusion.Options(methods="task_arithmetic", **SMALL)
-    found = fusion.measure(tmp_path, chosen, report=lambda _: None)
+    chosen = fusion.Options(methods="task_arithmetic", directory=tmp_path, **SMALL)
+    found = fusion.measure(chosen, report=lambda _: None)
     assert found["methods"]["task_arithmetic"]["largest_difference"] <= fusion.LARGEST_DIFFERENCE
     assert found["methods"]["task_arithmetic"]["speedup"] > 0
 

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from loong_jax import bench
 from loong_jax.bench import grpo, grpo_ours
 from loong_jax.errors import ConfigError, LoongError
 from loong_jax.models.dense import DenseConfig
@@ -41,9 +42,9 @@ def test_what_it_refuses(changes, said):
 
 def test_the_words_of_a_command(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(grpo, "measure", lambda _, chosen, **__: seen.append(chosen))
+    monkeypatch.setattr(grpo, "measure", lambda chosen, **_: seen.append(chosen))
     words = ["--model", str(tmp_path), "--prompts", "4", "--learning-rate", "1e-4"]
-    assert grpo.main(words) == 0
+    assert bench.main(["grpo", *words]) == 0
     assert seen == [grpo.Options(model=tmp_path, prompts=4, learning_rate=1e-4)]
 
 
@@ -118,11 +119,11 @@ def test_time_that_parts_share_counts_once():
     assert second["seconds"] == 3.5
 
 
-def test_without_trl_it_says_so(tmp_path, monkeypatch):
+def test_without_trl_it_says_so(monkeypatch):
     monkeypatch.setattr(grpo, "peer_python", lambda _: None)
     monkeypatch.setattr(grpo, "run", lambda *_: side(9.0, 1.0, 2.0))
     lines, saved = [], []
-    found = grpo.measure(tmp_path, SMALL, report=lines.append, save=lambda r: saved.append(dict(r)))
+    found = grpo.measure(SMALL, report=lines.append, save=lambda r: saved.append(dict(r)))
     assert "TRL is absent" in lines[0]
     assert found["sides"].keys() == {"ours"}
     assert "speedup" not in found
@@ -137,10 +138,10 @@ def test_a_side_that_fails_says_why(tmp_path):
 
 @pytest.mark.peers
 @pytest.mark.timeout(600)
-def test_both_sides(tmp_path):
+def test_both_sides():
     pytest.importorskip("trl", reason="TRL comes with the extra `peers`")
     chosen = dataclasses.replace(SMALL, steps=1)
-    found = grpo.measure(tmp_path, chosen, report=lambda _: None)
+    found = grpo.measure(chosen, report=lambda _: None)
     assert found["speedup"] > 0
     (both,) = found["rounds"]
     assert [step["tokens"] for step in both["ours"]["steps"]] == [16.0, 16.0]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from loong_jax import cli
-from loong_jax.bench import ours, timing, versus
+from loong_jax.bench import model, ours, timing
 from tests.bench.smallest import SMALLEST
 
 
@@ -15,28 +15,21 @@ def test_writes_every_figure_and_says_what_is_missing_without_transformers(
     monkeypatch, tmp_path, capsys
 ):
     monkeypatch.setattr(ours, "SETTINGS", (SMALLEST,))
-    monkeypatch.setattr(versus, "peer", lambda: None)
+    monkeypatch.setattr(model, "find_peer", lambda: None)
     arguments = ["--json", f"{tmp_path}/out.json", "--budget-s", "0.01"]
     assert cli.main(["bench", "model", *arguments]) == 0
     found = json.loads((tmp_path / "out.json").read_text())
-    assert found["transformers"] == {"absent": versus.REMEDY}
+    assert found["transformers"] == {"absent": model.REMEDY}
     said = capsys.readouterr().out
-    assert f"Remedy: {versus.REMEDY}" in said
+    assert f"Remedy: {model.REMEDY}" in said
     for name in ("forward", "train_step"):
         assert found["settings"]["smallest"][name]["ours_s"] > 0
         assert f"{name}: ours" in said
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["nothing"], "Choose one of: async"),
-        (["model", "--settings", "huge"], "Choose among"),
-    ],
-)
-def test_a_wrong_word_is_answered(arguments, message, capsys):
-    assert cli.main(["bench", *arguments]) == 1
-    assert message in capsys.readouterr().err
+def test_a_wrong_word_is_answered(capsys):
+    assert cli.main(["bench", "nothing"]) == 1
+    assert "Choose one of: async" in capsys.readouterr().err
 
 
 def test_the_six_settings_differ_in_kind():

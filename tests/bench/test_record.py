@@ -7,15 +7,7 @@ from pathlib import Path
 import pytest
 
 from loong_jax import cli
-from loong_jax.bench import (
-    asynchronous,
-    decode,
-    device,
-    fusion,
-    ours,
-    verify,
-    versus,
-)
+from loong_jax.bench import asynchronous, decode, device, fusion, ours, verify
 from loong_jax.bench import model as model_bench
 from tests.doubles import tiny
 
@@ -38,9 +30,9 @@ def found(*_, **__):
 
 def test_a_stopped_verify_leaves_its_first_part(tmp_path, monkeypatch):
     monkeypatch.setattr(verify, "read_cases", lambda _: [])
-    monkeypatch.setattr(verify, "measure", lambda *_, **__: dict(MEASURED))
+    monkeypatch.setattr(verify, "measure_judges", lambda *_, **__: dict(MEASURED))
     monkeypatch.setattr(verify, "as_text", str)
-    monkeypatch.setattr(verify, "_sandbox", stop)
+    monkeypatch.setattr(verify, "measure_sandbox", stop)
     left = stopped(["verify", "--rounds", "7"], tmp_path / "a.json")
     assert left["what"] == 1.0
     assert left["setup"]["options"]["rounds"] == 7
@@ -85,8 +77,8 @@ def test_a_stopped_comparison_leaves_its_first_setting(tmp_path, monkeypatch):
     passes = {name: {"ours_s": 1.0} for name in ("forward", "train_step")}
     compared = iter([passes])
     peer = types.SimpleNamespace(set_num_threads=found, versions=lambda: {"torch": "0"})
-    monkeypatch.setattr(versus, "peer", lambda: peer)
-    monkeypatch.setattr(versus, "compare", lambda *_, **__: next(compared, None) or stop())
+    monkeypatch.setattr(model_bench, "find_peer", lambda: peer)
+    monkeypatch.setattr(model_bench, "compare", lambda *_, **__: next(compared, None) or stop())
     monkeypatch.setattr(ours, "problem", found)
     monkeypatch.setattr(model_bench.process, "keep_freed_memory", found)
     left = stopped(["model", "--settings", "wide", "few_big_experts"], tmp_path / "a.json")
@@ -100,6 +92,7 @@ def test_a_stopped_comparison_leaves_its_first_setting(tmp_path, monkeypatch):
         ["verify", "--parts"],
         ["fusion", "--methods", ","],
         ["model", "--budget-s", "inf"],
+        ["model", "--settings", "huge"],
     ],
 )
 def test_what_measures_nothing_or_never_ends_is_refused_at_once(words, monkeypatch, capsys):

@@ -12,7 +12,7 @@ import pytest
 from loong_jax.data import problem_files, sources
 from loong_jax.errors import ConfigError
 from loong_jax.verifiers import get_verifier
-from loong_jax.verifiers.formal import lean_text
+from loong_jax.verifiers.formal import lean
 from tests.data import source_rows
 from tests.data.source_rows import packed
 from tests.verifiers.formal import fake_lean
@@ -202,7 +202,7 @@ def test_ten_rows_of_each_set_are_read_and_posed(tmp_path, verifiers, name):
         problem = posed(tmp_path, record)
         assert problem.uid == record["id"]
         if record["verifier"] == "lean":
-            assert lean_text.read_statement(**record["arguments"]) is not None
+            assert lean.read_statement(**record["arguments"]) is not None
             assert record["prompt"].count("import Mathlib") <= 1
         assert (row.get("starter_code") or "").strip() in record["prompt"]
         verifier = verifiers[problem.verifier]

@@ -213,8 +213,23 @@ def refusals():
     yield "takes no weights", [one, one], {"weights": [1.0, 2.0], "method": merge.Sce()}
     yield "batch_axes", [one], {"batch_axes": 3}
     yield "mask", [one], {"masks": [{"w": np.ones(3, bool)}]}
-    yield "same leaves", [one, one], {"masks": [{"w": np.ones((2, 3), bool)}, {}]}
+    mask = {"w": one["w"] > 0}
+    for masks in ([mask, {}], [{}, mask]):
+        yield r"lack \['w'\]", [one, one], {"masks": masks, "method": merge.Dare()}
     yield "drops nothing", [one], {"masks": [one], "method": merge.Ties()}
+    turned, zero = {"w": -one["w"]}, {"w": np.zeros((2, 3), np.float32)}
+    yield "Give 2,", [one, turned, one], {"method": merge.Slerp()}
+    yield "Give 2,", [one], {"method": merge.NuSlerp()}
+    yield "antipodal", [one, turned], {"method": merge.Slerp()}
+    yield "antipodal", [one, turned], {"method": merge.NuSlerp()}
+    yield "cancel", [one, turned], {"method": merge.Karcher()}
+    yield "zero in some", [one, zero], {"method": merge.Slerp()}
+    yield "takes no weights", [one, one], {"method": merge.Ram(), "weights": [1.0, 2.0]}
+    yield "no importances", [one, one], {"method": merge.Fisher()}
+    yield "takes no importances", [one], {"method": merge.Ties(), "importances": [one]}
+    yield "lack", [one], {"method": merge.Fisher(), "importances": [{"v": one["w"]}]}
+    cut = [{"w": np.ones(6, np.float32)}]
+    yield "importance w of", [one], {"method": merge.Fisher(), "importances": cut}
 
 
 @pytest.mark.parametrize(("message", "experts", "settings"), list(refusals()))
@@ -242,14 +257,6 @@ def test_a_masked_entry_that_is_not_finite_is_refused():
     masks = [{"w": np.array([True, False, True])}] * 2
     with pytest.raises(ConfigError, match="NaN"):
         merge.fuse(base, [damaged, sound], method=merge.Dare(), masks=masks)
-
-
-def test_float64_leaves_are_merged_in_float32():
-    draw = np.random.default_rng(0)
-    base, *experts = draw.normal(size=(3, 6, 4))
-    found = merge.fuse({"w": base}, [{"w": e} for e in experts], method=merge.Linear())["w"]
-    assert found.dtype == np.float64
-    np.testing.assert_allclose(found, (experts[0] + experts[1]) / 2, rtol=1e-5)
 
 
 def test_a_zero_delta_stays_zero():

@@ -9,7 +9,6 @@ import pytest
 from loong_jax import merge
 from loong_jax.errors import ConfigError
 from loong_jax.merge import tree
-from loong_jax.merge.methods import measures
 from loong_jax.merge.methods import method as method_lib
 from tests.merge import examples, references
 
@@ -189,7 +188,7 @@ def test_the_smallest_that_is_kept_is_what_a_sort_would_find(num_kept):
     sizes = np.abs(np.random.default_rng(2).normal(size=30)).astype(np.float32)
     ties = np.full(30, 1e-42, np.float32)  # denormals
     for x in (sizes, ties):
-        smallest = jnp.asarray(measures.smallest_of(x.copy(), num_kept))
+        smallest = jnp.asarray(method_lib.smallest_of(x.copy(), num_kept))
         marks = np.asarray(method_lib.reaches(jnp.asarray(x), smallest))
         wanted = np.sort(x)[::-1][:num_kept]
         assert set(x[marks]) == set(wanted)
@@ -263,48 +262,40 @@ def pair(models):
     return base, {name: experts[name] for name in ("expert0", "expert1")}
 
 
-@pytest.mark.parametrize("t", [0.0, 0.3, 1.0])
-def test_slerp(far_models, t):
-    check(
-        pair(far_models),
-        merge.Slerp(),
-        lambda p, b, e: references.slerp(e[0], e[1], t),
-        weights=[1 - t, t],
-        base=False,
-    )
+ON_SPHERE = [
+    *(
+        (merge.Slerp(), [1 - t, t], lambda b, e, t=t: references.slerp(e[0], e[1], t))
+        for t in (0.0, 0.3, 1.0)
+    ),
+    (merge.NuSlerp(), [0.5, 1.5], lambda b, e: references.slerp(e[0], e[1], 0.75)),
+    (
+        merge.Karcher(max_steps=50, tolerance=1e-9),
+        WEIGHTS,
+        lambda b, e: references.karcher(e, WEIGHTS),
+    ),
+]
+
+
+@pytest.mark.parametrize(("method", "weights", "reference"), ON_SPHERE)
+def test_on_the_sphere(far_models, method, weights, reference):
+    models = pair(far_models) if method.num_experts == 2 else far_models
+    check(models, method, lambda p, b, e: reference(b, e), weights=weights, base=False)
+
+
+def test_nuslerp_of_deltas(far_models):
+    def reference(path, b, e):
+        return b + references.slerp(references.delta(b, e[0]), references.delta(b, e[1]), 0.75)
+
+    check(pair(far_models), merge.NuSlerp(), reference, weights=[0.5, 1.5])
 
 
 def test_slerp_is_linear_between_neighbours(models):
+    weights = [0.3, 0.7]
     check(
         pair(models),
         merge.Slerp(linear_above=0.99),
-        lambda p, b, e: references.linear(e, [0.3, 0.7]),
-        weights=[0.3, 0.7],
-        base=False,
-    )
-
-
-@pytest.mark.parametrize("base", [True, False])
-def test_nuslerp(far_models, base):
-    check(
-        pair(far_models),
-        merge.NuSlerp(),
-        lambda p, b, e: (
-            b + references.slerp(references.delta(b, e[0]), references.delta(b, e[1]), 0.75)
-            if base
-            else references.slerp(e[0], e[1], 0.75)
-        ),
-        weights=[0.5, 1.5],
-        base=base,
-    )
-
-
-def test_karcher(far_models):
-    check(
-        far_models,
-        merge.Karcher(max_steps=50, tolerance=1e-9),
-        lambda p, b, e: references.karcher(e, WEIGHTS),
-        weights=WEIGHTS,
+        lambda p, b, e: references.linear(e, weights),
+        weights=weights,
         base=False,
     )
 
@@ -366,81 +357,42 @@ def test_equal_importances_are_the_plain_methods(models):
             np.testing.assert_allclose(found[path], expected[path], atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("method", "field"),
-    [
-        (merge.LongcatFusion, "keep_rate"),
-        (merge.Dare, "keep_rate"),
-        (merge.Ties, "density"),
-        (merge.Sce, "select_rate"),
-    ],
-)
-@pytest.mark.parametrize("value", [0.0, -0.1, 1.1, float("nan")])
-def test_shares_outside_their_range_are_refused(method, field, value):
-    with pytest.raises(ConfigError, match=field):
-        method(**{field: value})
+OUT_OF_RANGE = [
+    *(
+        (method, {field: value})
+        for method, field in (
+            (merge.LongcatFusion, "keep_rate"),
+            (merge.Dare, "keep_rate"),
+            (merge.Ties, "density"),
+            (merge.Sce, "select_rate"),
+        )
+        for value in (0.0, -0.1, 1.1, float("nan"))
+    ),
+    *(
+        (method, {"scale": value})
+        for method in (merge.LongcatFusion, merge.Ties, merge.Dare, merge.Della, merge.Breadcrumbs)
+        for value in (float("nan"), float("-inf"))
+    ),
+    (merge.TaskArithmetic, {"scale": float("inf")}),
+    (merge.Della, {"spread": 0.2, "keep_rate": 0.2}),
+    (merge.Della, {"spread": 0.15, "keep_rate": 0.9}),
+    (merge.Breadcrumbs, {"density": 0.0}),
+    (merge.Breadcrumbs, {"outliers": -0.1}),
+    (merge.Ram, {"threshold": -1.0}),
+    (merge.Ram, {"boost": float("inf")}),
+    (merge.Fisher, {"floor": 0.0}),
+    (merge.Sce, {"floor": float("nan")}),
+    (merge.Slerp, {"linear_above": float("nan")}),
+    (merge.Karcher, {"max_steps": -1}),
+    (merge.Karcher, {"tolerance": float("nan")}),
+    (merge.PathRules, {"controller": "["}),
+    (merge.PathRules, {"no_dropout": "("}),
+    (merge.CoefficientSearch, {"low": 1.0}),
+    (merge.CoefficientSearch, {"num_steps": 0}),
+]
 
 
-def refusals():
-    one = {"w": np.ones((2, 3), np.float32)}
-    two = {"w": np.full((2, 3), 2.0, np.float32)}
-    turned = {"w": -one["w"]}
-    zero = {"w": np.zeros((2, 3), np.float32)}
-    yield "Give 2,", [one, two, one], {"method": merge.Slerp()}
-    yield "Give 2,", [one], {"method": merge.NuSlerp()}
-    yield "antipodal", [one, turned], {"method": merge.Slerp()}
-    yield "antipodal", [one, turned], {"method": merge.NuSlerp()}
-    yield "cancel", [one, turned], {"method": merge.Karcher()}
-    yield "zero in some", [one, zero], {"method": merge.Slerp()}
-    yield "non-negative", [one, two], {"method": merge.Slerp(), "weights": [1.0, -0.5]}
-    yield "takes no weights", [one, two], {"method": merge.Ram(), "weights": [1.0, 2.0]}
-    yield "no importances", [one, two], {"method": merge.Fisher()}
-    yield "takes no importances", [one], {"method": merge.Ties(), "importances": [one]}
-    yield "lack", [one], {"method": merge.Fisher(), "importances": [{"v": one["w"]}]}
-    mask = {"w": one["w"] > 0}
-    for masks in ([mask, {}], [{}, mask]):
-        yield r"lack \['w'\]", [one, two], {"method": merge.Dare(), "masks": masks}
-    yield "nothing out", [one], {"method": merge.Ties(), "masks": [mask]}
-    yield (
-        "importance w of",
-        [one],
-        {"method": merge.Fisher(), "importances": [{"w": np.ones(6, np.float32)}]},
-    )
-
-
-@pytest.mark.parametrize(("message", "experts", "settings"), list(refusals()))
-def test_refuses(message, experts, settings):
-    base = {"w": np.zeros((2, 3), np.float32)}
-    with pytest.raises(ConfigError, match=message):
-        merge.fuse(base, experts, **settings)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: merge.Della(keep_rate=0.2, spread=0.2), "spread"),
-        (lambda: merge.Della(keep_rate=0.9), "spread"),
-        (lambda: merge.Breadcrumbs(density=0.0), "density"),
-        (lambda: merge.Breadcrumbs(outliers=-0.1), "outliers"),
-        (lambda: merge.Ram(threshold=-1.0), "threshold"),
-        (lambda: merge.Ram(boost=float("inf")), "boost"),
-        (lambda: merge.Fisher(floor=0.0), "floor"),
-        (lambda: merge.LongcatFusion(scale=float("nan")), "scale"),
-        (lambda: merge.TaskArithmetic(scale=float("inf")), "scale"),
-        (lambda: merge.Ties(scale=float("nan")), "scale"),
-        (lambda: merge.Dare(scale=float("nan")), "scale"),
-        (lambda: merge.Della(scale=float("nan")), "scale"),
-        (lambda: merge.Breadcrumbs(scale=float("-inf")), "scale"),
-        (lambda: merge.Sce(floor=float("nan")), "floor"),
-        (lambda: merge.Slerp(linear_above=float("nan")), "linear_above"),
-        (lambda: merge.Karcher(max_steps=-1), "max_steps"),
-        (lambda: merge.Karcher(tolerance=float("nan")), "tolerance"),
-        (lambda: merge.PathRules(controller="["), "controller"),
-        (lambda: merge.PathRules(no_dropout="("), "no_dropout"),
-        (lambda: merge.CoefficientSearch(low=1.0), "low"),
-        (lambda: merge.CoefficientSearch(num_steps=0), "num_steps"),
-    ],
-)
-def test_settings_out_of_range_are_refused(make, message):
-    with pytest.raises(ConfigError, match=message):
-        make()
+@pytest.mark.parametrize(("method", "settings"), OUT_OF_RANGE)
+def test_settings_out_of_range_are_refused(method, settings):
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        method(**settings)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from loong_jax.merge import pieces
-from loong_jax.merge.methods import measures
+from loong_jax.merge.methods import method
 from loong_jax.merge.methods.method import Piece
 
 
@@ -53,6 +53,6 @@ def test_products_add_up_as_in_float64(length):
         for _ in range(4)
     )
     wide = [np.asarray(x, np.float64) - np.asarray(base, np.float64) for x in experts]
-    found = np.asarray(measures.products(Piece(base, tuple(experts))), np.float64).sum(-1)
+    found = np.asarray(method.products(Piece(base, tuple(experts))), np.float64).sum(-1)
     pairs = [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]
     np.testing.assert_allclose(found, [wide[i] @ wide[j] for i, j in pairs], rtol=1e-6)

@@ -9,7 +9,7 @@ import pytest
 
 from loong_jax import merge
 from loong_jax.errors import ConfigError
-from loong_jax.merge import proposals
+from loong_jax.merge import search
 
 BASE = {"w": np.zeros((8, 6), np.float32)}
 EXPERTS = {"a": {"w": np.ones((8, 6), np.float32)}, "b": {"w": np.ones((8, 6), np.float32)}}
@@ -104,8 +104,8 @@ def bowl(point):
 def test_bayesian_search_beats_random_points():
     low, high = np.zeros(2), np.ones(2)
     for seed in range(3):
-        found = explore(proposals.bayesian(low, high, num_random=5, num_steps=15, seed=seed), bowl)
-        random = explore(proposals.bayesian(low, high, num_random=20, num_steps=0, seed=seed), bowl)
+        found = explore(search.bayesian(low, high, num_random=5, num_steps=15, seed=seed), bowl)
+        random = explore(search.bayesian(low, high, num_random=20, num_steps=0, seed=seed), bowl)
         assert len(found) == len(random) == 20
         best = max(score for _, score in found)
         assert best > max(score for _, score in random)
@@ -116,7 +116,7 @@ def test_same_seed_same_points():
     make = lambda seed: [  # noqa: E731
         point.tolist()
         for point, _ in explore(
-            proposals.bayesian(np.zeros(3), np.ones(3), num_random=3, num_steps=3, seed=seed),
+            search.bayesian(np.zeros(3), np.ones(3), num_random=3, num_steps=3, seed=seed),
             lambda point: float(point.sum()),
         )
     ]
@@ -126,16 +126,16 @@ def test_same_seed_same_points():
 
 def test_scores_without_a_value_do_not_stop_it():
     score = lambda point: float("nan") if point[0] > 0.5 else float(point[0])  # noqa: E731
-    points = proposals.bayesian(np.zeros(1), np.ones(1), num_random=4, num_steps=10, seed=0)
+    points = search.bayesian(np.zeros(1), np.ones(1), num_random=4, num_steps=10, seed=0)
     found = explore(points, score)
     assert max(s for _, s in found if s == s) > 0.3
-    flat = proposals.bayesian(np.zeros(1), np.ones(1), num_random=2, num_steps=2, seed=0)
+    flat = search.bayesian(np.zeros(1), np.ones(1), num_random=2, num_steps=2, seed=0)
     assert len(explore(flat, lambda point: float("nan"))) == 4
 
 
 def test_greedy_search_stays_in_the_box_and_climbs():
     low, high = np.zeros(2), np.ones(2)
-    found = explore(proposals.greedy(low, high, num_steps=60, start=np.array([0.5, 0.5])), bowl)
+    found = explore(search.greedy(low, high, num_steps=60, start=np.array([0.5, 0.5])), bowl)
     assert len(found) <= 60
     assert max(score for _, score in found) > -1e-3
     assert all((point >= low).all() and (point <= high).all() for point, _ in found)
@@ -145,13 +145,13 @@ def test_posterior_is_that_of_the_textbook():
     """At its own points with little noise a process repeats what it saw, and far away the prior."""
     points = np.array([[0.1], [0.5], [0.9]])
     scores = np.array([1.0, -1.0, 0.5])
-    mean, deviation = proposals.posterior(points, scores, points)
+    mean, deviation = search.posterior(points, scores, points)
     # The grid may take noise for likelier than a short length: both bounds hold for all its cells.
     assert np.abs(mean - scores).max() < 0.5
     assert (deviation > 0).all()
-    kernel = proposals.matern(points, np.array([[100.0]]), 0.2)
+    kernel = search.matern(points, np.array([[100.0]]), 0.2)
     assert np.abs(kernel).max() < 1e-12
-    assert proposals.matern(points, points, 0.2).diagonal() == pytest.approx(1.0)
+    assert search.matern(points, points, 0.2).diagonal() == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("how", ["bayesian", "greedy"])

@@ -12,7 +12,7 @@ from safetensors import numpy as safetensors
 
 from loong_jax import merge
 from loong_jax.errors import CheckpointError, ConfigError
-from loong_jax.merge import checkpoints, pieces, published, streaming
+from loong_jax.merge import checkpoints, pieces, streaming
 from loong_jax.merge.checkpoints import MergeConfig
 from loong_jax.merge.fusion import merge_leaf, prepare
 from loong_jax.models.hf import files, unfinished
@@ -285,10 +285,6 @@ def test_float64_files(tmp_path):
     found = safetensors.load_file(tmp_path / "out" / "model.safetensors")["w"]
     assert found.dtype == np.float64
     np.testing.assert_allclose(found, (experts[0] + experts[1]) / 2, rtol=1e-5)
-
-
-def test_paths_of_published_names():
-    assert published.path_of("model.layers.3.mlp.up.weight") == "model/layers/3/mlp/up/weight"
 
 
 @pytest.mark.parametrize("code", ["BF16", "F16"])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loong_jax.bench import schedulers
+from loong_jax.bench import asynchronous
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator import dora, rebalance
 from loong_jax.orchestrator.changes import Assign, Migrate
@@ -158,7 +158,7 @@ def test_sleeping_replicas_take_as_long_as_the_virtual_clock_says(name):
 def test_the_warm_up_is_long_enough():
     """Three times as many steps that are not counted move the result by less than 4 %."""
     trace = dataclasses.replace(TRACES["dora-32b"], group_size=4)
-    given = schedulers.Case(
+    given = asynchronous.Case(
         num_accelerators=16,
         groups_per_step=16,
         trace=trace,
@@ -170,7 +170,7 @@ def test_the_warm_up_is_long_enough():
     )
     later = dataclasses.replace(given, warm_up=24)
     short, long = (
-        schedulers.run("DORA", case, 0.5).mean("tokens_per_device_s") for case in (given, later)
+        asynchronous.run("DORA", case, 0.5).mean("tokens_per_device_s") for case in (given, later)
     )
     assert short == pytest.approx(long, rel=0.04)
 

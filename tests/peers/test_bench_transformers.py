@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from loong_jax.bench import model, ours, versus
+from loong_jax.bench import model, ours
 from tests.bench.smallest import SMALLEST
 from tests.doubles import tiny
 from tests.sweeps import thinned
@@ -34,7 +34,7 @@ def test_both_sides_compute_the_same_in_every_variant(num_zero_experts):
 
 
 def test_a_side_that_computes_something_else_is_not_timed(monkeypatch):
-    peer = versus.peer()
+    peer = model.find_peer()
     build = peer.build
 
     def other(config, weights, variant):
@@ -43,4 +43,4 @@ def test_a_side_that_computes_something_else_is_not_timed(monkeypatch):
     monkeypatch.setattr(peer, "build", other)
     problem = ours.problem(SMALLEST)
     with pytest.raises(AssertionError, match="differs from ours"):
-        versus.compare(peer, problem, compiled=False, budget_s=0.05, report=print)
+        model.compare(peer, problem, compiled=False, budget_s=0.05, report=print)

@@ -75,29 +75,25 @@ class Exact:
         return text == gold
 
 
-class AcceptsNothing(Exact):
-    def is_right(self, gold, text):
-        return False
+# What a sloppy verifier accepts: functions of gold and text.
+RULES = {
+    "AcceptsNothing": lambda gold, text: False,
+    "FindsTheGold": lambda gold, text: gold in text,
+    "AcceptsPrefixes": lambda gold, text: gold.startswith(text.strip()),
+    "AcceptsAnything": lambda gold, text: bool(text.strip()),
+    "ComparesLengths": lambda gold, text: len(text) == len(gold),
+    "Raises": lambda gold, text: text == gold or float(text) == 0.5,
+    "IsQuadratic": lambda gold, text: slept(0.3, text) or text == gold,
+    "Hangs": lambda gold, text: slept(5, text) or text == gold,
+}
 
 
-class FindsTheGold(Exact):
-    def is_right(self, gold, text):
-        return gold in text
+def slept(seconds, text):
+    time.sleep(seconds if len(text) > 10**5 else 0)
 
 
-class AcceptsPrefixes(Exact):
-    def is_right(self, gold, text):
-        return gold.startswith(text.strip())
-
-
-class AcceptsAnything(Exact):
-    def is_right(self, gold, text):
-        return bool(text.strip())
-
-
-class ComparesLengths(Exact):
-    def is_right(self, gold, text):
-        return len(text) == len(gold)
+def by_rule(name):
+    return type(name, (Exact,), {"is_right": staticmethod(RULES[name])})
 
 
 class Evaluates(Exact):
@@ -115,11 +111,6 @@ class GradesFormsAlone(Exact):
         return super().verify(problem, response_text)
 
 
-class Raises(Exact):
-    def is_right(self, gold, text):
-        return text == gold or float(text) == 0.5
-
-
 class ReturnsBools(Exact):
     def verify(self, problem, response_text):
         return response_text == problem.gold
@@ -135,34 +126,22 @@ class ChangesItsMind(Exact):
         return super().verify(problem, response_text)
 
 
-class IsQuadratic(Exact):
-    def is_right(self, gold, text):
-        time.sleep(0.3 if len(text) > 10**5 else 0)
-        return text == gold
-
-
-class Hangs(Exact):
-    def is_right(self, gold, text):
-        time.sleep(5 if len(text) > 10**5 else 0)
-        return text == gold
-
-
 SLOPPY = [
-    (AcceptsNothing, "gold"),
-    (FindsTheGold, "gold + junk"),
-    (FindsTheGold, "spray"),
-    (AcceptsPrefixes, "empty"),
-    (AcceptsAnything, "constant"),
-    (AcceptsAnything, "wrong type"),
-    (AcceptsAnything, "1 MB"),
-    (AcceptsAnything, "payload"),
-    (ComparesLengths, "perturbed"),
+    (by_rule("AcceptsNothing"), "gold"),
+    (by_rule("FindsTheGold"), "gold + junk"),
+    (by_rule("FindsTheGold"), "spray"),
+    (by_rule("AcceptsPrefixes"), "empty"),
+    (by_rule("AcceptsAnything"), "constant"),
+    (by_rule("AcceptsAnything"), "wrong type"),
+    (by_rule("AcceptsAnything"), "1 MB"),
+    (by_rule("AcceptsAnything"), "payload"),
+    (by_rule("ComparesLengths"), "perturbed"),
     (GradesFormsAlone, "ungradable"),
-    (Raises, "wrong type"),
+    (by_rule("Raises"), "wrong type"),
     (ReturnsBools, "gold"),
     (ChangesItsMind, "determinism"),
-    (IsQuadratic, "cost"),
-    (Hangs, "cost"),
+    (by_rule("IsQuadratic"), "cost"),
+    (by_rule("Hangs"), "cost"),
 ]
 
 

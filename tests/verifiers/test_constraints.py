@@ -121,8 +121,8 @@ def test_verdict_needs_all_and_the_score_is_the_share():
         {"kind": "ends_with", "text": "z"},
         {"kind": "include", "texts": ["xy"]},
     ]
-    assert one.judge(wanted, "xy zz").is_correct
-    judged = one.judge(wanted, "xy Zz Zz")
+    assert one.verify_record({"constraints": wanted, "answer": "xy zz"}).is_correct
+    judged = one.verify_record({"constraints": wanted, "answer": "xy Zz Zz"})
     assert (judged.outcome, judged.reason) == ("wrong", "constraint")
     assert "words exactly 2: 3" in judged.evidence
     assert one.score(wanted, "xy Zz Zz").value == 0.5

@@ -84,7 +84,7 @@ def test_a_small_soak():
     from loong_jax.verifiers.ray_pool import RayVerifierPool
 
     distinct = [(kind, *asked(kind, n, n % 2 == 0)) for kind in SHARES for n in range(NUM_DISTINCT)]
-    alone = {name: get_verifier(name) for name in ("logic", "math", "code")}
+    alone = {name: get_verifier(name) for name in ("environment", "math", "code")}
     wanted = [alone[one.verifier].verify(one, text).outcome for _, one, text in distinct]
     assert wanted[::2] == ["correct"] * len(wanted[::2])
     assert set(wanted[1::2]) == {"wrong"}

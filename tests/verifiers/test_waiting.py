@@ -18,20 +18,21 @@ def keys(batch: list[VerifierRequest]) -> list[str]:
     return [request.key for request in batch]
 
 
-def test_verifiers_take_turns_and_share_among_the_idle(monkeypatch):
-    queue = Waiting()
+def test_verifiers_take_turns_and_share_among_the_idle():
+    queue = Waiting(3)
     queue.extend(requests("a", 5))
     queue.extend(requests("b", 2))
     assert keys(queue.take(2)) == ["a/0", "a/1", "a/2"]
+    queue.extend(requests("a", 3))
     assert keys(queue.take(1)) == ["b/0", "b/1"]
-    monkeypatch.setattr(pool, "MAX_BATCH", 1)
-    assert keys(queue.take(1)) == ["a/3"]
-    assert keys(queue.take(1)) == ["a/4"]
+    assert keys(queue.take(1)) == ["a/3", "a/4", "a/0"]
+    assert keys(queue.take(2)) == ["a/1"]
+    assert keys(queue.take(1)) == ["a/2"]
     assert queue.take(1) == []
 
 
 def test_what_was_lost_goes_first_and_alone_and_what_is_cancelled_never():
-    queue = Waiting()
+    queue = Waiting(64)
     lost, cancelled, *others = requests("a", 5)
     queue.extend([cancelled, *others])
     cancelled.future.cancel()
@@ -42,7 +43,7 @@ def test_what_was_lost_goes_first_and_alone_and_what_is_cancelled_never():
 
 
 def test_a_batch_is_bounded_in_bytes(monkeypatch):
-    queue, made = Waiting(), requests("a", 3)
+    queue, made = Waiting(64), requests("a", 3)
     monkeypatch.setattr(pool, "MAX_BATCH_BYTES", 2 * len(made[0].body))
     queue.extend(made)
     assert keys(queue.take(1)) == ["a/0", "a/1"]

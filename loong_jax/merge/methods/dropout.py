@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from loong_jax.errors import ConfigError
-from loong_jax.merge.methods import measures, method
+from loong_jax.merge.methods import method
 
 
 class Thinning(method.Method):
@@ -144,7 +144,7 @@ class LongcatFusion(Thinning):
         """Norms over everything that is merged, summed in float64 over matrices."""
         if self.normalise != "global":
             return {}
-        norms = np.sqrt(sum(matrix.sums(measures.squares) for matrix in model.matrices()))
+        norms = np.sqrt(sum(matrix.sums(method.squares) for matrix in model.matrices()))
         for name, norm in zip(model.names, norms, strict=True):
             if not math.isfinite(norm):
                 raise ConfigError(
@@ -154,7 +154,7 @@ class LongcatFusion(Thinning):
 
     def factors(self, matrix):
         if self.normalise == "per_tensor":
-            return _balance(np.sqrt(matrix.sums(measures.squares)))
+            return _balance(np.sqrt(matrix.sums(method.squares)))
         return np.asarray(matrix.of_model.get("factors", (1.0,) * matrix.num_experts))
 
     def equation(self, given, known):

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from loong_jax.merge.methods import measures, method
-from loong_jax.merge.methods.method import Matrix, Piece, WholeModel
+from loong_jax.merge.methods import method
+from loong_jax.merge.methods.method import Piece
 
 _ROUNDING = 64  # units in the last place: what programs may differ by in a variance
 
@@ -51,7 +51,7 @@ class Ties(method.Method):
             return {}
         num_kept = max(1, int(self.density * matrix.size))
         experts = range(matrix.num_experts)  # of one at a time the sizes are in memory
-        found = (measures.smallest_of(matrix.magnitudes(i), num_kept) for i in experts)
+        found = (method.smallest_of(matrix.magnitudes(i), num_kept) for i in experts)
         return {"smallest": tuple(found)}
 
     def equation(self, given, known):
@@ -67,7 +67,7 @@ class Ties(method.Method):
         )
 
 
-def _threshold(model: WholeModel, index: int, num_kept: int) -> np.uint32:
+def _threshold(model: Any, index: int, num_kept: int) -> np.uint32:
     """Counts of the upper 16 bits find those of the threshold, then counts of the lower."""
     upper, num_above = _digit(_histogram(model, index, None), num_kept)
     lower, _ = _digit(_histogram(model, index, upper), num_kept - num_above)
@@ -81,11 +81,11 @@ def _digit(counts: np.ndarray, num_kept: int) -> tuple[int, int]:
     return len(counts) - 1 - place, int(from_top[place] - counts[::-1][place])
 
 
-def _histogram(model: WholeModel, index: int, upper: int | None) -> np.ndarray:
+def _histogram(model: Any, index: int, upper: int | None) -> np.ndarray:
     """A histogram of half of the bits: the upper half, or the lower after a given upper one."""
 
-    def count(matrix: Matrix, start: int, stop: int) -> np.ndarray:
-        sizes = measures.magnitudes(matrix.read(start, stop, only=index))[0]
+    def count(matrix: Any, start: int, stop: int) -> np.ndarray:
+        sizes = method.magnitudes(matrix.read(start, stop, only=index))[0]
         bits = np.asarray(sizes)[: stop - start].view(np.uint32)
         bits = bits >> 16 if upper is None else bits[bits >> 16 == upper] & 0xFFFF
         return np.bincount(bits, minlength=1 << 16)
@@ -122,7 +122,7 @@ class Breadcrumbs(method.Method):
         found = []
         for index in range(matrix.num_experts):
             sizes = matrix.magnitudes(index)
-            found.append([measures.smallest_of(sizes, n) for n in (num_reached, above)])
+            found.append([method.smallest_of(sizes, n) for n in (num_reached, above)])
             del sizes  # before the next expert's
         smallest, too_large = zip(*found, strict=True)
         return {"smallest": smallest, "too_large": too_large}
@@ -168,7 +168,7 @@ class Sce(method.Method):
             variances = matrix.gather(_variances)
             num_moved = np.float32(np.count_nonzero(variances))
             num_kept = int(num_moved * np.float32(self.select_rate))
-            smallest = measures.smallest_of(variances, num_kept)
+            smallest = method.smallest_of(variances, num_kept)
             if num_kept:  # the program that merges may calculate the same variance a bit smaller
                 smallest = np.uint32(max(int(smallest) - _ROUNDING, 0))
         energy = matrix.sums(lambda piece: _energies(piece, smallest, selects=selects))
@@ -180,7 +180,7 @@ class Sce(method.Method):
     def equation(self, given, known):
         kept, deltas = method.everywhere(given.deltas), given.deltas
         if self.select == "deltas":
-            selected = method.reaches(measures.variance(deltas), known["smallest_variance"])
+            selected = method.reaches(method.variance(deltas), known["smallest_variance"])
             kept = (selected,) * len(deltas)
             deltas = method.keep(kept, deltas)
         return method.elected_mean(given.base, deltas, kept, known["energies"], plain_election=True)
@@ -188,7 +188,7 @@ class Sce(method.Method):
 
 @jax.jit
 def _variances(piece: Piece) -> Array:
-    return measures.variance(piece.deltas())
+    return method.variance(piece.deltas())
 
 
 @functools.partial(jax.jit, static_argnames="selects")
@@ -196,9 +196,9 @@ def _energies(piece: Piece, smallest_variance: Any, *, selects: bool) -> Array:
     """[I, lanes]: the parts of the sum of d_i^2 over what SCE selects."""
     deltas = piece.deltas()
     if selects:
-        kept = method.reaches(measures.variance(deltas), smallest_variance)
+        kept = method.reaches(method.variance(deltas), smallest_variance)
         deltas = method.keep((kept,) * len(deltas), deltas)
-    return jnp.stack([measures.partial_sums(jnp.square(delta)) for delta in deltas])
+    return jnp.stack([method.partial_sums(jnp.square(delta)) for delta in deltas])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -236,7 +236,7 @@ class Ram(method.Method):
     def measure(self, matrix):
         return {} if self.scope == "global" else self._boosts(self._counts(matrix))
 
-    def _counts(self, matrix: Matrix) -> Any:
+    def _counts(self, matrix: Any) -> Any:
         return matrix.sums(lambda piece: _counts(piece, self.threshold))
 
     def _boosts(self, counts: Any) -> method.Known:

@@ -8,10 +8,11 @@ by piece, from memory or disk. Deltas are tuples over experts rather than one st
 
 import dataclasses
 import functools
+import itertools
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from loong_jax.errors import ConfigError
-from loong_jax.merge import masks as mask_lib
+from loong_jax.merge import tree
 
 Deltas = tuple[Float[Array, "*leaf"], ...]
 Marks = tuple[Bool[Array, "*leaf"], ...]
@@ -71,61 +72,9 @@ class Piece(NamedTuple):
             return self.masks and tuple(mask.astype(bool) for mask in self.masks)
         length = self.experts[0].shape[0]
         return tuple(
-            mask_lib.keep_run(key, rate, self.start, length)
+            tree.keep_run(key, rate, self.start, length)
             for key, rate in zip(keys, rates, strict=True)
         )
-
-
-@runtime_checkable
-class Matrix(Protocol):
-    """One matrix of a leaf, for `Method.measure`."""
-
-    path: str
-    size: int
-    num_experts: int
-    weights: tuple[float, ...]
-    is_thinned: bool
-    of_model: Known  # what `measure_model` found
-
-    def read(self, start: int, stop: int, *, only: int | None = None) -> Piece:
-        """A piece of everything; or of the base and one expert."""
-        ...
-
-    def each(self, run: Callable[[int, int], Any]) -> Iterator[Any]:
-        """`run(start, stop)` of every piece, in order."""
-        ...
-
-    def sums(self, program: Callable[[Piece], Array], *, of_models: bool = False) -> np.ndarray:
-        """The result of `program` summed in float64 over all pieces and its last axis.
-
-        With `of_models` the pieces have no base, so their deltas are the models.
-        """
-        ...
-
-    def l1_norms(self) -> Float[np.ndarray, "2 I"]:
-        """The L1 norms of deltas, and of what the masks leave of them."""
-        ...
-
-    def gather(self, program: Callable[[Piece], Array]) -> Float[np.ndarray, " size"]:
-        """The results of `program` for all pieces, as one float32 matrix."""
-        ...
-
-    def magnitudes(self, index: int) -> Float[np.ndarray, " size"]:
-        """|d_i| of one expert, float32."""
-        ...
-
-
-@runtime_checkable
-class WholeModel(Protocol):
-    """All leaves that a method is applied to, for `Method.measure_model`."""
-
-    @property
-    def names(self) -> list[str]: ...  # of the experts
-
-    @property
-    def size(self) -> int: ...  # entries of one model
-
-    def matrices(self) -> Iterator[Matrix]: ...
 
 
 class Bound(NamedTuple):
@@ -184,12 +133,12 @@ class Method:
         """False where a whole stack is merged as one matrix with the same result."""
         return is_thinned or type(self).measure is not Method.measure
 
-    def measure_model(self, model: WholeModel) -> Known:
-        """Statistics of the whole model, which the method needs before the first leaf."""
+    def measure_model(self, model: Any) -> Known:
+        """Statistics of the whole model (`streaming.WholeModel`), needed before the first leaf."""
         return {}
 
-    def measure(self, matrix: Matrix) -> Known:
-        """Statistics of one matrix, which the equation needs."""
+    def measure(self, matrix: Any) -> Known:
+        """Statistics of one matrix (`streaming.Matrix`), which the equation needs."""
         return {}
 
     def keep_rates(self, num_experts: int, ranks: Any, row_length: int) -> tuple[Any, ...]:
@@ -288,3 +237,64 @@ def everywhere(deltas: Deltas) -> Marks:
 
 def numbers(values: np.ndarray) -> tuple[np.float32, ...]:
     return tuple(np.float32(value) for value in values)
+
+
+# --- programs over one piece, for what several methods must know of a matrix ----------------------
+
+_LANES = 4096  # partial sums, so that a sum is vectorised and its rounding small
+NOTHING = np.uint32(0xFFFFFFFF)  # as the smallest entry to keep: above the bits of every float
+
+
+def partial_sums(x: Array) -> Array:
+    """[lanes]: parts of the sum of a vector of 2^n, halves added to halves.
+
+    Half the time of a reduction, which XLA's CPU programs carry out entry by entry.
+    """
+    while x.shape[0] > _LANES:
+        half = x.shape[0] // 2
+        x = x[:half] + x[half:]
+    return x
+
+
+@jax.jit
+def magnitudes(piece: Piece) -> Deltas:
+    return tuple(map(jnp.abs, piece.deltas()))
+
+
+@jax.jit
+def squares(piece: Piece) -> Array:
+    """[I, lanes]: the parts of sum d_i^2."""
+    return jnp.stack([partial_sums(jnp.square(delta)) for delta in piece.deltas()])
+
+
+@jax.jit
+def products(piece: Piece) -> Array:
+    """[pairs, lanes]: the parts of d_i . d_j for i <= j; of models where there is no base."""
+    pairs = itertools.combinations_with_replacement(piece.deltas(), 2)
+    return jnp.stack([partial_sums(x * y) for x, y in pairs])
+
+
+def variance(deltas: Deltas) -> Float[Array, "*leaf"]:
+    """Over experts, of the population."""
+    center = add(deltas) / len(deltas)
+    return add([jnp.square(delta - center) for delta in deltas]) / len(deltas)
+
+
+def smallest_of(sizes: Float[np.ndarray, " n"], num_kept: int) -> np.uint32:
+    """The bits of the smallest among the `num_kept` largest of non-negative numbers.
+
+    NOTHING for none. Puts the numbers into another order.
+    """
+    if num_kept <= 0:
+        return NOTHING
+    bits = sizes.view(np.int32)  # non-negative floats are ordered like their bits
+    bits.partition(len(bits) - num_kept)
+    return np.uint32(bits[len(bits) - num_kept])
+
+
+def tables(products: Float[np.ndarray, " pairs"], num_vectors: int) -> Float[np.ndarray, "I I"]:
+    """A symmetric table from its upper triangle, given row by row."""
+    found = np.zeros((num_vectors, num_vectors))
+    upper = np.triu_indices(num_vectors)
+    found[upper] = found[upper[::-1]] = products
+    return found

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from loong_jax.errors import ConfigError
-from loong_jax.merge.methods import measures, method
+from loong_jax.merge.methods import method
 
 _SAME = 1e-8  # sine below which two directions are one, as mergekit's nuslerp has it
 _REMEDY = "Merge the leaf with Linear or TaskArithmetic, which know no directions."
@@ -29,8 +29,8 @@ class _OnSphere(method.Method):
         raise NotImplementedError
 
     def measure(self, matrix):
-        gram = measures.tables(
-            matrix.sums(measures.products, of_models=self.merges_models), matrix.num_experts
+        gram = method.tables(
+            matrix.sums(method.products, of_models=self.merges_models), matrix.num_experts
         )
         found = self._coefficients(gram, np.asarray(matrix.weights, float), matrix.path)
         return {"coefficients": method.numbers(found)}

@@ -3,23 +3,22 @@
 import dataclasses
 import json
 import os
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from loong_jax.errors import VerifierError
 from loong_jax.problems import verdict
-from loong_jax.problems.problem import Problem
 from loong_jax.problems.verdict import IsolationTier, Verdict
 from loong_jax.sandbox import BoxLost, Built, Ended, Executor, ToolchainMissing, languages
-from loong_jax.sandbox.artefacts import ArtefactCache
 from loong_jax.sandbox.box import PROGRAM
+from loong_jax.sandbox.executor import ArtefactCache
 from loong_jax.sandbox.languages import LANGUAGES, MB
+from loong_jax.verifiers import OfRecords
 from loong_jax.verifiers.code import cases, compare
 from loong_jax.verifiers.code.cases import Call, Case, CodeTest
 
-Status = Literal["OK", "WA", "TLE", "MLE", "OLE", "RE", "CE", "IE", "SKIPPED"]
+Status = Literal["OK", "WA", "TLE", "MLE", "OLE", "RE", "CE", "IE"]
 MAX_CAPTURED_BYTES = 4096
 _WORDS = {
     "WA": "wrong answer", "TLE": "time limit", "MLE": "memory limit", "OLE": "output limit",
@@ -50,7 +49,7 @@ class TestResult:
 _NO_PROGRAM = verdict.wrong("no answer", "the response holds no program")
 
 
-class CodeVerifier:
+class CodeVerifier(OfRecords):
     """Judges programs by tests: standard input and output, or calls of a Python function.
 
     Isolated per run: namespaces, an unprivileged user, no network, no capability, a system-call
@@ -71,7 +70,6 @@ class CodeVerifier:
         num_boxes: int | None = None,
         cache_dir: str | Path | None = None,
         uses_fork: bool = True,
-        stops_at_failure: bool = False,
     ):
         """`uses_fork` runs Python without starting an interpreter each time; verdicts are the same.
 
@@ -83,25 +81,17 @@ class CodeVerifier:
             num_boxes=num_boxes or len(os.sched_getaffinity(0)), cache=cache, uses_fork=uses_fork
         )
         self.tier: IsolationTier = self.executor.mechanism.tier
-        self._stops_at_failure = stops_at_failure
 
-    def verify(self, problem: Problem, response_text: str) -> Verdict:
-        """Judges the program of a whole response; the problem's arguments are a record."""
-        return self.verify_record({**problem.arguments, "answer": response_text})
-
-    def verify_record(self, record: Mapping[str, Any]) -> Verdict:
-        """Verdict of one line of `loong verify code`; never raises for what a record holds."""
-        start = time.perf_counter()
+    def judged(self, record: Mapping[str, Any]) -> Verdict:
         try:
             case = cases.read_case(record)
-            judged = self.judge(case) if case.source.strip() else _NO_PROGRAM
+            return self.judge(case) if case.source.strip() else _NO_PROGRAM
         except ToolchainMissing as error:
-            judged = verdict.ungradable("toolchain", str(error))
+            return verdict.ungradable("toolchain", str(error))
         except BoxLost as error:
-            judged = verdict.ungradable("sandbox", str(error), isolation=self.tier)
+            return verdict.ungradable("sandbox", str(error), isolation=self.tier)
         except VerifierError as error:
-            judged = verdict.ungradable("record", str(error))
-        return dataclasses.replace(judged, cost_s=time.perf_counter() - start)
+            return verdict.ungradable("record", str(error))
 
     def judge(self, case: Case) -> Verdict:
         """Verdict of one case; raises VerifierError for an unknown or missing language."""
@@ -127,7 +117,7 @@ class CodeVerifier:
             one = builds[test.call.function if test.call else ""]
             return self._test(case, one, checker, test)
 
-        results = self._test_all(judge, case.tests)
+        results = list(self.executor.threads.map(judge, case.tests))
         rejects = any(result.status == "WA" for result in results)
         if checker is not None and rejects and (said := self.executor.check(checker)):
             return _no_checker(said)  # an interpreter ends with status 1 for that too
@@ -157,18 +147,6 @@ class CodeVerifier:
         if any(call.kwargs for call in calls) and name != "python":
             raise VerifierError(f"calls in {name} have no kwargs. Use args alone.")
 
-    def _test_all(
-        self, judge: Callable[[CodeTest], TestResult], tests: tuple[CodeTest, ...]
-    ) -> list[TestResult]:
-        """Results in order; after a failure the rest is skipped where that was asked for."""
-        if not self._stops_at_failure:
-            return list(self.executor.threads.map(judge, tests))
-        results: list[TestResult] = []
-        for test in tests:
-            is_open = not results or results[-1].status == "OK"
-            results.append(judge(test) if is_open else TestResult(status="SKIPPED"))
-        return results
-
     def _test(self, case: Case, built: Built, checker: Built | None, test: CodeTest) -> TestResult:
         limits = dataclasses.replace(
             PROGRAM,
@@ -183,20 +161,26 @@ class CodeVerifier:
                 built, limits, stdin=test.stdin.encode("utf-8", "surrogatepass")
             )
         status, detail = status_of(ended)
-        if status == "OK":
-            status, detail = self._compare(case, checker, test, ended)
-        return _as_result(status, detail, ended)
-
-    def _compare(
-        self, case: Case, checker: Built | None, test: CodeTest, ended: Ended
-    ) -> tuple[Status, str]:
-        if test.call is not None:
-            return _compare_value(ended.result, test, case.tolerance)
-        if checker is not None:
-            return self._check(checker, test, ended.stdout)
-        if compare.matches_output(ended.stdout, test.expected, case.tolerance):
-            return "OK", ""
-        return "WA", "the output is another"
+        if status == "OK" and test.call is not None:
+            status, detail = _compare_value(ended.result, test, case.tolerance)
+        elif status == "OK" and checker is not None:
+            status, detail = self._check(checker, test, ended.stdout)
+        elif status == "OK" and not compare.matches_output(
+            ended.stdout, test.expected, case.tolerance
+        ):
+            status, detail = "WA", "the output is another"
+        return TestResult(
+            status=status,
+            detail=detail,
+            stdout=ended.stdout[:MAX_CAPTURED_BYTES].decode(errors="replace"),
+            stderr=ended.stderr[:MAX_CAPTURED_BYTES].decode(errors="replace"),
+            stdout_truncated=len(ended.stdout) > MAX_CAPTURED_BYTES,
+            stderr_truncated=len(ended.stderr) > MAX_CAPTURED_BYTES,
+            time_s=round(ended.cpu_s, 6),
+            wall_s=round(ended.wall_s, 6),
+            memory_bytes=ended.memory_bytes,
+            exit_status=ended.status,
+        )
 
     def _check(self, checker: Built, test: CodeTest, stdout: bytes) -> tuple[Status, str]:
         answer = test.expected[0] if test.expected else ""
@@ -228,7 +212,7 @@ class CodeVerifier:
             details["compile"] = dict(compiled)
         common = {"isolation": self.tier, "details": details}
         evidence = f"{passed} of {len(results)} tests passed"
-        faults = [(i, r) for i, r in enumerate(results) if r.status not in ("OK", "IE", "SKIPPED")]
+        faults = [(i, r) for i, r in enumerate(results) if r.status not in ("OK", "IE")]
         if faults:
             index, first = faults[0]
             evidence += f"; test {index}: {first.status}"
@@ -277,18 +261,3 @@ def _compare_value(result: bytes, test: CodeTest, tolerance: float | None) -> tu
         return "WA", "what it reported is no value"
     shown = json.dumps(value.get("v") if isinstance(value, dict) else value)[:200]
     return ("OK", "") if is_right else ("WA", f"it returned another value: {shown}")
-
-
-def _as_result(status: Status, detail: str, ended: Ended) -> TestResult:
-    return TestResult(
-        status=status,
-        detail=detail,
-        stdout=ended.stdout[:MAX_CAPTURED_BYTES].decode(errors="replace"),
-        stderr=ended.stderr[:MAX_CAPTURED_BYTES].decode(errors="replace"),
-        stdout_truncated=len(ended.stdout) > MAX_CAPTURED_BYTES,
-        stderr_truncated=len(ended.stderr) > MAX_CAPTURED_BYTES,
-        time_s=round(ended.cpu_s, 6),
-        wall_s=round(ended.wall_s, 6),
-        memory_bytes=ended.memory_bytes,
-        exit_status=ended.status,
-    )

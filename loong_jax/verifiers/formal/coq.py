@@ -6,6 +6,10 @@ it takes the compiled answer as a term of the compiled goal and prints the assum
 So whatever notations, coercions or names the script changes, the term must have the type that was
 fixed before, and the assumptions are told by a process in which nothing of the answer's text runs.
 
+A record has `statement` (`Theorem name : forall n : nat, n + 0 = n.`, or the proposition alone),
+`answer` (a script such as `Proof. ... Qed.`), and perhaps `preamble`: our own imports and
+definitions.
+
 Deterministic up to limits of time. Scripts hold tactics and lemmas; commands that reach files,
 plugins or flags are refused by name before anything runs. Known false classes: a script that names
 such a command in a tactic argument is refused too.
@@ -15,18 +19,16 @@ import dataclasses
 import functools
 import re
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loong_jax.errors import VerifierError
 from loong_jax.problems import verdict
-from loong_jax.problems.problem import Problem
 from loong_jax.problems.verdict import Verdict, answer_span
 from loong_jax.sandbox import Ended, Limits
+from loong_jax.verifiers import OfRecords, formal
 from loong_jax.verifiers.formal import isolated
 
-MAX_SCRIPT_CHARS = 100_000
 _CLOSED = "Closed under the global context"
 # Words of no use to a proof. The first rows reach files, plugins or the checker's settings; the
 # others would fail the check of assumptions or of the type as well.
@@ -50,7 +52,7 @@ class BrokenStatement(ValueError):
     """Our own statement does not compile."""
 
 
-class CoqVerifier:
+class CoqVerifier(OfRecords):
     """Judges proof scripts. `axioms` are the assumptions that a proof may rest on (full names)."""
 
     def __init__(self, *, axioms: tuple[str, ...] | list[str] = (), cpu_s: int = 20):
@@ -58,37 +60,33 @@ class CoqVerifier:
         self._limits = isolated.limits(cpu_s)
         self._coqc = shutil.which("coqc") or ""
 
-    def verify(self, problem: Problem, response_text: str) -> Verdict:
-        """Judges a response by the problem's arguments, which are those of a record."""
-        return self.verify_record({**problem.arguments, "answer": response_text})
-
-    def verify_record(self, record: Mapping[str, Any]) -> Verdict:
-        """Verdict of one line of `loong verify coq`.
-
-        `statement` (`Theorem name : forall n : nat, n + 0 = n.`, or the proposition alone),
-        `answer` (a script such as `Proof. ... Qed.`), and perhaps `preamble`: our own imports
-        and definitions.
-        """
-        start = time.perf_counter()
+    def judged(self, record: Mapping[str, Any]) -> Verdict:
+        statement, answer = record.get("statement"), record.get("answer")
+        preamble = record.get("preamble", "")
+        if not all(isinstance(text, str) for text in (statement, answer, preamble)):
+            return verdict.ungradable("record", "statement, answer or preamble is no text")
+        script = answer_span(str(answer))
+        if isinstance(script, Verdict):
+            return script
+        if (refused := self._refused(script)) is not None:
+            return refused
+        name, goal = _named_goal(str(statement))
         try:
-            judged = self._judge(record)
+            compiled = _statement(self._coqc, str(preamble), goal, self._limits)
+            judged = self._check(compiled, str(preamble), name, goal, script)
+        except BrokenStatement as error:
+            judged = verdict.ungradable("statement", str(error))
         except VerifierError as error:
-            judged = verdict.ungradable("sandbox", str(error))
-        cost_s = time.perf_counter() - start
-        return dataclasses.replace(judged, evidence=judged.evidence[:300], cost_s=cost_s)
+            return verdict.ungradable("sandbox", str(error))
+        return dataclasses.replace(judged, isolation="namespaces")
 
     def check_statements(self, statements: Sequence[str], preamble: str = "") -> list[Verdict]:
         """A verdict per statement: correct if it compiles as a proposition, proved or not."""
         return [self._check_statement(str(text), preamble) for text in statements]
 
-    def close(self) -> None:
-        """Holds nothing."""
-
     def _check_statement(self, text: str, preamble: str) -> Verdict:
-        if (refused := _refused(text)) is not None:
+        if (refused := self._refused(text)) is not None:
             return refused
-        if not self._coqc:
-            return verdict.ungradable("no checker", "coqc is not installed")
         try:
             _statement(self._coqc, preamble, _named_goal(text)[1], self._limits)
         except BrokenStatement as error:
@@ -97,25 +95,14 @@ class CoqVerifier:
             return verdict.ungradable("sandbox", str(error)[:300])
         return verdict.correct("it compiles", isolation="namespaces")
 
-    def _judge(self, record: Mapping[str, Any]) -> Verdict:
-        statement, answer = record.get("statement"), record.get("answer")
-        preamble = record.get("preamble", "")
-        if not all(isinstance(text, str) for text in (statement, answer, preamble)):
-            return verdict.ungradable("record", "statement, answer or preamble is no text")
-        script = answer_span(str(answer))
-        if isinstance(script, Verdict):
-            return script
-        if (refused := _refused(script)) is not None:
-            return refused
-        if not self._coqc:
+    def _refused(self, script: str) -> Verdict | None:
+        """A verdict on a script that is not run, or None."""
+        found = formal.refused(
+            script, max_chars=100_000, word=_WORD, forbidden=_FORBIDDEN, marks=["bypass_check"]
+        )
+        if found is None and not self._coqc:
             return verdict.ungradable("no checker", "coqc is not installed")
-        name, goal = _named_goal(str(statement))
-        try:
-            compiled = _statement(self._coqc, str(preamble), goal, self._limits)
-            judged = self._check(compiled, str(preamble), name, goal, script)
-        except BrokenStatement as error:
-            judged = verdict.ungradable("statement", str(error))
-        return dataclasses.replace(judged, isolation="namespaces")
+        return found
 
     def _check(self, compiled: bytes, preamble: str, name: str, goal: str, script: str) -> Verdict:
         answer_v = f"{preamble}\nTheorem {name} : {goal}.\n{script}\n"
@@ -162,19 +149,6 @@ def _named_goal(statement: str) -> tuple[str, str]:
     """The name and the proposition of `Theorem name : proposition.`, or of a proposition alone."""
     match = _HEADER.fullmatch(statement)
     return (match[1], match[2]) if match else ("solution", statement.strip(". \n"))
-
-
-def _refused(script: str) -> Verdict | None:
-    if len(script) > MAX_SCRIPT_CHARS:
-        return verdict.wrong("format", f"more than {MAX_SCRIPT_CHARS} characters")
-    if bad := [c for c in script if not c.isprintable() and c not in "\n\t"]:
-        return verdict.wrong("format", f"the character {bad[0]!r}")
-    words = set(_WORD.findall(script))
-    if found := sorted(words & _FORBIDDEN):
-        return verdict.wrong("forbidden", f"the script uses {', '.join(found)}")
-    if "bypass_check" in script:
-        return verdict.wrong("forbidden", "the script turns a check off")
-    return None
 
 
 @functools.lru_cache(maxsize=256)

@@ -20,12 +20,10 @@ _SCRIPT = (
 _SCRIPT += '"$@"; s=$?; for f in $names; do [ -e "$f" ] && cp -P -- "$f" out/; done; exit $s'
 
 
-def limits(
-    cpu_s: float, *, memory_bytes: int = 2 * 2**30, file_bytes: int = 32 * 2**20, stretch: float = 4
-) -> Limits:
-    """Limits of one run of a checker; its wall time is `stretch` times its CPU time."""
+def limits(cpu_s: float, *, memory_bytes: int = 2 * 2**30, file_bytes: int = 32 * 2**20) -> Limits:
+    """Limits of one run of a checker; its wall time is four times its CPU time."""
     return dataclasses.replace(
-        PROGRAM, cpu_s=cpu_s, wall_s=stretch * cpu_s, memory_bytes=memory_bytes,
+        PROGRAM, cpu_s=cpu_s, wall_s=4 * cpu_s, memory_bytes=memory_bytes,
         address_bytes=2 * memory_bytes, disk_bytes=2 * file_bytes, output_bytes=4 * 2**20,
         collect_bytes=file_bytes,
     )  # fmt: skip

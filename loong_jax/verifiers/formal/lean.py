@@ -6,6 +6,12 @@ a proof with a response, no message of severity error, no sorry, and axioms with
 Classical.choice and Quot.sound, told by our own `#print axioms` for the name that we gave to our
 own statement. Source: LongCat-Flash-Thinking 2.2.2; the server of the Numina project.
 
+A record has `statement` (`theorem name binders : type`), `answer` (what follows `:=`, such as
+`by simp`), and perhaps `header`: our imports and `open` lines. The statement is written by us,
+under a name that nobody can guess. A proof that starts a new command, or uses what reaches the
+elaborator, the file system or the trusted base, is refused by name; the list is of the known cheats
+of REPL-based graders.
+
 What the server is asked is deterministic but for that name. What it fails to answer is ungradable.
 """
 
@@ -23,19 +29,34 @@ from typing import Any, NamedTuple
 
 from loong_jax.errors import VerifierError
 from loong_jax.problems import verdict
-from loong_jax.problems.problem import Problem
 from loong_jax.problems.verdict import Verdict, answer_span
-from loong_jax.verifiers.formal import lean_text
+from loong_jax.verifiers import OfRecords, formal
 from loong_jax.verifiers.formal.lean_repl import LeanReplPool
 
 URL = "LOONG_LEAN_URL"
 MAX_REPLY_BYTES = 64 * 2**20
 _RETRIED = (429, 500, 502, 503, 504)
-
-
-class _Request(NamedTuple):
-    name: str
-    code: str
+ALLOWED_AXIOMS = frozenset({"propext", "Classical.choice", "Quot.sound"})
+_STATEMENT = re.compile(
+    r"\s*(?:theorem|lemma)\s+(?P<name>[^\s:({\[⦃]+)(?P<rest>.*?)(?:\s*:=\s*(?:by\s+)?(?:sorry)?)?\s*",
+    re.DOTALL,
+)
+_FORBIDDEN = frozenset(
+    [
+        *("sorry", "admit", "sorryAx", "axiom", "opaque", "constant", "unsafe", "partial"),
+        *("native_decide", "ofReduceBool", "reduceBool", "ofReduceNat", "trustCompiler"),
+        *("implemented_by", "extern", "csimp", "skipKernelTC", "set_option", "initialize"),
+        *("macro", "macro_rules", "syntax", "notation", "infix", "infixl", "infixr", "prefix"),
+        *("postfix", "elab", "elab_rules", "declare_syntax_cat", "instance", "attribute", "local"),
+        *("run_cmd", "run_tac", "run_elab", "run_meta", "by_elab", "eval_term", "IO", "Lean"),
+        *("import", "open", "namespace", "section", "end", "universe", "variable", "export"),
+        *("theorem", "lemma", "def", "abbrev", "example", "structure", "inductive", "class"),
+        *("deriving", "mutual", "include", "omit", "alias", "addDecl", "elabCommand"),
+    ]
+)
+_WORD = re.compile(r"[^\W\d][\w'!?]*")
+_AXIOMS = re.compile(r"'(?P<name>[^']+)' depends on axioms: \[(?P<axioms>[^\]]*)\]", re.DOTALL)
+_NO_AXIOMS = re.compile(r"'(?P<name>[^']+)' does not depend on any axioms")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +142,7 @@ class LeanClient:
         raise VerifierError(f"{url} gave no answer: {why}. Check the server.")
 
 
-class LeanVerifier:
+class LeanVerifier(OfRecords):
     """Judges proofs of Lean 4 statements: by the server at `url`, or by REPLs of this machine.
 
     LOONG_LEAN_URL fills a `url` that is left out, else it is port 8000 of this machine.
@@ -131,11 +152,7 @@ class LeanVerifier:
     """
 
     def __init__(
-        self,
-        *,
-        url: str | None = None,
-        repl: Mapping[str, Any] | None = None,
-        **client: Any,
+        self, *, url: str | None = None, repl: Mapping[str, Any] | None = None, **client: Any
     ):
         if repl is not None and client:
             raise VerifierError(f"repl goes without {sorted(client)}, which are a server's.")
@@ -145,44 +162,37 @@ class LeanVerifier:
         else:
             self._client = LeanClient(url or os.environ.get(URL, "http://127.0.0.1:8000"), **client)
 
-    def verify(self, problem: Problem, response_text: str) -> Verdict:
-        """Judges a response by the problem's arguments, which are those of a record."""
-        return self.verify_record({**problem.arguments, "answer": response_text})
-
-    def verify_record(self, record: Mapping[str, Any]) -> Verdict:
-        """Verdict of one line of `loong verify lean`.
-
-        `statement` (`theorem name binders : type`), `answer` (what follows `:=`, such as
-        `by simp`), and perhaps `header`: our imports and `open` lines.
-        """
+    def judged(self, record: Mapping[str, Any]) -> Verdict:
         return self.verify_records([record])[0]
 
     def verify_records(self, records: Sequence[Mapping[str, Any]]) -> list[Verdict]:
         """Verdicts in order, in as few requests as the batch size allows."""
         start = time.perf_counter()
         requests = [_request(record) for record in records]
-        sent = [(r.name, r.code) for r in requests if isinstance(r, _Request)]
-        results = self._client.check(sent)
-        judged = [
-            r if isinstance(r, Verdict) else _verdict(r.name, results[r.name]) for r in requests
-        ]
+        results = self._client.check([r for r in requests if not isinstance(r, Verdict)])
+        judged = [r if isinstance(r, Verdict) else _verdict(r[0], results[r[0]]) for r in requests]
         cost_s = (time.perf_counter() - start) / max(1, len(records))
         return [dataclasses.replace(j, evidence=j.evidence[:300], cost_s=cost_s) for j in judged]
 
     def check_statements(self, statements: Sequence[str], header: str = "import Mathlib") -> list:
         """A verdict per statement: correct if it elaborates with `:= by sorry` (2.2.2)."""
-        read = [lean_text.read_statement(text, header) for text in statements]
+        read = [read_statement(text, header) for text in statements]
         names = [_name() for _ in read]
         pairs = zip(names, read, strict=True)
         results = self._client.check(
-            [(name, lean_text.syntax_probe(said, name)) for name, said in pairs if said is not None]
+            [
+                (name, f"{said.header}\n\ntheorem {name}{said.rest} := by sorry\n")
+                for name, said in pairs
+                if said is not None
+            ]
         )
-        return [
-            _elaborates(results[name])
-            if name in results
-            else verdict.wrong("statement", "it is not of the form `theorem name ... : type`")
-            for name in names
-        ]
+        judged = []
+        for name in names:
+            found = verdict.wrong("statement", "it is not of the form `theorem name ... : type`")
+            if name in results:
+                found = _read(results[name], "statement")
+            judged.append(found if isinstance(found, Verdict) else verdict.correct("it elaborates"))
+        return judged
 
     def close(self) -> None:
         self._client.close()
@@ -192,25 +202,30 @@ def _name() -> str:
     return f"loong_{secrets.token_hex(12)}"
 
 
-def _request(record: Mapping[str, Any]) -> _Request | Verdict:
+def _request(record: Mapping[str, Any]) -> tuple[str, str] | Verdict:
+    """The name of our theorem, and the source that proves it."""
     statement, answer = record.get("statement"), record.get("answer")
     header = record.get("header", "import Mathlib")
     if not all(isinstance(text, str) for text in (statement, answer, header)):
         return verdict.ungradable("record", "statement, answer or header is no text")
-    read = lean_text.read_statement(str(statement), header)
+    read = read_statement(str(statement), header)
     if read is None:
         return verdict.ungradable("statement", "it is not of the form `theorem name ... : type`")
     proof = answer_span(str(answer))
     if isinstance(proof, Verdict):
         return proof
-    if (no := lean_text.refused(proof)) is not None:
+    marks = ("#", "@[", "«", "/-", "-/")
+    no = formal.refused(proof, max_chars=200_000, word=_WORD, forbidden=_FORBIDDEN, marks=marks)
+    if no is not None:
         return no
     name = _name()
-    return _Request(name, lean_text.source(read, name, proof))
+    return name, source(read, name, proof)
 
 
-def _failure(result: Mapping[str, Any]) -> Verdict | Mapping[str, Any]:
-    """The response of a result, or why there is none."""
+def _read(
+    result: Mapping[str, Any], wrong: str
+) -> Verdict | tuple[Mapping[str, Any], list[tuple[str, str]]]:
+    """The response of a result and its messages, or the verdict where that says it already."""
     error, response = result.get("error"), result.get("response")
     if error:
         reason = "timeout" if "timed out" in str(error) else "server"
@@ -219,35 +234,62 @@ def _failure(result: Mapping[str, Any]) -> Verdict | Mapping[str, Any]:
         return verdict.ungradable("server", "the result holds no response")
     if "message" in response:
         return verdict.ungradable("server", f"REPL: {response['message']}")
-    return response
-
-
-def _messages(response: Mapping[str, Any]) -> list[tuple[str, str]]:
-    messages = [m for m in response.get("messages") or [] if isinstance(m, dict)]
-    return [(str(m.get("severity")), str(m.get("data"))) for m in messages]
+    found = [m for m in response.get("messages") or [] if isinstance(m, dict)]
+    messages = [(str(m.get("severity")), str(m.get("data"))) for m in found]
+    if errors := [data for severity, data in messages if severity == "error"]:
+        return verdict.wrong(wrong, errors[0])
+    return response, messages
 
 
 def _verdict(name: str, result: Mapping[str, Any]) -> Verdict:
-    response = _failure(result)
-    if isinstance(response, Verdict):
-        return response
-    messages = _messages(response)
-    if errors := [data for severity, data in messages if severity == "error"]:
-        return verdict.wrong("proof", errors[0])
+    read = _read(result, "proof")
+    if isinstance(read, Verdict):
+        return read
+    response, messages = read
     if response.get("sorries") or any("sorry" in data for _, data in messages):
         return verdict.wrong("sorry", "the proof is not finished")
-    axioms = lean_text.axioms_of(name, [data for severity, data in messages if severity == "info"])
+    axioms = axioms_of(name, [data for severity, data in messages if severity == "info"])
     if axioms is None:
         return verdict.wrong("axioms", "the checker did not tell the axioms of our statement once")
-    if extra := sorted(axioms - lean_text.ALLOWED_AXIOMS):
+    if extra := sorted(axioms - ALLOWED_AXIOMS):
         return verdict.wrong("axioms", f"it rests on {', '.join(extra)}")
     return verdict.correct(f"axioms: {', '.join(sorted(axioms)) or 'none'}")
 
 
-def _elaborates(result: Mapping[str, Any]) -> Verdict:
-    response = _failure(result)
-    if isinstance(response, Verdict):
-        return response
-    if errors := [data for severity, data in _messages(response) if severity == "error"]:
-        return verdict.wrong("statement", errors[0])
-    return verdict.correct("it elaborates")
+# ---- sources
+
+
+class Statement(NamedTuple):
+    """A theorem without its proof: `rest` is its binders and type."""
+
+    header: str  # imports and options of ours
+    rest: str
+
+
+def read_statement(statement: str, header: str = "import Mathlib") -> Statement | None:
+    """The statement `theorem name binders : type`, with or without `:= by sorry` after it."""
+    match = _STATEMENT.fullmatch(statement)
+    if match is None or ":" not in match["rest"] or ":=" in match["rest"]:
+        return None
+    return Statement(header, match["rest"])
+
+
+def source(statement: Statement, name: str, proof: str) -> str:
+    """The whole file: our statement under `name`, the proof, and the question for its axioms."""
+    proof = proof.strip().removeprefix(":=").strip()
+    if not re.match(r"by\b", proof):
+        proof = f"({proof})"
+    return (
+        f"{statement.header}\n\ntheorem {name}{statement.rest} := {proof}\n\n#print axioms {name}\n"
+    )
+
+
+def axioms_of(name: str, messages: list[str]) -> frozenset[str] | None:
+    """The axioms that the checker reported for `name`; None where it said nothing, or twice."""
+    reports = []
+    for text in messages:
+        if (match := _AXIOMS.search(text)) and match["name"] == name:
+            reports.append(frozenset(a.strip() for a in match["axioms"].split(",") if a.strip()))
+        if (match := _NO_AXIOMS.search(text)) and match["name"] == name:
+            reports.append(frozenset())
+    return reports[0] if len(reports) == 1 else None

@@ -27,29 +27,25 @@ MAX_REPLY_BYTES = 16 * 2**20
 _HEADER_LINE = "import "
 
 
-class Repl:
+class Repl(Child):
     """One process that has imported one header. One caller at a time."""
 
     def __init__(self, command: Sequence[str], header: str, **options: Any):
-        self._child = Child(command, **options)
-        self.pid = self._child.pid
+        super().__init__(command, **options)
         self.header = header
         self.num_uses = 0
         self.env: int | None = None  # made by the header
 
     def limit(self, memory_bytes: int) -> None:
-        resource.prlimit(self._child.pid, resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-        resource.prlimit(self._child.pid, resource.RLIMIT_CORE, (0, 0))
-
-    def is_alive(self) -> bool:
-        return self._child.is_alive()
+        resource.prlimit(self.pid, resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+        resource.prlimit(self.pid, resource.RLIMIT_CORE, (0, 0))
 
     def ask(self, source: str, env: int | None, timeout_s: float) -> dict[str, Any]:
         """The reply to one command; raises TimeoutError, or ChildLost for what is no reply."""
         deadline = time.monotonic() + timeout_s
         command: dict[str, Any] = {"cmd": source} | ({} if env is None else {"env": env})
-        self._child.write(json.dumps(command).encode() + b"\n\n", deadline)
-        raw = self._child.receive_until(b"\n\n", deadline, MAX_REPLY_BYTES)
+        self.write(json.dumps(command).encode() + b"\n\n", deadline)
+        raw = self.receive_until(b"\n\n", deadline, MAX_REPLY_BYTES)
         try:
             reply = json.loads(raw)
         except (ValueError, RecursionError) as error:
@@ -63,9 +59,6 @@ class Repl:
             pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
             return pages * resource.getpagesize()
         return 0
-
-    def stop(self) -> None:
-        self._child.stop()
 
 
 @dataclasses.dataclass(eq=False)
@@ -97,7 +90,6 @@ class LeanReplPool:
             )
         self._idle: list[Repl] = []  # the longest unused first
         self._lock = threading.Lock()
-        self._slots = threading.BoundedSemaphore(self.num_repls)
         self._threads = concurrent.futures.ThreadPoolExecutor(self.num_repls, "lean-repl")
         self.num_started = 0
 
@@ -121,24 +113,26 @@ class LeanReplPool:
     # ---- one proof
 
     def _result(self, name: str, source: str) -> dict[str, Any]:
-        header, body = split(source)
-        with self._slots:
-            repl = None
-            try:
-                repl, refused = self._take(header)
-                if refused is not None:  # the header's own errors
-                    return {"custom_id": name, "response": refused}
-                reply = repl.ask(body, repl.env, self.timeout_s)
-                repl.num_uses += 1
-                self._give_back(repl)
-                return {"custom_id": name, "response": reply}
-            except TimeoutError:
-                why = f"Lean REPL command timed out in {self.timeout_s:g} seconds"
-            except (ChildLost, OSError) as error:
-                why = f"Lean process exited: {error}"
-            if repl is not None:
+        (header, body), repl = split(source), None
+        try:
+            repl, refused = self._take(header)
+            if refused is not None:  # the header's own errors
+                return {"custom_id": name, "response": refused}
+            reply = repl.ask(body, repl.env, self.timeout_s)
+            repl.num_uses += 1
+            if repl.num_uses >= self.max_uses or repl.resident_bytes() > self.max_resident_bytes:
                 repl.stop()
-            return {"custom_id": name, "error": why}
+            else:
+                with self._lock:
+                    self._idle.append(repl)
+            return {"custom_id": name, "response": reply}
+        except TimeoutError:
+            why = f"Lean REPL command timed out in {self.timeout_s:g} seconds"
+        except (ChildLost, OSError) as error:
+            why = f"Lean process exited: {error}"
+        if repl is not None:
+            repl.stop()
+        return {"custom_id": name, "error": why}
 
     def _take(self, header: str) -> tuple[Repl, dict[str, Any] | None]:
         """A process that has this header; what it says where the header fails."""
@@ -178,13 +172,6 @@ class LeanReplPool:
         repl.stop()
         why = {"message": f"the header fails: {messages!r:.200}"}
         return repl, reply if "message" in reply else why
-
-    def _give_back(self, repl: Repl) -> None:
-        if repl.num_uses >= self.max_uses or repl.resident_bytes() > self.max_resident_bytes:
-            return repl.stop()
-        with self._lock:
-            self._idle.append(repl)
-        return None
 
 
 def split(source: str) -> tuple[str, str]:

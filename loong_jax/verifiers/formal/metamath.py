@@ -1,14 +1,16 @@
 """Verifier "metamath": an answer is the proof of a statement that we wrote, checked by our kernel.
 
+A record has `statement` (such as `|- ( ph -> ph )`) and `answer`; perhaps `database` (a name),
+`frame` (`$e`, `$d`, `$v` and `$f` statements of the theorem), and `before`: the label of the first
+statement that the proof may not use, such as the theorem itself in a library.
+
 The answer holds proof steps only (labels, or a compressed proof): it is put into a theorem that is
 rebuilt from the problem, so it can declare nothing. Deterministic; runs in process, since steps are
 looked up and nothing is executed. No false class is known; proofs beyond the kernel's limits are
 ungradable.
 """
 
-import dataclasses
 import functools
-import time
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -16,8 +18,8 @@ from typing import Any
 
 from loong_jax.errors import VerifierError
 from loong_jax.problems import verdict
-from loong_jax.problems.problem import Problem
 from loong_jax.problems.verdict import Verdict, answer_span
+from loong_jax.verifiers import OfRecords
 from loong_jax.verifiers.formal import kernel
 from loong_jax.verifiers.formal.kernel import CostExceeded, Database, MetamathError
 
@@ -27,7 +29,7 @@ _FRAME = ("$e", "$f", "$d", "$v", "$.")  # no axiom, no theorem, no scope
 _GOAL = "goal.of.this.problem"
 
 
-class MetamathVerifier:
+class MetamathVerifier(OfRecords):
     """Checks proofs against named databases; safe in any thread.
 
     `databases` maps further names to files. A database is read, and its own proofs are checked,
@@ -37,26 +39,7 @@ class MetamathVerifier:
     def __init__(self, *, databases: Mapping[str, str | Path] | None = None):
         self._files = {name: Path(path) for name, path in (databases or {}).items()}
 
-    def verify(self, problem: Problem, response_text: str) -> Verdict:
-        """Judges a response by the problem's arguments, which are those of a record."""
-        return self.verify_record({**problem.arguments, "answer": response_text})
-
-    def verify_record(self, record: Mapping[str, Any]) -> Verdict:
-        """Verdict of one line of `loong verify metamath`.
-
-        `statement` (such as `|- ( ph -> ph )`) and `answer`; perhaps `database` (a name), `frame`
-        (`$e`, `$d`, `$v` and `$f` statements of the theorem), and `before`: the label of the first
-        statement that the proof may not use, such as the theorem itself in a library.
-        """
-        start = time.perf_counter()
-        judged = self._judge(record)
-        cost_s = time.perf_counter() - start
-        return dataclasses.replace(judged, evidence=judged.evidence[:300], cost_s=cost_s)
-
-    def close(self) -> None:
-        """Holds nothing."""
-
-    def _judge(self, record: Mapping[str, Any]) -> Verdict:
+    def judged(self, record: Mapping[str, Any]) -> Verdict:
         texts = {key: record.get(key, "") for key in ("statement", "answer", "frame", "before")}
         if bad := [key for key, text in texts.items() if not isinstance(text, str)]:
             return verdict.ungradable("record", f"{bad[0]} is no text")

@@ -16,7 +16,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from loong_jax.errors import VerifierError
@@ -133,7 +133,6 @@ class Client:
         self,
         endpoint: Endpoint,
         budget: Budget | None = None,
-        sleep: Callable[[float], None] = time.sleep,
     ):
         if importlib.util.find_spec("openai") is None:
             raise VerifierError(
@@ -141,7 +140,6 @@ class Client:
             )
         self.endpoint: Endpoint = endpoint
         self.budget = budget or Budget()
-        self._sleep = sleep
         self._lock = threading.Lock()
         self._openai: Any = None
 
@@ -162,7 +160,7 @@ class Client:
         last = JudgeUnavailable("endpoint", "never asked")
         for attempt in range(self.endpoint.max_attempts):
             if attempt:
-                self._sleep(self._pause_s(attempt, last))
+                time.sleep(self._pause_s(attempt, last))
             self.budget.take_request()
             try:
                 return self._attempt(messages, settings or {})

@@ -1,20 +1,27 @@
 """Verifier "judge": an LLM judge or generative reward model, over HTTP."""
 
 import dataclasses
+import hashlib
+import random
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from loong_jax.errors import VerifierError
 from loong_jax.problems import verdict
 from loong_jax.problems.problem import Problem
 from loong_jax.problems.verdict import Score, Verdict
-from loong_jax.verifiers.judge import gate, replies, rubric
+from loong_jax.verifiers.judge import gate, replies
 from loong_jax.verifiers.judge.client import Budget, Endpoint
 from loong_jax.verifiers.judge.genrm import Item, Judge, JudgeConfig
 
 MAX_RUBRIC_ANSWER_CHARS = 20_000
+MAX_CRITERIA = 50
+_LINE = re.compile(
+    r"\s*(?:[-*]|\d{1,2}[.)])?\s*(?:\[(?P<weight>\d+(?:\.\d+)?)\])?\s*(?P<text>\S.*)"
+)
 
 
 class JudgeVerifier:
@@ -89,14 +96,14 @@ class JudgeVerifier:
     def score(self, question: str, rubric_text: str, response_text: str) -> Score:
         """Share of a rubric's weight that an answer meets; VerifierError for a malformed rubric."""
         start = time.perf_counter()
-        criteria = rubric.read(rubric_text)
+        criteria = read_rubric(rubric_text)
         answer = gate.extracted(response_text, whole=True)
         if not isinstance(answer, Verdict):
             refused = gate.refuse(answer, None, max_chars=MAX_RUBRIC_ANSWER_CHARS)
             answer = refused or answer
         if isinstance(answer, Verdict):
             return Score(value=0.0, evidence=f"{answer.reason}: {answer.evidence}")
-        sheet = rubric.sheet(criteria, answer)
+        sheet = sheet_of(criteria, answer)
         data = {"question": question, "criteria": sheet.texts, "answer": answer}
         found = self.judge.ask("rubric", data, lambda text: replies.met(text, list(sheet.texts)))
         cost_s = time.perf_counter() - start
@@ -130,3 +137,77 @@ class JudgeVerifier:
 
     def close(self) -> None:
         self.judge.close()
+
+
+# ---- rubrics: numbered criteria with weights
+
+
+class Criterion(NamedTuple):
+    text: str
+    weight: float
+
+
+def read_rubric(text: str) -> tuple[Criterion, ...]:
+    """One criterion a line: `- [2] names the theorem`; the weight in brackets is 1 if left out."""
+    found = []
+    for line in text.splitlines():
+        match = _LINE.fullmatch(line)
+        if match is None:
+            continue
+        weight = float(match["weight"] or 1)
+        if not 0 < weight <= 1000:
+            raise VerifierError(f"weight {match['weight']} of {line!r:.80} is not in (0, 1000].")
+        found.append(Criterion(match["text"].strip(), weight))
+    if not 0 < len(found) <= MAX_CRITERIA:
+        raise VerifierError(
+            f"the rubric has {len(found)} criteria, not 1 to {MAX_CRITERIA}. Write one a line."
+        )
+    return tuple(found)
+
+
+class Sheet(NamedTuple):
+    """Criteria as they are asked: shuffled, with two canaries among them."""
+
+    criteria: tuple[Criterion, ...]
+    texts: dict[str, str]  # by number
+    places: tuple[str, ...]  # the number of each criterion
+    known: dict[str, bool]  # canaries: whether they are met
+
+    def failed_canary(self, met: Mapping[str, bool]) -> str | None:
+        """A sentence on the first canary that the judge got wrong; None where all are right."""
+        for number, is_met in self.known.items():
+            if met[number] != is_met:
+                return f"{self.texts[number]!r} is {'' if is_met else 'not '}met"
+        return None
+
+    def missed(self, met: Mapping[str, bool]) -> list[int]:
+        """Criteria that are not met, counted from 1 as the rubric lists them."""
+        return [n for n, place in enumerate(self.places, 1) if not met[place]]
+
+    def value(self, met: Mapping[str, bool]) -> float:
+        """Share of the weight that is met, in [0, 1]."""
+        pairs = list(zip(self.criteria, self.places, strict=True))
+        return sum(c.weight for c, place in pairs if met[place]) / sum(c.weight for c, _ in pairs)
+
+
+def sheet_of(criteria: Sequence[Criterion], answer: str) -> Sheet:
+    """The sheet for this answer: a pure function, so that its reply can be cached.
+
+    One canary quotes a word of the answer, one a code that is not in it: a judge that calls
+    everything met, or nothing, fails.
+    """
+    digest = hashlib.blake2b(answer.encode("utf-8", "replace"), digest_size=8).hexdigest()
+    word = max(re.findall(r"\w{1,40}", answer)[:50], key=len, default=answer.strip()[:40])
+    known = {
+        f"The answer contains the text {word}": True,
+        f"The answer contains the text {digest}": digest in answer,
+    }
+    texts = [criterion.text for criterion in criteria] + list(known)
+    order = random.Random(digest).sample(range(len(texts)), len(texts))
+    number_of = {index: str(number) for number, index in enumerate(order, 1)}
+    return Sheet(
+        criteria=tuple(criteria),
+        texts={str(number): texts[index] for number, index in enumerate(order, 1)},
+        places=tuple(number_of[index] for index in range(len(criteria))),
+        known={number_of[len(criteria) + n]: is_met for n, is_met in enumerate(known.values())},
+    )

@@ -85,29 +85,23 @@ def read_row(record: Mapping[str, Any]) -> Row:
     gold = record.get("final_answer", record.get("gold"))
     if isinstance(gold, bool) or not isinstance(gold, str | int | float) or not str(gold).strip():
         raise VerifierError(f"gold={gold!r:.80} is no answer. Give `final_answer` or `gold`.")
-    return Row(
-        domain=get_domain(str(record.get("domain", metadata.get("domain", "")))),
-        question=str(record.get("question") or ""),
-        gold=str(gold),
-        rationale=str(record.get("rationale") or ""),
-        packages=_packages(metadata.get("required_dependencies", record.get("packages")) or ()),
-        tolerance=_tolerance(record.get("tolerance", metadata.get("answer_tolerance"))),
-    )
-
-
-def _packages(found: Any) -> tuple[str, ...]:
-    if isinstance(found, str):
-        found = [part.strip() for part in found.split(",") if part.strip()]
-    if not isinstance(found, list | tuple) or not all(isinstance(name, str) for name in found):
-        raise VerifierError(f"required_dependencies={found!r:.80} is no list of package names.")
-    return tuple(found)
-
-
-def _tolerance(found: Any) -> float:
+    packages = metadata.get("required_dependencies", record.get("packages")) or ()
+    if isinstance(packages, str):
+        packages = [part.strip() for part in packages.split(",") if part.strip()]
+    if not isinstance(packages, list | tuple) or not all(isinstance(one, str) for one in packages):
+        raise VerifierError(f"required_dependencies={packages!r:.80} is no list of package names.")
+    found = record.get("tolerance", metadata.get("answer_tolerance"))
     try:
         tolerance = float(found or 0.0)
     except (TypeError, ValueError):
         tolerance = -1.0
     if not 0 <= tolerance < 1e12:
         raise VerifierError(f"answer_tolerance={found!r:.80} is not a number of at least 0.")
-    return tolerance
+    return Row(
+        domain=get_domain(str(record.get("domain", metadata.get("domain", "")))),
+        question=str(record.get("question") or ""),
+        gold=str(gold),
+        rationale=str(record.get("rationale") or ""),
+        packages=tuple(packages),
+        tolerance=tolerance,
+    )

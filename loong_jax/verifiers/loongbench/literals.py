@@ -5,10 +5,12 @@ wrappers in which NumPy prints its values.
 """
 
 import ast
+import functools
 import re
 from typing import Any, NamedTuple
 
 from loong_jax import syntax
+from loong_jax.verifiers.code import compare
 
 MAX_CHARS = 100_000
 MAX_DEPTH = 12
@@ -103,21 +105,9 @@ def equal(gold: Any, answer: Any, *, relative: float = 0.0, absolute: float = 0.
         )
     if isinstance(gold, Unordered) and isinstance(answer, Unordered | list):
         members = answer.members if isinstance(answer, Unordered) else answer
-        return _is_permutation(gold.members, members, limits)
+        return compare.is_permutation(gold.members, members, functools.partial(equal, **limits))
     if isinstance(gold, list) and isinstance(answer, list):
         return len(gold) == len(answer) and all(
             equal(g, a, **limits) for g, a in zip(gold, answer, strict=True)
         )
     return False
-
-
-def _is_permutation(gold: list[Any], answer: list[Any], limits: dict[str, float]) -> bool:
-    if len(gold) != len(answer) or len(gold) > 2000:
-        return False
-    left = list(answer)
-    for wanted in gold:
-        place = next((i for i, one in enumerate(left) if equal(wanted, one, **limits)), None)
-        if place is None:
-            return False
-        del left[place]
-    return True

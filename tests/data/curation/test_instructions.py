@@ -47,7 +47,11 @@ def test_prompts_ask_for_what_is_checked():
     assert len(made["arguments"]["constraints"]) == 3
     assert made == instructions.reverse_prompt(record, num_constraints=3, seed=1)
     assert stages.judge(KeepsConstraints(), [made]).notes == {0: {"num_constraints": 3}}
-    assert constraints.ConstraintsVerifier().judge(made["arguments"]["constraints"], "No.").outcome
+    assert (
+        constraints.ConstraintsVerifier()
+        .verify_record(made["arguments"] | {"answer": "No."})
+        .outcome
+    )
     turns = instructions.reverse_prompt(record, num_constraints=2, seed=1, turns="multi")
     assert turns is not None
     assert [m["role"] for m in turns["messages"]] == ["user", "assistant", "user"]

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from loong_jax.bench import timing
 from loong_jax.errors import VerifierError
 from loong_jax.sandbox import isolation
 from loong_jax.verifiers import get_verifier
@@ -17,6 +18,11 @@ def needs_isolation():
         if os.environ.get("CI"):
             pytest.fail(f"CI must have isolation: {error}")
         pytest.skip(f"no isolation by namespaces here: {error}")
+
+
+def zygote_pids(verifier) -> list[int]:
+    """Processes of the zygotes: children of the launchers."""
+    return [child for pid in verifier.executor.pids() for child in timing.children(pid)]
 
 
 @pytest.fixture(scope="module")

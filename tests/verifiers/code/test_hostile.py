@@ -16,6 +16,7 @@ import pytest
 from loong_jax.sandbox import PROGRAM, Run, mechanism
 from loong_jax.sandbox.mechanism import Mechanism
 from loong_jax.verifiers import get_verifier
+from tests.verifiers.code.conftest import zygote_pids
 from tests.verifiers.code.hostile import HOSTILE, LIMIT_MB, Hostile
 
 pytestmark = pytest.mark.bubblewrap
@@ -113,7 +114,7 @@ def test_a_second_run_finds_nothing_of_the_first(verifier, host, number):
     (one,) = (one for one in HOSTILE if one.number == number)
     for _ in range(2):
         assert judge(verifier, one, placed(one, host)).is_correct
-    for pid in verifier.executor.zygote_pids():
+    for pid in zygote_pids(verifier):
         assert Path(f"/proc/{pid}/task/{pid}/children").read_text() == ""
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from loong_jax.sandbox import languages
-from loong_jax.verifiers.code import compare, programs
+from loong_jax.verifiers.code import cases, compare
 
 TEXTS = tomllib.loads(Path(__file__).with_name("calls.toml").read_text(encoding="utf-8"))
 SLOW_JAVA = pytest.param("java", marks=pytest.mark.slow)
@@ -344,8 +344,8 @@ BLOCK = f"```python\n{F}\n```\n"
 )  # fmt: skip
 def test_a_later_block_that_is_not_the_program(text, calls):
     named = {"f"} if calls else set()
-    assert programs.source_of(text, "python", {"f"}).strip() == F
-    assert programs.source_of(text, "python", named).strip() == F
+    assert cases.source_of(text, "python", {"f"}).strip() == F
+    assert cases.source_of(text, "python", named).strip() == F
 
 
 @pytest.mark.parametrize(
@@ -362,10 +362,10 @@ def test_a_later_block_that_is_not_the_program(text, calls):
 def test_the_block_that_defines_what_is_called_is_the_program(language, program, later):
     text = f"```{language}\n{program}\n```\nUse:\n```{language}\n{later}\n```"
     names = {"Solution"} if language == "java" else {"f"}
-    assert programs.source_of(text, language, names).strip() == program
+    assert cases.source_of(text, language, names).strip() == program
     other = program.replace("1", "2")
     text = f"```{language}\n{other}\n```\nNo:\n```{language}\n{program}\n```"
-    assert programs.source_of(text, language, names).strip() == program
+    assert cases.source_of(text, language, names).strip() == program
 
 
 # ---- packages of Java

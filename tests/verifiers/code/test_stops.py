@@ -13,6 +13,7 @@ import pytest
 
 from loong_jax.sandbox import PROGRAM, Run, box
 from loong_jax.verifiers import get_verifier
+from tests.verifiers.code.conftest import zygote_pids
 
 pytestmark = pytest.mark.bubblewrap
 RECORD = {
@@ -36,7 +37,7 @@ def one(needs_isolation):
     [("launcher", 2.0), ("zygote", 2.0), pytest.param("zygote", 24.0, marks=pytest.mark.release)],
 )
 def test_a_stopped_sandbox_goes_on(one, who, stop_s):
-    pids = one.executor.zygote_pids() if who == "zygote" else one.executor.pids()
+    pids = zygote_pids(one) if who == "zygote" else one.executor.pids()
     judged = []
     thread = threading.Thread(target=lambda: judged.append(one.verify_record(RECORD)))
     thread.start()
@@ -59,7 +60,7 @@ def test_a_stopped_host_goes_on(needs_isolation):
         "one.executor.group_counts\n"
         "print('ready', flush=True)\n"
         f"judged = one.verify_record({RECORD!r})\n"
-        "print(judged.outcome, one.executor.num_lost())\n"
+        "print(judged.outcome, one.executor._boxes[0].num_lost)\n"
         "one.close()\n"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as p:
@@ -80,12 +81,12 @@ def test_a_sandbox_that_stays_stopped_is_ungradable(one, monkeypatch):
 
     def stopped(self):
         zygote = real(self)
-        for pid in one.executor.zygote_pids():
+        for pid in zygote_pids(one):
             os.kill(pid, signal.SIGSTOP)
         return zygote
 
     monkeypatch.setattr(box.Box, "_running", stopped)
-    for pid in one.executor.zygote_pids():
+    for pid in zygote_pids(one):
         os.kill(pid, signal.SIGSTOP)
     start = time.monotonic()
     limits = dataclasses.replace(PROGRAM, cpu_s=0.2, wall_s=0.2)

@@ -15,6 +15,7 @@ from loong_jax.problems.problem import Problem
 from loong_jax.sandbox import Run
 from loong_jax.verifiers import Verifier, get_verifier
 from loong_jax.verifiers.code import cases, compare
+from tests.verifiers.code.conftest import zygote_pids
 
 pytestmark = pytest.mark.bubblewrap
 
@@ -252,7 +253,7 @@ def leaks(verifier, num_runs: int) -> dict[str, int]:
         (rss,) = (int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
         zygote = sum(
             int(line.split()[1])
-            for pid in verifier.executor.zygote_pids()
+            for pid in zygote_pids(verifier)
             for line in Path(f"/proc/{pid}/status").read_text().splitlines()
             if line.startswith("VmRSS")
         )

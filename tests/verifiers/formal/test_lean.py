@@ -4,7 +4,7 @@ import pytest
 
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import get_verifier
-from loong_jax.verifiers.formal import lean_text
+from loong_jax.verifiers.formal import lean
 from tests.verifiers.formal import fake_lean
 
 STATEMENT = "theorem add_zero' (n : Nat) (h : 0 < n) : n + 0 = n"
@@ -147,6 +147,6 @@ def test_a_broken_statement_is_not_the_answers_fault(verifier, statement):
 
 
 def test_a_term_cannot_end_the_statement():
-    statement = lean_text.read_statement(STATEMENT)
-    source = lean_text.source(statement, "t", "Nat.add_zero n")
+    statement = lean.read_statement(STATEMENT)
+    source = lean.source(statement, "t", "Nat.add_zero n")
     assert ":= (Nat.add_zero n)\n" in source
