@@ -285,7 +285,7 @@ def write_report(run_dir: Path, *, keeps_machine: bool = False) -> None:
     With `keeps_machine` an earlier summary's machine and versions stay: the run was there.
     """
     from loong_jax.eval import compare
-    from loong_jax.report import controls_page, page
+    from loong_jax.report import page
 
     recipe = configs.load(run_dir)
     if recipe.pod is not None:
@@ -297,7 +297,7 @@ def write_report(run_dir: Path, *, keeps_machine: bool = False) -> None:
         real_run = Path(json_files.read_json(run_dir / "source.json")["source"])
         runs = dict.fromkeys(recipe.controls, run_dir)
         compare.write_controls(run_dir, real_run, runs, control_stages=recipe.controls)
-        print(f"report: {controls_page.write_report(run_dir, {'real run': real_run, **runs})}")
+        print(f"report: {page.write_controls(run_dir, {'real run': real_run, **runs})}")
         return
     compare.write_gains(run_dir)
     merge_stage_metrics(run_dir, [name for name in recipe.stages if is_done(run_dir, name)])

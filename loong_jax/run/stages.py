@@ -33,8 +33,7 @@ from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.tickets import MixedStream, TicketSource
 from loong_jax.recipes import EvaluationStage, FusionStage, RlStage, SftStage, Stage
 from loong_jax.report.metrics_log import MetricsLog, read_metrics
-from loong_jax.report.progress import Progress
-from loong_jax.report.signal_watch import SignalWatch
+from loong_jax.report.progress import Progress, SignalWatch
 from loong_jax.report.usage import StepProfile
 from loong_jax.rl import checkpoint, local_trainer, lora, policy_model, rewards, sft, trainer
 from loong_jax.rl.collapse import CollapseWatch
