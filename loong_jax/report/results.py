@@ -154,7 +154,8 @@ def fusion_rows(run: RunRecord) -> dict[str, list[Row]]:
                 label, role = "RL expert", "own expert"
             elif name in run.experts:
                 role = "other expert"
-            rows.append(Row(label, *map(float, (figures["pass@1"], *figures["ci95"])), role))
+            low, high = figures["ci95"]
+            rows.append(Row(label, figures["pass@1"], low, high, role))
         if rows:
             panels[domain] = rows
     return panels
