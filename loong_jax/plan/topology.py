@@ -12,7 +12,7 @@ import math
 import re
 
 from loong_jax.errors import ConfigError
-from loong_jax.launch.tpu_vm.topology import GENERATIONS, parse_topology
+from loong_jax.launch.tpu_vm import GENERATIONS, parse_topology
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
