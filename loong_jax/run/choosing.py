@@ -12,18 +12,8 @@ from loong_jax import cli_help, configs, environments, recipes, remote
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.problems import response
-from loong_jax.recipes import (
-    DomainProblems,
-    FileProblems,
-    GeneratedProblems,
-    ProblemSource,
-    Recipe,
-    RlStage,
-    SftStage,
-    Stage,
-    ToolSettings,
-    quickstart,
-)
+from loong_jax.recipes import FileProblems, GeneratedProblems, Recipe, RlStage, SftStage, quickstart
+from loong_jax.recipes.stages import Stage, of_length
 from loong_jax.remote import AnyPath
 from loong_jax.rl.lora import LoraConfig
 from loong_jax.rl.optimizers import WarmupCosine
@@ -115,8 +105,8 @@ def _tuned(recipe: Recipe, name: str, stage: Stage, arguments: Sequence[str]) ->
     else:
         given = value_of(f"--{name.replace('_', '-')}.num-steps", arguments) or ""
         steps = int(given) if given.isdecimal() else stage.num_steps
-        is_file = value_of("--data", arguments) is not None or recipe.data is not None
-        has_end = is_file or isinstance(recipe.problems, FileProblems)
+        data = value_of("--data", arguments) or recipe.data
+        has_end = data is not None or isinstance(recipe.problems, FileProblems)
         epochs = EPOCHS if has_end and not given else None
         warmup = 0 if epochs else min(math.ceil(sizes.WARMUP_SHARE * steps), steps // 2)
         stage = dataclasses.replace(stage, epochs=epochs)
@@ -130,18 +120,17 @@ def _with_problems(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
     if (names := value_of("--environments", arguments)) is not None:
         for name in (found := names.split(",")):
             if name not in environments.ENVIRONMENTS and not name.startswith(environments.GYM):
-                known = ", ".join(sorted(environments.ENVIRONMENTS))
                 raise ConfigError(
                     f"--environments {name}: there is no environment of this name. Choose from: "
-                    f"{known}."
+                    f"{', '.join(sorted(environments.ENVIRONMENTS))}."
                 )
-        domains = {name: DomainProblems(environment=name) for name in found}
+        domains = {name: recipes.DomainProblems(environment=name) for name in found}
         return _posing(recipe, GeneratedProblems(domains=domains))
-    if value_of("--data", arguments) is not None and not has_file:
-        return dataclasses.replace(recipe, problems=None)
     if has_file:
         is_file = isinstance(recipe.problems, FileProblems)
         return recipe if is_file else _posing(recipe, FileProblems())
+    if value_of("--data", arguments) is not None:
+        return dataclasses.replace(recipe, problems=None)
     start = value_of("--start-from", arguments)
     if recipe.name in OF_ITS_START and start is not None:
         return _posing_those_of(recipe, remote.located(start), arguments)
@@ -150,7 +139,7 @@ def _with_problems(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
 
 def _posing_those_of(recipe: Recipe, start: AnyPath, arguments: Sequence[str]) -> Recipe:
     """The recipe with the problems, form, tools and lengths of the run that weights are from."""
-    run = own_problems.recipe_of(start)
+    run = next(iter(own_problems.recipes_of(start)), None)
     if run is None or run.problems is None:
         whose = "the quickstart" if isinstance(recipe.problems, GeneratedProblems) else recipe.name
         logger.info("poses the problems of %s; --problems FILE gives others", whose)
@@ -167,7 +156,7 @@ def _posing_those_of(recipe: Recipe, start: AnyPath, arguments: Sequence[str]) -
     )
 
 
-def _posing(recipe: Recipe, problems: ProblemSource) -> Recipe:
+def _posing(recipe: Recipe, problems: recipes.ProblemSource) -> Recipe:
     """The recipe with other problems, all of which every stage poses."""
     return dataclasses.replace(recipe.changed(RlStage, domains=()), problems=problems, experts=())
 
@@ -176,7 +165,7 @@ def _with_form(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
     if (name := value_of("--form", arguments)) is not None:
         recipe = dataclasses.replace(recipe, form=response.form_named(name))
     if (names := value_of("--tools", arguments)) is not None:
-        given = ToolSettings(names=tuple(names.split(",")), describe=True, offers_all=True)
+        given = recipes.ToolSettings(names=tuple(names.split(",")), describe=True, offers_all=True)
         recipe = dataclasses.replace(recipe, tools=given)
     if (rank := value_of("--lora", arguments)) is not None and rank.isdigit():
         recipe = recipe.changed(SftStage | RlStage, lora=LoraConfig(rank=int(rank)))
@@ -196,14 +185,10 @@ def finished(config: Any, before: Any, arguments: Sequence[str]) -> Any:
         is_given = any(word.split("=")[0] == option for word in arguments)
         if is_given or not isinstance(stage, SftStage | RlStage):
             return stage
-        schedule, steps = stage.optimizer.schedule, stage.num_steps
-        length = before.stages[name].num_steps
-        if steps == length or getattr(schedule, "num_steps", None) != length:
+        length, steps = before.stages[name].num_steps, stage.num_steps
+        if steps == length:
             return stage
-        warmup = min(schedule.warmup_steps, steps // 2)
-        schedule = dataclasses.replace(schedule, num_steps=steps, warmup_steps=warmup)
-        optimizer = dataclasses.replace(stage.optimizer, schedule=schedule)
-        return dataclasses.replace(stage, optimizer=optimizer)
+        return of_length(dataclasses.replace(stage, num_steps=length), steps)
 
     return config.mapped(fitting)
 

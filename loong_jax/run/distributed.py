@@ -71,9 +71,10 @@ def initialize_arguments(
     """Arguments of `jax.distributed.initialize`: {} to detect them, None to do without."""
     given = dataclasses.asdict(processes)
     for field, variable in ENVIRONMENT.items():
-        if given[field] is None and environment.get(variable):
-            value = environment[variable]
-            given[field] = value if field == "coordinator" else _whole_number(variable, value)
+        if given[field] is None and (value := environment.get(variable)):
+            if field != "coordinator" and not value.isdecimal():
+                raise ConfigError(f"{variable}={value!r} is no whole number. Give one.")
+            given[field] = value if field == "coordinator" else int(value)
     if all(value is None for value in given.values()):
         platforms = environment.get("JAX_PLATFORMS", "")
         return {} if has_tpu and (not platforms or "tpu" in platforms.split(",")) else None
@@ -94,12 +95,6 @@ def initialize_arguments(
         "num_processes": given["count"],
         "process_id": given["index"],
     }
-
-
-def _whole_number(variable: str, value: str) -> int:
-    if not value.isdecimal():
-        raise ConfigError(f"{variable}={value!r} is no whole number. Give one.")
-    return int(value)
 
 
 def shutdown() -> None:

@@ -20,6 +20,7 @@ from loong_jax.problems import response
 from loong_jax.problems.problem import Problem, split_of
 from loong_jax.recipes import FileProblems, ProblemSource, Recipe, RlStage, SftStage
 from loong_jax.remote import AnyPath, RemotePath
+from loong_jax.run import pipeline
 from loong_jax.run.texts import Texts
 from loong_jax.verifiers import own_table
 
@@ -51,15 +52,14 @@ def verifiers_of(problems: ProblemSource | None) -> dict[str, str]:
 
 def refuse_other(settings: FileProblems, run_dir: Path) -> None:
     """ConfigError where the run began with another file."""
-    copy, text = run_dir / COPY, _text(settings)
-    began = copy.read_text(encoding="utf-8") if copy.exists() else text
-    if began != text:
-        raise ConfigError(
-            f"{settings.file} is not the file that {run_dir} began with: it has "
-            f"{len(text.splitlines())} lines and digest {_digest(text)}, {copy} has "
-            f"{len(began.splitlines())} and {_digest(began)}. Give --problems {copy} to go on, or "
-            "name another --run-dir."
-        )
+    copy, found = run_dir / COPY, _text(settings)
+    pipeline.refuse_other(
+        run_dir,
+        settings.file,
+        began=_described(copy.read_text(encoding="utf-8")) if copy.exists() else None,
+        found=_described(found),
+        remedy=f"Give --problems {copy} to go on",
+    )
 
 
 def keep_copy(settings: FileProblems, run_dir: Path) -> None:
@@ -73,8 +73,9 @@ def _text(settings: FileProblems) -> str:
     return Path(settings.file or "").read_text(encoding="utf-8")
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+def _described(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return f"a file of {len(text.splitlines())} lines and digest {digest}"
 
 
 # ---- sides --------------------------------------------------------------------------------------
@@ -130,14 +131,13 @@ class FileStream(Pairs):
 
     problem_at = Pairs.pair_at
 
+    @classmethod
+    def of(cls, settings: FileProblems, domain: str, split: str, seed: int) -> "FileStream":
+        return cls(given=tuple(one.problem for one in side(settings, domain, split)), seed=seed)
+
     def take_distinct(self, count: int) -> list[Problem]:
         """The first `count`, or all where there are fewer."""
         return list(self.given[:count])
-
-
-def stream(settings: FileProblems, domain: str, split: str, seed: int) -> FileStream:
-    given = tuple(posed.problem for posed in side(settings, domain, split))
-    return FileStream(given=given, seed=seed)
 
 
 @functools.lru_cache(maxsize=16)
@@ -252,20 +252,11 @@ def recipes_of(directory: AnyPath) -> list[Recipe]:
     for run_dir in (directory, *directory.resolve().parents[:2]):
         if (run_dir / "config.json").exists() and (run_dir / "stages").is_dir():
             return [as_kept(configs.load(run_dir), run_dir)]
-    merged = directory / published.REPORT
-    if not merged.exists():
+    if not (directory / published.REPORT).exists():
         return []
-    report = json_files.read_json(merged)
-    return [
-        recipe
-        for source in (report["base"], *report["sources"].values())
-        for recipe in recipes_of(remote.located(source))
-    ]
-
-
-def recipe_of(directory: AnyPath) -> Recipe | None:
-    """The first of `recipes_of`."""
-    return next(iter(recipes_of(directory)), None)
+    report = json_files.read_json(directory / published.REPORT)
+    merged = map(remote.located, (report["base"], *report["sources"].values()))
+    return [recipe for source in merged for recipe in recipes_of(source)]
 
 
 def as_kept(recipe: Recipe, run_dir: Path) -> Recipe:
