@@ -42,18 +42,16 @@ def to_run(name: str | None, arguments: Sequence[str]) -> Chosen:
     That is what the run in --run-dir was started with, where there is one; `name` may then be
     None. Raises ConfigError where it is a run of another recipe.
     """
-    run_dir = value_of("--run-dir", arguments)
-    if run_dir is None and name is not None:
-        run_dir = f"runs/{_short(name)}"
-    began = None
+    run_dir = value_of("--run-dir", arguments) or (name and f"runs/{_short(name)}")
+    began: Any = None
     if run_dir is not None and (Path(run_dir) / "config.json").exists():
         began = own_problems.as_kept(configs.load(Path(run_dir)), Path(run_dir))
+    if name is None and began is None:
+        raise ConfigError(
+            f"no recipe was named, and {run_dir or '--run-dir'} holds no run to resume. Write "
+            "`loong train RECIPE`, or name the directory of a run by --run-dir."
+        )
     if name is None:
-        if began is None:
-            raise ConfigError(
-                f"no recipe was named, and {run_dir or '--run-dir'} holds no run to resume. Write "
-                "`loong train RECIPE`, or name the directory of a run by --run-dir."
-            )
         return Chosen(began.name, began, "Goes on with the run in --run-dir.", False)
     function = recipes.get_recipe(name)
     made, text = function(), inspect.getdoc(function) or ""

@@ -147,13 +147,10 @@ def shares_of(recipe: Recipe) -> Shares:
     apart = [recipe.mesh.num_devices + i * size.num_devices for i in range(num_apart)]
     places = max(1, recipe.mesh.num_devices // size.num_devices)  # side by side at the trainer's
     shared = [i % places * size.num_devices for i in range(engine.num_replicas - num_apart)]
-    return Shares(
-        trainer,
-        tuple(
-            trainer if first == 0 and size == recipe.mesh else rules_on(size, first, exchange)
-            for first in apart + shared
-        ),
-    )
+    rules = {first: rules_on(size, first, exchange) for first in apart + shared}
+    if size == recipe.mesh:
+        rules[0] = trainer
+    return Shares(trainer, tuple(rules[first] for first in apart + shared))
 
 
 def replica_mesh(recipe: Recipe) -> MeshSettings:
@@ -189,6 +186,11 @@ def rules_on(mesh: MeshSettings, first: int, exchange: Exchange | None = None) -
     if mesh.num_devices == 1 and first == 0:
         return NO_MESH
     return _compiled(ShardingRules(mesh=_mesh(mesh, first), act_vocab="tensor"), exchange)
+
+
+def replica_rules(recipe: Recipe) -> ShardingRules:
+    """In a process of its own: the rules of a replica."""
+    return serving_rules(replica_mesh(recipe), recipe.model)
 
 
 def serving_rules(mesh: MeshSettings, model: ModelConfig) -> ShardingRules:

@@ -90,11 +90,8 @@ def initialize_arguments(
             f"process {given['index']} is not one of 0..{given['count'] - 1}. Correct "
             f"{ENVIRONMENT['index']} or {ENVIRONMENT['count']}."
         )
-    return {
-        "coordinator_address": given["coordinator"],
-        "num_processes": given["count"],
-        "process_id": given["index"],
-    }
+    names = ("coordinator_address", "num_processes", "process_id")
+    return dict(zip(names, given.values(), strict=True))
 
 
 def shutdown() -> None:
@@ -119,18 +116,17 @@ def first_does(work: Callable[[], object]) -> None:
     """Runs `work` in process 0 alone. What it raises there, every other process raises too, as a
     LoongError: none waits for one that is gone."""
     error: Exception | None = None
-    if is_first():
-        try:
+    try:
+        if is_first():
             work()
-        except Exception as raised:
-            error = raised
+    except Exception as raised:
+        error = raised
     if jax.process_count() > 1:
         text = f"{type(error).__name__}: {error}" if error else ""
         padded = text.encode()[:_MESSAGE_BYTES].ljust(_MESSAGE_BYTES, b"\0")
         heard = multihost_utils.broadcast_one_to_all(np.frombuffer(padded, np.uint8))
-        told = bytes(heard).rstrip(b"\0").decode(errors="replace")
-        if told and error is None:
-            error = LoongError(f"process 0 failed with {told}")
+        if told := bytes(heard).rstrip(b"\0").decode(errors="replace"):
+            error = error or LoongError(f"process 0 failed with {told}")
     if error is not None:
         raise error
 

@@ -83,21 +83,21 @@ def _described(text: str) -> str:
 
 def side(settings: FileProblems, domain: str, split: str) -> list[Posed]:
     """The file's problems of a domain on one side of the split, in an order that says nothing."""
+    share, of_domain = settings.held_out_share, read(settings).posed
     found = [
-        posed
-        for posed in read(settings).posed
-        if posed.problem.domain == domain
-        and split_of(posed.problem.canonical, settings.held_out_share) == split
+        one
+        for one in of_domain
+        if one.problem.domain == domain and split_of(one.problem.canonical, share) == split
     ]
-    return sorted(found, key=lambda posed: (posed.problem.canonical, posed.problem.uid))
+    return sorted(found, key=lambda one: (one.problem.canonical, one.problem.uid))
 
 
 def domains(settings: FileProblems) -> tuple[str, ...]:
     """The domains with problems to train on. ConfigError where none has, or none is held out."""
-    named = tuple(read(settings).by_domain())
+    named = read(settings).by_domain()
     trained = tuple(domain for domain in named if side(settings, domain, "train"))
     held_out = (side(settings, domain, s) for domain in trained for s in ("test", "validation"))
-    if not trained or not any(held_out):
+    if not any(held_out):
         raise ConfigError(
             f"{settings.file} holds {len(read(settings).posed)} problems, and with held_out_share="
             f"{settings.held_out_share} none is left to "
@@ -188,29 +188,25 @@ def refuse_misfit(recipe: Recipe, texts: Texts) -> None:
             "--problems.held-out-share, or change --evaluation.side."
         )
     limit, row_length, remedy = _room(recipe)
-
-    def faults(posed: Posed) -> Iterator[str]:
+    bad: list[tuple[Posed, str]] = []
+    for one in read(problems).posed:
+        if one.problem.domain not in named:
+            continue
         try:
-            num_tokens, pair = len(texts.prompt(posed.problem)), 0
-            if posed.solution is not None and row_length is not None:
-                example = texts.example((posed.problem.prompt, in_form(posed.solution, texts)))
+            num_tokens, pair = len(texts.prompt(one.problem)), 0
+            if one.solution is not None and row_length is not None:
+                example = texts.example((one.problem.prompt, in_form(one.solution, texts)))
                 pair = len(example["tokens"])
         except ValueError as error:
-            yield f"cannot be written in tokens: {error}"
-            return
+            bad.append((one, f"cannot be written in tokens: {error}"))
+            continue
         if num_tokens > limit:
-            yield (
-                f"has a prompt of {num_tokens} tokens, and beside a response there is room for "
-                f"{limit}. {remedy}"
-            )
+            room = f"beside a response there is room for {limit}. {remedy}"
+            bad.append((one, f"has a prompt of {num_tokens} tokens, and {room}"))
         if row_length is not None and pair > row_length:
-            yield (
-                f"has {pair} tokens of prompt and solution, and sft.row_length is {row_length}. "
-                "Raise it, or shorten the solution"
-            )
-
-    posed = [one for one in read(problems).posed if one.problem.domain in named]
-    refuse_lines(problems, [(one, said) for one in posed for said in faults(one)])
+            room = f"sft.row_length is {row_length}. Raise it, or shorten the solution"
+            bad.append((one, f"has {pair} tokens of prompt and solution, and {room}"))
+    refuse_lines(problems, bad)
 
 
 def _room(recipe: Recipe) -> tuple[int, int | None, str]:

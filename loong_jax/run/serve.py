@@ -140,22 +140,19 @@ def serve(chosen: ServeOptions) -> int:
 
 def read_key(chosen: ServeOptions) -> str | None:
     """The API key, from the file or the environment. Raises ConfigError where it is none."""
-    if chosen.api_key_file is not None:
-        if not chosen.api_key_file.is_file():
-            raise ConfigError(f"{chosen.api_key_file} is no file. Write the API key into one.")
+    file, key = chosen.api_key_file, os.environ.get(API_KEY_VARIABLE)
+    if file is not None:
+        if not file.is_file():
+            raise ConfigError(f"{file} is no file. Write the API key into one.")
         try:
-            key = chosen.api_key_file.read_text("utf-8").strip()
+            key = file.read_text("utf-8")
         except UnicodeDecodeError:
             raise ConfigError(
-                f"{chosen.api_key_file} is no text in UTF-8. Write the API key into it alone."
+                f"{file} is no text in UTF-8. Write the API key into it alone."
             ) from None
-    elif API_KEY_VARIABLE in os.environ:
-        key = os.environ[API_KEY_VARIABLE].strip()
-    else:
-        return None
-    if not key:
+    if key is not None and not key.strip():
         raise ConfigError("the API key is empty. Write one, or leave it out altogether.")
-    return key
+    return key and key.strip()
 
 
 def find_tokenizer(chosen: ServeOptions, source: sources.Source) -> Tokenizer:
