@@ -44,12 +44,7 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
     1 - C(N - C, k) / C(N, k), as a product of k factors in [0, 1]: no factorial, no overflow, and
     exactly 0 without a correct sample and 1 where every k-subset holds one.
     """
-    if not 0 <= num_correct <= num_samples:
-        raise ValueError(f"num_correct={num_correct} is not in 0..{num_samples}. Count again.")
-    if not 1 <= k <= num_samples:
-        raise ValueError(
-            f"k={k} is not in 1..{num_samples}, the number of samples. Draw more or lower k."
-        )
+    assert 0 <= num_correct <= num_samples, (num_correct, num_samples)
     if num_correct == 0:
         return 0.0
     if num_samples - num_correct < k:

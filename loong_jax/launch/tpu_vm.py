@@ -305,10 +305,8 @@ def steps_of(vm: TpuVm, job: Job, action: str, archive: str = ARCHIVE) -> list[S
             return [_ssh(vm, "save on all hosts, then stop", ("bash", WORKER, "stop"))]
         case "delete":
             return [delete(vm)]
-        case "all":
-            parts = ("create", "push", "run", "logs")
-            return [step for part in parts for step in steps_of(vm, job, part, archive)]
-    raise ConfigError(f"{action!r} is no action. Choose one of: {', '.join(ACTIONS)}.")
+    parts = ("create", "push", "run", "logs")  # of `all`
+    return [step for part in parts for step in steps_of(vm, job, part, archive)]
 
 
 def ask_state(vm: TpuVm) -> Command:

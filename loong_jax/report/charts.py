@@ -135,9 +135,7 @@ def lines(
     series: Sequence[Series],
     *,
     ylabel: str = "",
-    xlabel: str = "step",
     scale: float = 1.0,
-    smooth: bool = True,
     floor: float | None = None,
     reference: float | None = None,
     limits: tuple[float, float] | None = None,
@@ -152,10 +150,9 @@ def lines(
     figure, (axes,) = theme.new_figure(width, HEIGHT if width == WIDTH else NARROW_HEIGHT)
     for one in series:
         y = scale * np.array([np.nan if v is None else v for v in one.y], np.float64)
-        window = max(3, len(y) // 12) if smooth else 1
-        if smooth and len(y) > 8:
+        if len(y) > 8:
             axes.plot(one.x, y, color=one.color, lw=1, alpha=0.3)
-            y = smoothed(y, window)
+            y = smoothed(y, max(3, len(y) // 12))
         axes.plot(one.x, y, color=one.color, label=one.label)
     if reference is not None:
         axes.axhline(scale * reference, color=PAGE.muted, lw=1, ls=(0, (2, 3)))
@@ -164,7 +161,7 @@ def lines(
     if floor is not None:
         axes.set_ylim(bottom=floor)
     axes.set_title(title, color=color)
-    axes.set_xlabel(xlabel)
+    axes.set_xlabel("step")
     axes.set_ylabel(ylabel)
     axes.margins(x=0.01)
     return figure

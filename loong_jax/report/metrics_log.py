@@ -6,6 +6,7 @@ there: `time_s` and the times of events count seconds of kept work, not the time
 """
 
 import collections
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ METRICS, EVENTS, ROLLOUTS = "metrics.jsonl", "events.jsonl", "rollouts/train.jso
 GROUPS_SHOWN = 2  # of a step, two rollouts each
 
 
-class MetricsLog:
+class MetricsLog(contextlib.AbstractContextManager):
     """The log of one stage, in its directory; one writer. Use as a context manager.
 
     `restored_step` is the step a checkpoint was restored at, 0 for a fresh start: later records are
@@ -59,9 +60,6 @@ class MetricsLog:
             self._append(
                 EVENTS, {"kind": "resume", "step": restored_step, "start_s": now, "end_s": now}
             )
-
-    def __enter__(self) -> "MetricsLog":
-        return self
 
     def __exit__(self, *_) -> None:
         for file in (*self._files.values(), self._writer):

@@ -150,7 +150,7 @@ def idle(events: Sequence[Event]) -> dict[str, Share]:
 
 
 def describe(
-    events_of: Mapping[str, Sequence[Event]], staleness: Mapping[str, int], interval_s: float = 1.0
+    events_of: Mapping[str, Sequence[Event]], staleness: Mapping[str, int]
 ) -> dict[str, Any]:
     """All overlap figures of the RL stages of a run, as shares; seconds are added over stages."""
 
@@ -163,9 +163,7 @@ def describe(
             idle_of.setdefault(lane, []).append(share)
     return {
         "two_versions_decoding": over(two_versions_decoding),
-        f"two_versions_within_{interval_s:g}s": over(
-            lambda events: two_versions_within(events, interval_s)
-        ),
+        "two_versions_within_1s": over(lambda events: two_versions_within(events, 1.0)),
         "training_covered_by_decoding": over(training_covered_by_decoding),
         "training_steps_with_decoding": over(training_steps_with_decoding),
         "trained_at_staleness_1_or_more": stale_share(staleness),

@@ -132,18 +132,16 @@ def staleness_chart(run: RunRecord) -> Markup:
 def overlap_table(summary: Mapping[str, Any]) -> Markup:
     """The overlap figures with what each means and what the recipe asks of it."""
     figures = summary.get("overlap") or {}
-    within = next((k for k in figures if k.startswith("two_versions_within_")), "")
-    seconds = f"{within.rpartition('_')[2].rstrip('s')} s"
     rows = {
         "two_versions_decoding": (
             "two versions decoding at once",
             "at least 20 %",
             "RL time at which two or more policy versions are being decoded at the same moment",
         ),
-        within: (
-            f"two versions within {seconds}",
+        "two_versions_within_1s": (
+            "two versions within 1 s",
             h.ABSENT,
-            f"RL time in intervals of {seconds} in which blocks of two or more versions end",
+            "RL time in intervals of 1 s in which blocks of two or more versions end",
         ),
         "training_covered_by_decoding": (
             "training covered by decoding",
@@ -264,7 +262,7 @@ LONGEST = 1500  # characters of thinking or text
 _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
-def choose(run: RunRecord, count: int = NUM_SHOWN) -> list[dict[str, Any]]:
+def choose(run: RunRecord) -> list[dict[str, Any]]:
     """Rollouts by a fixed rule, so that nobody picked the nice ones.
 
     Domains take turns; within a domain the latest step comes first, right and other rollouts take
@@ -276,7 +274,7 @@ def choose(run: RunRecord, count: int = NUM_SHOWN) -> list[dict[str, Any]]:
             by_domain.setdefault(record["domain"], []).append(record)
     queues = list(map(_alternating, by_domain.values()))
     turns = itertools.chain.from_iterable(itertools.zip_longest(*queues))
-    return [record for record in turns if record is not None][:count]
+    return [record for record in turns if record is not None][:NUM_SHOWN]
 
 
 def _alternating(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

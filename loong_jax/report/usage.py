@@ -43,7 +43,7 @@ def tree_bytes(size_of: Callable[[psutil.Process], int] = proportional_bytes) ->
     return total
 
 
-class MemoryMonitor:
+class MemoryMonitor(contextlib.AbstractContextManager):
     """Samples the tree in a background thread and remembers the peak; use as a context manager.
 
     For a sample the kernel walks all pages of every process, some 50 ms for each GB, so one is
@@ -79,7 +79,7 @@ class MemoryMonitor:
         self._stage_bytes = max(self._stage_bytes, size)
         return size
 
-    def __enter__(self) -> "MemoryMonitor":
+    def __enter__(self):
         if not self.sample():
             logger.warning(
                 "this system tells no proportional set sizes: peak memory is not measured"
@@ -107,37 +107,23 @@ VARIABLE = "LOONG_PROFILE"  # how many steps; --profile-steps sets it
 SKIPPED = 3  # steps before the trace: they compile
 
 
-class RunUsage:
+class RunUsage(MemoryMonitor):
     """Wall time and peak memory of a run, kept in `usage.json` over its resumptions."""
 
     def __init__(self, run_dir: Path):
-        self._path = run_dir / "usage.json"
-        earlier = json_files.read_json(self._path) if self._path.exists() else {}
-        self._earlier_s = earlier.get("wall_s", 0.0)
-        self._earlier_gb = earlier.get("peak_gb", 0.0)
-        self._started_s = time.monotonic()
-        self._memory = MemoryMonitor()
+        super().__init__()
+        self._path, self._started_s = run_dir / "usage.json", time.monotonic()
+        self._earlier = {"wall_s": 0.0, "peak_gb": 0.0} | json_files.read_json(self._path, {})
 
-    def __enter__(self) -> "RunUsage":
-        self._memory.__enter__()
-        return self
-
-    def __exit__(self, *error) -> None:
-        self._memory.__exit__(*error)
+    def __exit__(self, *_) -> None:
+        super().__exit__()
         self.save()
 
-    def stage_peak_gb(self) -> float | None:
-        """Peak of the stage that ends, in this process; None where it is not measured."""
-        return round(self._memory.stage_peak_gb(), 2) or None
-
     def save(self) -> None:
-        json_files.write_json(
-            self._path,
-            {
-                "wall_s": round(self._earlier_s + time.monotonic() - self._started_s, 1),
-                "peak_gb": round(max(self._earlier_gb, self._memory.peak_gb), 2),
-            },
-        )
+        wall_s = self._earlier["wall_s"] + time.monotonic() - self._started_s
+        peak_gb = max(self._earlier["peak_gb"], self.peak_gb)
+        record = {"wall_s": round(wall_s, 1), "peak_gb": round(peak_gb, 2)}
+        json_files.write_json(self._path, record)
 
 
 class StepProfile(contextlib.AbstractContextManager):

@@ -109,12 +109,7 @@ def evaluate(chosen: EvalOptions) -> int:
     asked = {problem.verifier for posed in problems.values() for problem in posed}
     try_all({name: place for name, place in table.items() if name in asked})
     source = sources.find(chosen.run_dir)
-    serving = serve.ServeOptions(
-        run_dir=chosen.run_dir,
-        tokenizer=chosen.tokenizer,
-        slots_per_replica=chosen.slots_per_replica,
-    )
-    tokenizer = serve.find_tokenizer(serving, source)
+    tokenizer = serve.find_tokenizer(source, chosen.tokenizer, where=chosen.run_dir)
     texts = find_texts(chosen, recipe, tokenizer)
     encode = prompt_encoder(chosen, texts)
     drawn = sampling_of(chosen, recipe)
@@ -124,7 +119,11 @@ def evaluate(chosen: EvalOptions) -> int:
         EvaluationSettings, chosen, sampling=drawn, pass_at=0, num_problems=1
     )
     room = room_for(problems, encode, drawn.max_new_tokens, source.config.max_position)
-    shapes = dataclasses.replace(serving, cache_length=-(-room // 16) * 16).engine_config()
+    shapes = serve.ServeOptions(
+        run_dir=chosen.run_dir,
+        slots_per_replica=chosen.slots_per_replica,
+        cache_length=-(-room // 16) * 16,
+    ).engine_config()
     console.print(f"loading {source.weights}")
     rules = devices.serving_rules(chosen.mesh, source.config)
     engine, weights = serve.load(source, tokenizer, shapes, rules)

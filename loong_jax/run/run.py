@@ -135,7 +135,7 @@ def train(
             work: Any = stages.Work(
                 session=session, name=name, stage=stage, directories=directories, progress=progress
             )
-            return RUN[type(stage)](work) | {"peak_gb": usage.stage_peak_gb()}
+            return RUN[type(stage)](work) | {"peak_gb": round(usage.stage_peak_gb(), 2) or None}
 
         graph.run(run_one, on_skip=progress.finish)
     if source is not None:

@@ -108,7 +108,7 @@ def serve(chosen: ServeOptions) -> int:
     server.refuse_busy(address)  # before minutes of loading and compiling
     shapes = chosen.engine_config()
     source = sources.find(chosen.run_dir)
-    tokenizer = find_tokenizer(chosen, source)
+    tokenizer = find_tokenizer(source, chosen.tokenizer, where=chosen.run_dir)
     chat_style = prompts.choose_style(chosen.chat_style, tokenizer, source.hf_config)
     print(f"loading {source.weights}; conversations: {chat_style}", flush=True)
     rules = devices.serving_rules(chosen.mesh, source.config)
@@ -155,16 +155,15 @@ def read_key(chosen: ServeOptions) -> str | None:
     return key and key.strip()
 
 
-def find_tokenizer(chosen: ServeOptions, source: sources.Source) -> Tokenizer:
+def find_tokenizer(source: sources.Source, path: AnyPath | None, *, where: AnyPath) -> Tokenizer:
     """The tokenizer asked for, that of an imported model, or that of our own recipes."""
-    path = chosen.tokenizer
     if path is not None and source.hf_config is None and not (path / "config.json").exists():
         raise ConfigError(
-            f"{path} was given, and {chosen.run_dir} does not say which tokens begin and end a "
-            "text. Serve what `loong import-hf` made."
+            f"{path} was given, and {where} does not say which tokens begin and end a text. Serve "
+            "what `loong import-hf` made."
         )
     return sources.tokenizer_of(
-        source.config, source.hf_config, path or source.files, where=str(chosen.run_dir)
+        source.config, source.hf_config, path or source.files, where=str(where)
     )
 
 

@@ -3,6 +3,7 @@
 Built once per process, so that stages of equal shapes share compiled programs and one pool.
 """
 
+import contextlib
 import logging
 import time
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ logger = logging.getLogger(__name__)
 DEADLINE_S, TIMEOUT_S = 20.0, 600.0  # of one verdict, of a batch
 
 
-class Session:
+class Session(contextlib.AbstractContextManager):
     """Use as a context manager; `close` ends the verifier pool."""
 
     def __init__(self, recipe: Recipe, texts: Texts | None = None):
@@ -75,9 +76,6 @@ class Session:
         engines = {r: engine_on(recipe, r, self.tokenizer) for r in rules_of_engines}
         self.engines = [engines[rules] for rules in shares.replicas]
         self.engine = engines[self.rules]  # that evaluates
-
-    def __enter__(self) -> "Session":
-        return self
 
     def __exit__(self, *_) -> None:
         self.close()

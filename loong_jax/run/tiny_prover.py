@@ -98,9 +98,7 @@ class TinyProver:
     Compiled programs are shared by all rounds and by provers of equal settings.
     """
 
-    def __init__(
-        self, settings: ProverSettings, progress: Callable[[str], None] = lambda said: None
-    ):
+    def __init__(self, settings: ProverSettings, progress: Progress = lambda said: None):
         self._settings, self._progress = settings, progress
         self._tokenizer = AsciiTokenizer()
         model, shapes = settings.model(), settings.shapes()

@@ -454,8 +454,6 @@ def test_what_cannot_be_run_is_said(cloud, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LaunchError, match="is no checkout"):
         cloud("push", ["ACTIVE"])
-    with pytest.raises(ConfigError, match="is no action"):
-        tpu_vm.steps_of(make_vm(), JOB, "frobnicate")
     slow = Command(what="sleep", words=("sleep", "5"), timeout_s=0.05)
     with pytest.raises(LaunchError, match="was not done"):
         command._run(slow, print)

@@ -73,7 +73,7 @@ def test_every_domain_has_its_own_accent():
 def test_ticks_are_values_and_no_differences_from_an_offset():
     with theme.style():
         figure = charts.lines(
-            "ratio", [Series("r", [1, 2, 3], [1.00001, 1.00002, 1.00003], "#3b82c4")], smooth=False
+            "ratio", [Series("r", [1, 2, 3], [1.00001, 1.00002, 1.00003], "#3b82c4")]
         )
         (axes,) = figure.axes
         figure.draw_without_rendering()
