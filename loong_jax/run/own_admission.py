@@ -97,14 +97,14 @@ def refuse_wrong_answers(settings: FileProblems, answers: Sequence[Posed], judge
         lines = [f"{first} ({count} {of})." for first, count in found]
         raise VerifierError("\n".join([*lines, raised.REMEDY]))
 
-    def said(one: Posed, verdict: Verdict) -> str:
+    def fault(one: Posed, verdict: Verdict) -> str:
         return (
             f"has an answer that its verifier {one.problem.verifier!r} calls {verdict.outcome} "
             f"({verdict.reason}: {verdict.evidence[:120]}): {one.answer!r:.80}. Mend gold, "
             "solution or arguments"
         )
 
-    bad = [(one, said(one, verdict)) for one, verdict in judged if not verdict.is_correct]
+    bad = [(one, fault(one, verdict)) for one, verdict in judged if not verdict.is_correct]
     own_problems.refuse_lines(settings, bad)
 
 

@@ -61,27 +61,21 @@ def main(arguments: Sequence[str]) -> int:
     if name.startswith("-"):
         name, rest = None, words
     found = choosing.to_run(name, rest)
-    if isinstance(found.config, Recipe):
-        config, rest = named.choose(found.config, rest)
-        found = found._replace(config=config)
-        if {"-h", "--help"} & set(rest):
-            print(train_help.settings_that_matter(name or found.name, config, found.text))
-            return 0
+    recipe, rest = named.choose(found.config, rest)
+    if {"-h", "--help"} & set(rest):
+        print(train_help.settings_that_matter(name or found.name, recipe, found.text))
+        return 0
     rest = ["--help" if word == "--help-all" else word for word in rest]
-    has_pod = getattr(found.config, "pod", None) is not None
-    processes = distributed.Processes() if has_pod else None
-    chosen = options.parse_train(found.name, found.text, found.config, rest, processes=processes)
-    if has_pod:
+    processes = None if recipe.pod is None else distributed.Processes()
+    chosen = options.parse_train(found.name, found.text, recipe, rest, processes=processes)
+    if recipe.pod is not None:
         return pod_sft.train(chosen.config, chosen.run_dir, chosen.processes)
-    config = chosen.config
-    if found.is_new:
-        config = choosing.finished(config, found.config, rest)
-    if isinstance(config, Recipe):
-        named.try_own_parts(config)
+    config = choosing.finished(chosen.config, recipe, rest) if found.is_new else chosen.config
+    named.try_own_parts(config)
     if is_dry:
         show_memory(config, chosen.only)
-        return 0
-    train(config, chosen.run_dir, only=chosen.only, source=chosen.source)
+    else:
+        train(config, chosen.run_dir, only=chosen.only, source=chosen.source)
     return 0
 
 
