@@ -181,11 +181,10 @@ def finished(config: Recipe, before: Recipe, arguments: Sequence[str]) -> Recipe
         is_given = any(word.split("=")[0] == option for word in arguments)
         if is_given or not isinstance(stage, SftStage | RlStage):
             return stage
-        shorter: Any = before.stages[name]
-        if stage.num_steps == shorter.num_steps:
+        old: Any = before.stages[name]
+        if stage.num_steps == old.num_steps:
             return stage
-        shorter = dataclasses.replace(stage, num_steps=shorter.num_steps)
-        return of_length(shorter, stage.num_steps)
+        return of_length(dataclasses.replace(stage, num_steps=old.num_steps), stage.num_steps)
 
     return config.mapped(fitting)
 
