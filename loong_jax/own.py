@@ -40,11 +40,13 @@ def own_function(name: str) -> Callable[..., Any]:
         )
     place = str(Path(file).resolve())
     read = functools.partial(runpy.run_path, place, run_name=place)
-    found = _within(file, read).get(function)
+    names = _within(file, read)
+    found = names.get(function)
     if not callable(found):
+        its = [name for name, value in names.items() if getattr(value, "__module__", "") == place]
         raise ConfigError(
             f"{file} has no function and no class {function!r}. Write `def {function}(...):` or "
-            f"`class {function}:` in it, or name one that it has."
+            f"`class {function}:` in it, or name one that it has: {', '.join(its) or 'none'}."
         )
     if isinstance(found, type):
         return found
@@ -111,7 +113,7 @@ def _within(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         if is_of_jax or "truth value of an array" in str(error):
             remedy = "JAX traces it and knows no values yet: use jnp.where for `if`, jnp for np."
         elif "__init__() missing" in str(error):
-            remedy = "Give every field of its class a default."
+            remedy = "Give each such argument or field a default."
         raise ConfigError(f"{name}{raised(error, file)}. {remedy}") from error
 
 
@@ -163,6 +165,10 @@ def as_own(part: Any, what: str, contract: Contract) -> Any:
 
     ConfigError unless it is a dataclass at the top of its file that has what the contract says.
     """
+    if isinstance(part, type):
+        raise ConfigError(
+            f"{what}={part.__name__} is a class. Give an object of it: {part.__name__}()."
+        )
     cls = type(part)
     if cls in get_args(contract.kinds):
         return part

@@ -19,7 +19,7 @@ from typing import Any
 from loong_jax.data import json_files
 from loong_jax.environments import ENVIRONMENTS, module_source, modules
 from loong_jax.environments.modules import Module, ModuleEnvironment, ModuleRunner
-from loong_jax.errors import ConfigError, shown
+from loong_jax.errors import ConfigError, VerifierError, shown
 from loong_jax.problems.problem import Domain
 
 MODULE, MANIFEST, TRANSCRIPT = "environment.py", "manifest.json", "transcript.jsonl"
@@ -50,6 +50,16 @@ class Package:
                     f"{field.name}={shown(value)} of a package is of type {type(value).__name__}. "
                     f"Give {wanted}."
                 )
+        if self.name in ENVIRONMENTS:
+            raise ConfigError(
+                f"name={self.name!r} is one of our own environments. Choose another for the "
+                "package."
+            )
+        if not re.fullmatch(r"\w[\w.-]*", self.name):
+            raise ConfigError(
+                f"name={self.name!r} is no word of letters, digits, '_', '-' and '.', as that of a "
+                "package is. Choose another."
+            )
         if not self.domain.strip():
             raise ConfigError(f"domain={self.domain!r} of {self.name} is empty. Give a word.")
         is_whole = all(isinstance(level, int) for level in self.levels)
@@ -71,15 +81,6 @@ class Package:
 
 def write(directory: Path | str, package: Package, transcript: list[dict[str, Any]]) -> Path:
     """Writes a package below `directory`; its manifest last, so that a half one is none."""
-    if package.name in ENVIRONMENTS:
-        raise ConfigError(
-            f"name={package.name!r} is one of our own environments. Choose another for the package."
-        )
-    if not re.fullmatch(r"\w[\w.-]*", package.name):
-        raise ConfigError(
-            f"name={package.name!r} is no word of letters, digits, '_', '-' and '.', as that of a "
-            "package is. Choose another."
-        )
     place = Path(directory) / package.uid
     json_files.write_text(place / MODULE, package.module.source)
     json_files.write_jsonl(place / TRANSCRIPT, transcript)
@@ -165,7 +166,10 @@ def require_sound(package: Package, runner: ModuleRunner | None = None) -> None:
             raise ConfigError(f"the module of {package.name!r} may not be used: {why}. Correct it.")
     runner = runner or modules.shared_runner()
     environment = package.environment(runner)
-    known = list(environment.levels)
+    try:
+        known = list(environment.levels)
+    except VerifierError as error:
+        raise ConfigError(str(error)) from error
     is_known = known == list(range(1, len(known) + 1)) and 3 <= len(known) <= 5
     if not is_known or not set(package.levels) <= set(known):
         raise ConfigError(
@@ -212,10 +216,10 @@ def _refuse_unsound_draws(package: Package, runner: ModuleRunner) -> None:
                         function = "generate" if is_state else "question"
                         values = [value[not is_state] for value in values]
                     raise unsound(
-                        f"{function}{arguments!r:.80} gave {values[0]!r:.80} and, in another "
-                        f"process, {values[1]!r:.80}. A value may depend on the arguments alone: "
-                        'draw from random.Random(f"{level}/{seed}"), sort what comes out of a set, '
-                        "keep nothing between calls"
+                        f"{modules.written(function, arguments)} gave {values[0]!r:.80} and, in "
+                        f"another process, {values[1]!r:.80}. A value may depend on the arguments "
+                        'alone: draw from random.Random(f"{level}/{seed}"), sort what comes out of '
+                        "a set, keep nothing between calls"
                     )
             for call, found in zip(calls, once, strict=True):
                 if found.status != "ok":

@@ -193,6 +193,11 @@ def shared_runner() -> ModuleRunner:
     return ModuleRunner()
 
 
+def written(function: str, arguments: Sequence[Any]) -> str:
+    """A call as it is written, for messages."""
+    return f"{function}({', '.join(map(repr, arguments)):.200})"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModuleEnvironment:
     """A module as an `Environment`: problems of its levels, judged through the same verifier.
@@ -287,7 +292,7 @@ class ModuleEnvironment:
             (drawn,) = self._runner.run(self.module, [("generate", arguments)])
             function, found = ("question", found) if drawn.status == "ok" else ("generate", drawn)
         return (
-            f"{function}{arguments!r:.200} of environment {self.name}-{self.module.hash} gave no "
+            f"{written(function, arguments)} of environment {self.name}-{self.module.hash} gave no "
             f"value ({': '.join(filter(None, (found.status, found.detail.rstrip(': '))))}). It is "
             f"to return {RETURNS[function]}, within {LIMITS.cpu_s:g} s of CPU and the sandbox's "
             "memory. Correct it and make the package again."

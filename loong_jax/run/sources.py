@@ -61,7 +61,10 @@ def find_weights(path: AnyPath) -> AnyPath:
         stage = pipeline.stage_directory(path, name)
         if pipeline.is_done(path, name) and (stage / "weights").is_dir():
             return stage
-    raise CheckpointError(f"{path} has no finished stage of {', '.join(names)} yet.")
+    raise CheckpointError(
+        f"{path} has no finished stage with weights yet, of {', '.join(names)}. Go on with it: "
+        f"loong train --run-dir {path}; or name another run."
+    )
 
 
 def tokenizer_of(

@@ -75,7 +75,7 @@ def own_table(names: Sequence[str]) -> dict[str, str]:
         short = f"{Path(file).name}:{kind}"
         if not file.endswith(".py"):
             raise ConfigError(
-                f"verifier={name!r} is not of the form FILE.py:CLASS. Name the class too."
+                f"verifier={name!r} is not of the form FILE.py:CLASS. Name both, with .py."
             )
         if table.setdefault(short, name) != name:
             raise ConfigError(

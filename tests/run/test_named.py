@@ -125,6 +125,9 @@ class Thawed(Bare):
 
 def taking_nothing():
     return None
+
+def class_itself(stage):
+    return dataclasses.replace(stage.objective, clip=NoClip)
 """
 
 
@@ -152,6 +155,7 @@ def test_a_signal_and_a_clip_of_your_own_compute_and_are_read_again(recipe, tmp_
         ("other_ratio", "Choose one of TokenRatio"),
         ("thawed", r"is neither a frozen dataclass.*Write @dataclasses.dataclass\(frozen=True\)"),
         ("raising", r"own.py:raising, line 30, raised AttributeError: .*objectiv"),
+        ("class_itself", r"clip=NoClip is a class\. Give an object of it: NoClip\(\)"),
         ("taking_nothing", "it takes one argument, the stage"),
     ],
 )
@@ -199,7 +203,7 @@ def test_one_of_your_own(recipe, tmp_path):
         chosen(recipe, f"--rl.objective {tmp_path}/own.py:nothing")
     with pytest.raises(ConfigError, match=r"own\.py:TokenMean is a class\. Name a function"):
         chosen(recipe, f"--rl.objective {tmp_path}/own.py:TokenMean")
-    with pytest.raises(ConfigError, match="has no function and no class 'other'"):
+    with pytest.raises(ConfigError, match=r"no class 'other'.* it has: mine, nothing\.$"):
         chosen(recipe, f"--rl.objective {tmp_path}/own.py:other")
 
 

@@ -98,7 +98,9 @@ def test_lines_name_it_by_the_end_of_its_path_where_the_command_does_too(place):
     assert problem_files.from_record({**line, "verifier": NAME}) is None
     with pytest.raises(ConfigError, match=r"two verifiers are named \S+: \S+ and \S+other/"):
         problems(place, verifiers=(NAME, f"other/{NAME}"))
-    with pytest.raises(ConfigError, match=r"^verifier='roman\.py' is not .*Name the class too\.$"):
+    with pytest.raises(
+        ConfigError, match=r"^verifier='roman\.py' is not .*Name both, with \.py\.$"
+    ):
         problems(place, verifiers=("roman.py",))
 
 
