@@ -147,14 +147,15 @@ def _refuse_other_inputs(recipe: Recipe, texts: Texts, run_dir: Path) -> None:
         own_problems.refuse_misfit(sampled, texts)
     if recipe.data is not None:
         chat_records.read(recipe.data)  # says what is wrong with it
-        began = json_files.read_json(run_dir / DATA, {}).get("digest")
-        pipeline.refuse_other(
-            run_dir,
-            recipe.data,
-            began=began,
-            found=_digest(recipe.data),
-            remedy="Give the same --data",
-        )
+        began, digest = json_files.read_json(run_dir / DATA, {}), _digest(recipe.data)
+        if began and began["digest"] != digest:
+            pipeline.refuse_other(
+                run_dir,
+                recipe.data,
+                began=f"{began['file']} of digest {began['digest']}",
+                found=f"one of digest {digest}",
+                remedy="Give the same --data",
+            )
     if isinstance(problems, PackagedProblems):
         pipeline.refuse_other(
             run_dir,
