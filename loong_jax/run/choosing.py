@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from loong_jax import cli_help, configs, environments, recipes, remote
 from loong_jax.data.tokenizer import AsciiTokenizer
-from loong_jax.errors import ConfigError, shown
+from loong_jax.errors import ConfigError
 from loong_jax.problems import response
 from loong_jax.recipes import FileProblems, GeneratedProblems, Recipe, RlStage, SftStage, quickstart
 from loong_jax.recipes.stages import Stage, of_length
@@ -31,7 +31,7 @@ PEAKS = {SftStage: (2e-5, 2e-4), RlStage: (2e-6, 2e-5)}
 
 class Chosen(NamedTuple):
     name: str
-    config: Recipe  # before overrides
+    config: Any  # a Recipe, before overrides
     text: str  # what the help says of it
     is_new: bool  # there is no run of it yet
 
@@ -55,8 +55,6 @@ def to_run(name: str | None, arguments: Sequence[str]) -> Chosen:
         return Chosen(began.name, began, "Goes on with the run in --run-dir.", False)
     function = recipes.get_recipe(name)
     made, text = function(), inspect.getdoc(function) or ""
-    if not isinstance(made, Recipe):
-        raise ConfigError(f"{name} returned {shown(made)}. Return a recipe.")
     if began is None:
         return Chosen(_short(name), with_sources(made, arguments), text, True)
     if began.name != made.name:
@@ -67,13 +65,15 @@ def to_run(name: str | None, arguments: Sequence[str]) -> Chosen:
     return Chosen(_short(name), began, text, False)
 
 
-def with_sources(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
+def with_sources(recipe: Any, arguments: Sequence[str]) -> Any:
     """The recipe with the kinds of problems and of the form that options ask for.
 
     `--problems FILE` is a kind of its own; with `--data` alone there are none to pose. Models of
     their own tokens write longer responses than characters allow, and are fine-tuned more gently
     than the miniature is trained, unless options say otherwise.
     """
+    if not isinstance(recipe, Recipe):
+        return recipe
     recipe = _with_problems(_with_form(recipe, arguments), arguments)
     start = value_of("--start-from", arguments)
     start = recipe.start_from if start is None else remote.located(start)
@@ -170,11 +170,13 @@ def _with_form(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
     return recipe
 
 
-def finished(config: Recipe, before: Recipe, arguments: Sequence[str]) -> Recipe:
+def finished(config: Any, before: Any, arguments: Sequence[str]) -> Any:
     """A recipe after overrides: a stage of other length has a schedule of that length.
 
     `before` is what the overrides changed. A schedule whose length was given keeps it.
     """
+    if not isinstance(config, Recipe):
+        return config
 
     def fitting(name: str, stage: Stage) -> Stage:
         option = f"--{name.replace('_', '-')}.optimizer.schedule.num-steps"

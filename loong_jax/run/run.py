@@ -61,17 +61,21 @@ def main(arguments: Sequence[str]) -> int:
     if name.startswith("-"):
         name, rest = None, words
     found = choosing.to_run(name, rest)
-    recipe, rest = named.choose(found.config, rest)
-    if {"-h", "--help"} & set(rest):
-        print(train_help.settings_that_matter(name or found.name, recipe, found.text))
-        return 0
+    recipe = found.config
+    if isinstance(recipe, Recipe):
+        recipe, rest = named.choose(recipe, rest)
+        if {"-h", "--help"} & set(rest):
+            print(train_help.settings_that_matter(name or found.name, recipe, found.text))
+            return 0
     rest = ["--help" if word == "--help-all" else word for word in rest]
-    processes = None if recipe.pod is None else distributed.Processes()
+    has_pod = getattr(recipe, "pod", None) is not None
+    processes = distributed.Processes() if has_pod else None
     chosen = options.parse_train(found.name, found.text, recipe, rest, processes=processes)
-    if recipe.pod is not None:
+    if has_pod:
         return pod_sft.train(chosen.config, chosen.run_dir, chosen.processes)
     config = choosing.finished(chosen.config, recipe, rest) if found.is_new else chosen.config
-    named.try_own_parts(config)
+    if isinstance(config, Recipe):
+        named.try_own_parts(config)
     if is_dry:
         show_memory(config, chosen.only)
     else:
