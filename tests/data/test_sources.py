@@ -204,6 +204,7 @@ def test_ten_rows_of_each_set_are_read_and_posed(tmp_path, verifiers, name):
         if record["verifier"] == "lean":
             assert lean_text.read_statement(**record["arguments"]) is not None
             assert record["prompt"].count("import Mathlib") <= 1
+        assert (row.get("starter_code") or "").strip() in record["prompt"]
         verifier = verifiers[problem.verifier]
         for answer, outcome in ((right, "correct"), (wrong, "wrong")):
             judged = verifier.verify(problem, answer)

@@ -289,3 +289,10 @@ def test_float64_files(tmp_path):
 
 def test_paths_of_published_names():
     assert published.path_of("model.layers.3.mlp.up.weight") == "model/layers/3/mlp/up/weight"
+
+
+@pytest.mark.parametrize("code", ["BF16", "F16"])
+def test_every_bit_pattern_of_16_bits(code):
+    every = np.arange(1 << 16, dtype=np.uint16).view(files.DTYPES[code])
+    found = [streaming.is_finite(one) for one in every[:, None]]
+    np.testing.assert_array_equal(found, np.isfinite(every.astype(np.float32)))

@@ -73,6 +73,8 @@ def test_a_group_may_mix_later_versions_where_the_policy_does():
         ("judged", changes.Train((0,)), "must be ready"),
         ("ready", changes.Train((0, 0)), "Name each once"),
         ("leased", changes.EndStale((0,)), "is leased"),
+        ("ready", changes.Trained(1, (0,), 0), "must be leased"),
+        ("ready", changes.Ended((0,), "trained"), "must be leased"),
         ("ready", changes.EndStale((1,)), "never issued"),
     ],
 )
@@ -108,7 +110,16 @@ def test_a_new_process_holds_nothing_in_its_hands():
     assert (ledger.trainer, ledger.counts()["stale"]) == ("publishing", 1)
 
 
-def test_a_run_without_reuse_in_its_checkpoint_goes_on_with_it():
+def test_a_checkpoint_of_before_there_was_reuse_is_read():
+    with zipfile.ZipFile(Path(__file__).parent / "fixtures" / "format_1.zip") as stored:
+        record = records.decode(stored.read("ordered/checkpoint.npz"))
+    assert record["buffer"].pop("trained")["num_reads"] > 0
+    ledger = ledger_of(reuse=GroupReuse(share=0.5), max_staleness=1)
+    ledger.restore(record)
+    assert (ledger.trained.num_reads, ledger.trained.pick(2, ledger.step)) == (0, ())
+
+
+def test_what_may_be_read_again_is_in_the_checkpoint():
     ledger = ledger_of(("ready", 0), reuse=GroupReuse(share=0.5), max_staleness=1)
     ledger.enter(changes.Train((0,)))
     assert ledger.reread == ()

@@ -1,8 +1,10 @@
 import dataclasses
 
 import numpy as np
+import pytest
 
 from loong_jax.rl import batching, rewards
+from loong_jax.rollout.records import SamplingSettings
 from tests.doubles.toy_policy import toy_group
 from tests.doubles.unpacking import unpack
 
@@ -54,3 +56,19 @@ def test_versions_of_tokens_follow_the_record():
     versions = batching.versions_of_tokens(rollout)
     assert versions[:2].tolist() == [1, 1]
     assert (versions[2:] == 4).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"behavior_logprob": None}, "not scored"),
+        ({"versions": ((0, 6),)}, "later than the trainer"),
+        ({"sampling": SamplingSettings(max_new_tokens=8, greedy=True)}, "SamplingSettings"),
+        ({"sampling": SamplingSettings(max_new_tokens=8, top_p=0.9)}, "SamplingSettings"),
+        ({"sampling": SamplingSettings(max_new_tokens=8, top_k=5)}, "SamplingSettings"),
+    ],
+)
+def test_what_may_not_train_is_refused(changes, said):
+    first, *rest = GROUPS[0].rollouts
+    with pytest.raises(AssertionError, match=said):
+        make([GROUPS[0].replace_rollouts((dataclasses.replace(first, **changes), *rest))])

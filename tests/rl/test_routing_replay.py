@@ -187,3 +187,8 @@ def test_without_replay_the_step_has_nothing_of_it():
     assert "i16" in replaying
     assert "i16" not in program
     assert len(program) < len(replaying)
+
+
+def test_a_rollout_without_routing_is_not_replayed():
+    with pytest.raises(AssertionError, match="recorded no routing"):
+        toy_batches([toy_group(0, (1.0, 0.0))], replays_routing=True)

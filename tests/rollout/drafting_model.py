@@ -1,5 +1,6 @@
 """A small model whose drafts are often right, and engines over it, compiled once for all tests."""
 
+import dataclasses
 import functools
 
 import jax
@@ -13,14 +14,16 @@ from loong_jax.rollout.paged_engine import engine_for
 from tests.doubles import tiny
 
 MODEL = tiny.smallest_config(num_mtp_layers=1, num_layers=1)
+NGRAM = moe.NgramEmbedding(max_order=3, num_splits=2, base_rows=300, eos_token=40)
+WITH_NGRAMS = dataclasses.replace(MODEL, ngram=NGRAM)
 LENGTH = 32  # of the cache
 PAGES = PageConfig(num_pages=24, page_size=4)  # too few for all slots
 
 
 @functools.cache
-def model():
+def model(config=MODEL):
     """Graph and weights. Both the model and its head mostly look at the last token alone."""
-    graphdef, weights = moe.init_weights(MODEL, jax.random.key(0))
+    graphdef, weights = moe.init_weights(config, jax.random.key(0))
     embed = MODEL.hidden_size
     projection = np.zeros((2 * embed, embed), np.float32)
     projection[:embed] = 4 * np.eye(embed)
@@ -31,8 +34,8 @@ def model():
 
 
 @functools.cache
-def engine(*, pages: bool = False, drafts: bool = False):
-    graphdef, _ = model()
+def engine(*, config=MODEL, pages: bool = False, drafts: bool = False):
+    graphdef, _ = model(config)
     shapes = tiny.engine_shapes(
         slots_per_replica=32,
         cache_length=LENGTH,
@@ -43,7 +46,7 @@ def engine(*, pages: bool = False, drafts: bool = False):
         speculation=drafts,
         pages=PAGES if pages else None,
     )
-    return engine_for(graphdef, MODEL, AsciiTokenizer(), shapes)
+    return engine_for(graphdef, config, AsciiTokenizer(), shapes)
 
 
 @functools.cache

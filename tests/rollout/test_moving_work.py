@@ -264,3 +264,15 @@ def test_threads_move_groups_and_say_so():
         group.close(30.0)
     assert group.statistics()["num_tickets_given"] == 3
     jax.block_until_ready(WEIGHTS[0])
+
+
+def test_only_a_replica_of_the_same_version_takes_work():
+    one, two = make_replica("roomy"), make_replica("roomy", version=1)
+    one.submit(tickets([0]))
+    one.step()
+    payload = one.give([0])
+    with pytest.raises(AssertionError, match="under 0, to 1"):
+        two.take(payload)
+    one.take(payload)
+    with pytest.raises(AssertionError, match="here already"):
+        one.take(payload)

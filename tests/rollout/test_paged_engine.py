@@ -352,3 +352,9 @@ def test_the_choices_of_the_router_are_recorded_for_every_token_that_was_read():
         wanted = np.moveaxis(np.asarray(full), 0, 2)[0][: len(tokens)]
         np.testing.assert_array_equal(rollout.routing[:-1], wanted[:-1])
         assert (rollout.routing[-1] == -1).all()
+
+
+@pytest.mark.parametrize("name", ["num_pages", "page_size"])
+def test_no_pages_are_refused(name):
+    with pytest.raises(ConfigError, match=f"{name}=0"):
+        PageConfig(**({"num_pages": 4, "page_size": 4} | {name: 0}))

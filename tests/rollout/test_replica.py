@@ -390,3 +390,9 @@ def test_a_trace_of_lengths_ends_every_attempt():
                 assert len(rollout.tokens) == limit
     assert {r.finish_reason for g in groups.values() for r in g.rollouts} >= {"length"}
     assert sorted(groups) == list(range(6))
+
+
+def test_an_empty_step_does_nothing():
+    groups, stats = make_replica().step()
+    assert groups == []
+    assert (stats.num_tokens, stats.active_slots, stats.num_prompts) == (0, 0, 0)

@@ -16,6 +16,7 @@ from tests.doubles import tiny
 from tests.rollout import drafting_model
 from tests.sweeps import thinned
 
+MODEL = drafting_model.MODEL
 PROMPTS = [np.arange(length, dtype=np.int32) * 7 % 90 + 33 for length in (1, 2, 8, 13)]
 SETTINGS = [
     {"greedy": True},
@@ -30,9 +31,9 @@ def request(attempt, **settings):
     return SampleRequest(stream=(9, 1, 2, 0, attempt), sampling=sampling)
 
 
-def run(engine, prompts, requests, slots=(6, 0, 3, 5), *, num_blocks=4):
+def run(engine, prompts, requests, slots=(6, 0, 3, 5), *, config=MODEL, num_blocks=4):
     """Tokens and log-probabilities of every sample, and the counts of drafts."""
-    weights, state = drafting_model.model()[1], engine.init_decode_state()
+    weights, state = drafting_model.model(config)[1], engine.init_decode_state()
     prefix, first = engine.prefill_batch(
         params=weights, prompts=prompts, rows=range(len(prompts)), requests=requests
     )
@@ -54,10 +55,18 @@ def run(engine, prompts, requests, slots=(6, 0, 3, 5), *, num_blocks=4):
 
 
 @pytest.mark.parametrize("pages", thinned([False, True], 1))
-def test_drafts_change_no_sample(pages):
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(MODEL, id="plain"),
+        pytest.param(drafting_model.WITH_NGRAMS, id="ngrams", marks=pytest.mark.slow),
+    ],
+)
+def test_drafts_change_no_sample(config, pages):
     requests = [request(i, **settings) for i, settings in enumerate(SETTINGS)]
-    plain, nothing = run(drafting_model.engine(), PROMPTS, requests)
-    drafted, counts = run(drafting_model.engine(pages=pages, drafts=True), PROMPTS, requests)
+    drafting = drafting_model.engine(config=config, pages=pages, drafts=True)
+    plain, nothing = run(drafting_model.engine(config=config), PROMPTS, requests, config=config)
+    drafted, counts = run(drafting, PROMPTS, requests, config=config)
     assert nothing == {}
     for wanted, found in zip(plain, drafted, strict=True):
         np.testing.assert_array_equal(found[0], wanted[0])

@@ -210,3 +210,10 @@ def test_bfloat16_sums_in_float32(num_cells):
     for a, b, operand in pairs:
         assert a.dtype == operand.dtype
         assert float(jnp.std(a.astype(jnp.float32) - b) / jnp.std(b)) < 0.01
+
+
+def test_blocks_and_capacities_by_hand():
+    assert [grouped.block_rows(n, 8, 0) for n in (3, 256, 272, 6144 * 3)] == [16, 16, 32, 128]
+    assert [grouped.block_rows(n, 8, 72) for n in (3, 512, 544, 6144 * 3)] == [16, 16, 32, 128]
+    means = (0.5, 8, 15.9, 16, 64, 256)
+    assert [grouped.capacity(mean) for mean in means] == [0, 0, 0, 24, 72, 272]

@@ -143,6 +143,9 @@ def test_metrics_by_lag():
         assert metrics["clip/fraction_by_lag"][str(lag)] == pytest.approx(
             clipped[here].mean(), rel=1e-5
         )
+    engine = np.exp(case["behavior_logprob"] - case["engine_logprob"])[case["loss_mask"]]
+    assert metrics["engine_ratio/max"] == pytest.approx(engine.max(), rel=1e-5)
+    assert metrics["engine_ratio/mean"] == pytest.approx(engine.mean(), rel=1e-5)
 
 
 def test_k2_follows_the_gradient_of_the_reverse_kl():
@@ -217,3 +220,17 @@ def test_kl_without_a_reference_is_refused():
 def test_settings_outside_their_rule_are_refused(make):
     with pytest.raises(ConfigError):
         make()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["engine_logprob", "behavior_logprob", "policy_logprob"])
+def test_a_ratio_that_is_not_finite_weighs_nothing(name, bad):
+    case = make_case(7)
+    row, token = np.argwhere(case["loss_mask"])[3]
+    spoiled = case | {name: case[name].copy()}
+    without = case | {"loss_mask": case["loss_mask"].copy()}
+    spoiled[name][row, token], without["loss_mask"][row, token] = bad, False
+    loss, sums = loss_of(longcat(), spoiled)
+    np.testing.assert_allclose(loss, loss_of(longcat(), without)[0], rtol=1e-6)
+    np.testing.assert_allclose(gradient_of(longcat(), spoiled), gradient_of(longcat(), without))
+    assert float(sums.num_dropped) == 1

@@ -24,6 +24,7 @@ def read(engine, **arguments):
 def test_without_a_request_decodes_greedily_as_long_as_the_cache_allows():
     engine = made()
     prefix, first = read(engine)
+    assert first["data"][0, first["length_idx"][0]] == 1
     state = engine.insert(prefix, engine.init_decode_state(), 2)
     tokens = first["data"][0, slice(*first["tokens_idx"])].tolist()
     for _ in range(4):

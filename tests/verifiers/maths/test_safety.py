@@ -143,7 +143,9 @@ def test_hostile_texts_cost_little(verifier, index, no_collector):
 
 
 def test_what_costs_too_much_is_ungradable(verifier):
-    for bomb in ("9**9**9**9", "(10^9)!", "(" * 3000 + "1" + ")" * 3000):
+    nested = "(" * 3000 + "1" + ")" * 3000
+    choose = "\\binom{10^9}{5\\cdot 10^8}"
+    for bomb in ("9**9**9**9", "(10^9)!", nested, "9^{9^{9^9}}", "(((10!)!)!)!", choose):
         assert verifier.judge("5", f"\\boxed{{{bomb}}}").outcome == "ungradable"
 
 
