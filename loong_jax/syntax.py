@@ -6,6 +6,7 @@ could fail with a SystemError (CPython issue 106905).
 
 import ast
 import threading
+from collections.abc import Iterator
 
 # Why a text has no tree, of all that `parse` raises.
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
@@ -23,3 +24,12 @@ def parse_expression(source: str) -> ast.expr:
     """The same for a single expression."""
     with _one_at_a_time:
         return ast.parse(source, mode="eval").body
+
+
+def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """The line and the name of every module that is imported; dots before a relative one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.lineno, "." * node.level + (node.module or "")

@@ -4,7 +4,8 @@ A line has `messages`, a list of objects with `role` and `content` as chat templ
 perhaps `tools`; or `prompt` and `response`. Other keys are left alone.
 """
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,7 +39,11 @@ def taught(conversations: Sequence[Conversation], tokenizer: Tokenizer) -> list[
     """
     found = []
     for one in conversations:
-        if _grows(one, tokenizer):
+        told = itertools.chain([("", "", "")], _answers(one, tokenizer))
+        if all(
+            asked.startswith(before) and whole.startswith(asked)
+            for (_, _, before), (_, asked, whole) in itertools.pairwise(told)
+        ):
             found.append(one)
             continue
         for place, message in enumerate(one.messages):
@@ -53,16 +58,11 @@ def encode(tokenizer: Tokenizer, one: Conversation) -> dict[str, np.ndarray]:
     tokens: list[int] = []
     mask: list[bool] = []
     done = ""
-    for place, message in enumerate(one.messages):
-        is_last = place == len(one.messages) - 1
-        if message["role"] != "assistant" or (one.last_alone and not is_last):
-            continue
-        asked, whole = _asked(one, place, tokenizer), _whole(one, place, tokenizer)
+    for said, asked, whole in _answers(one, tokenizer):
         before = tokenizer.encode(asked.removeprefix(done))
         if not done and tokenizer.chat is None and tokenizer.bos_id is not None:
             before = [tokenizer.bos_id, *before]
-        is_part = whole.startswith(asked)
-        answer = tokenizer.encode(whole[len(asked) :] if is_part else str(message["content"] or ""))
+        answer = tokenizer.encode(whole[len(asked) :] if whole.startswith(asked) else said)
         end = next((n for n, t in enumerate(answer[::-1]) if t in tokenizer.end_ids), None)
         if end is None:
             answer, end = [*answer, tokenizer.eos_id], 0
@@ -72,27 +72,14 @@ def encode(tokenizer: Tokenizer, one: Conversation) -> dict[str, np.ndarray]:
     return {"tokens": np.array(tokens, np.int32), "loss_mask": np.array(mask)}
 
 
-def _grows(one: Conversation, tokenizer: Tokenizer) -> bool:
-    """True where every answer stands behind all that was rendered before it."""
-    done = ""
-    for place, message in enumerate(one.messages):
-        if message["role"] != "assistant":
-            continue
-        asked, whole = _asked(one, place, tokenizer), _whole(one, place, tokenizer)
-        if not (asked.startswith(done) and whole.startswith(asked)):
-            return False
-        done = whole
-    return True
-
-
-def _asked(one: Conversation, place: int, tokenizer: Tokenizer) -> str:
-    """The rendered text before the answer at `place`, the generation prompt included."""
-    return _render(one, place, tokenizer, add_generation_prompt=True)
-
-
-def _whole(one: Conversation, place: int, tokenizer: Tokenizer) -> str:
-    """The same with the answer."""
-    return _render(one, place + 1, tokenizer, add_generation_prompt=False)
+def _answers(one: Conversation, tokenizer: Tokenizer) -> Iterator[tuple[str, str, str]]:
+    """Each answer, the rendered text before it with the generation prompt, and that with it."""
+    first = len(one.messages) - 1 if one.last_alone else 0
+    for place, message in enumerate(one.messages[first:], first):
+        if message["role"] == "assistant":
+            asked = _render(one, place, tokenizer, add_generation_prompt=True)
+            whole = _render(one, place + 1, tokenizer, add_generation_prompt=False)
+            yield str(message["content"] or ""), asked, whole
 
 
 def _render(one: Conversation, count: int, tokenizer: Tokenizer, **settings: Any) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from loong_jax.data import json_files
-from loong_jax.environments import ENVIRONMENTS, module_source, modules
+from loong_jax.environments import ENVIRONMENTS, modules
 from loong_jax.environments.modules import Module, ModuleEnvironment, ModuleRunner
 from loong_jax.errors import ConfigError, VerifierError, shown
 from loong_jax.problems.problem import Domain
@@ -72,10 +72,10 @@ class Package:
     def uid(self) -> str:
         return f"{self.name}-{self.module.hash}"
 
-    def environment(self, runner: ModuleRunner | None = None) -> ModuleEnvironment:
+    def environment(self) -> ModuleEnvironment:
         return ModuleEnvironment(
             module=self.module, name=self.name, domain=self.domain, licence=self.licence,
-            origin=f"resyn, written by {self.author}", runner=runner,
+            origin=f"resyn, written by {self.author}",
         )  # fmt: skip
 
 
@@ -154,18 +154,17 @@ def _written(file: Path) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(file.stat().st_mtime)
 
 
-def require_sound(package: Package, runner: ModuleRunner | None = None) -> None:
+def require_sound(package: Package) -> None:
     """Tries a package as a run is about to use it; ConfigError where an instance is not sound.
 
     Its text is read, some instances of each level are drawn, which are the same in another
     interpreter, and of one the reference is right, and text that is not the reference is not. All
     gates were tried when a package was made by an author.
     """
-    for rule in (module_source.parses, module_source.imports, module_source.protocol):
-        if why := rule(package.module.source):
+    for rule in ("parses", "imports", "protocol"):
+        if why := modules.SOURCE_RULES[rule](package.module.source):
             raise ConfigError(f"the module of {package.name!r} may not be used: {why}. Correct it.")
-    runner = runner or modules.shared_runner()
-    environment = package.environment(runner)
+    environment = package.environment()
     try:
         known = list(environment.levels)
     except VerifierError as error:
@@ -176,7 +175,7 @@ def require_sound(package: Package, runner: ModuleRunner | None = None) -> None:
             f"levels() of {package.name!r} gives {known}, and the package has levels "
             f"{list(package.levels)}. Let it give three to five, from 1 on, and choose among them."
         )
-    _refuse_unsound_draws(package, runner)
+    _refuse_unsound_draws(package, environment)
     for level in package.levels:
         problem = environment.problem(level, 2**40 + level)
         gold = environment.solve(problem).answer
@@ -191,7 +190,7 @@ def require_sound(package: Package, runner: ModuleRunner | None = None) -> None:
                 )
 
 
-def _refuse_unsound_draws(package: Package, runner: ModuleRunner) -> None:
+def _refuse_unsound_draws(package: Package, environment: ModuleEnvironment) -> None:
     """ConfigError where a function gives another value in another interpreter and order, where a
     level asks one thing alone, or a reference is not right.
 
@@ -206,7 +205,7 @@ def _refuse_unsound_draws(package: Package, runner: ModuleRunner) -> None:
     with ModuleRunner() as second:
 
         def both(calls: Sequence[modules.Call]) -> list[Any]:
-            once = runner.run(package.module, calls)
+            once = modules.shared_runner().run(package.module, calls)
             again = second.run(package.module, calls[::-1])[::-1]
             for (function, arguments), one, other in zip(calls, once, again, strict=True):
                 if one.status == other.status == "ok" and one.value != other.value:
@@ -223,7 +222,7 @@ def _refuse_unsound_draws(package: Package, runner: ModuleRunner) -> None:
                     )
             for call, found in zip(calls, once, strict=True):
                 if found.status != "ok":
-                    raise ConfigError(package.environment(runner).without_value(call, found))
+                    raise ConfigError(environment.without_value(call, found))
             return [found.value for found in once]
 
         states, questions = zip(*both([("pose", draw) for draw in draws]), strict=True)
@@ -247,8 +246,8 @@ def _refuse_unsound_draws(package: Package, runner: ModuleRunner) -> None:
                 )
 
 
-def longest_question(package: Package, level: int, num_draws: int = 64) -> int:
-    """Characters of the longest of so many questions, where no manifest says it."""
-    calls: list[modules.Call] = [("pose", (level, seed)) for seed in range(num_draws)]
+def longest_question(package: Package, level: int) -> int:
+    """Characters of the longest of 64 questions, where no manifest says it."""
+    calls: list[modules.Call] = [("pose", (level, seed)) for seed in range(64)]
     found = modules.shared_runner().run(package.module, calls)
     return max((len(outcome.value[1]) for outcome in found if outcome.status == "ok"), default=0)

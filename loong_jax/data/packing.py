@@ -148,8 +148,6 @@ def pack_prefix(
             break
         members.setdefault(row, []).append(len(taken))
         taken.append(sequence)
-    if not taken:
-        raise ValueError("the stream of sequences is empty. Give at least one sequence.")
     return _fill(taken, list(members.values()), row_length, num_rows), len(taken), left_over
 
 

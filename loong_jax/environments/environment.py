@@ -7,6 +7,7 @@ A `ProblemStream` poses its problems without end, on one side of the split.
 """
 
 import abc
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -122,17 +123,16 @@ class ProblemStream:
     def take_distinct(self, count: int) -> list[Problem]:
         """The first `count` problems with different canonical forms."""
         found: dict[str, Problem] = {}
-        for cursor, problem in enumerate(self):
+        for cursor in range(20 * count + 202):
+            problem = self.problem_at(cursor)
             found.setdefault(problem.canonical, problem)
             if len(found) == count:
                 return list(found.values())
-            if cursor > 20 * count + 200:
-                raise ConfigError(
-                    f"only {len(found)} of {count} distinct problems found in {cursor} draws of "
-                    f"{self.environment.name}, levels {[*self.level_weights]}, for the side "
-                    f"{self.split!r}. Ask for fewer, add levels, or draw from more by the seed."
-                )
-        raise AssertionError("an endless stream ended")
+        raise ConfigError(
+            f"only {len(found)} of {count} distinct problems found in {20 * count + 202} draws of "
+            f"{self.environment.name}, levels {[*self.level_weights]}, for the side "
+            f"{self.split!r}. Ask for fewer, add levels, or draw from more by the seed."
+        )
 
 
 def check_level(level: int, levels: Sequence[int]) -> None:
@@ -150,6 +150,7 @@ class Generator(abc.ABC):
     domain: Domain
     version: ClassVar[int] = 1  # one more where a level and a seed give another problem
     levels: tuple[int, ...] = LEVELS
+    template: ClassVar[str]  # of the prompt, where that is the state filled in
     form: ClassVar[str] = ""  # pattern of all answers; "" where `flaw` reads them
     max_answer_chars: ClassVar[int] = 64
     is_marked: ClassVar[bool] = True  # an answer stands between tags, or after thinking
@@ -162,13 +163,17 @@ class Generator(abc.ABC):
     def draw(self, level: int, rng: Any) -> State | None:
         """A state of this level, or None where the draw is to be thrown away."""
 
-    @abc.abstractmethod
     def prompt(self, state: State) -> str:
         """The question; the form of its answer too, unless the cold start teaches it."""
+        return self.template.format(**state)
 
-    @abc.abstractmethod
     def flaw(self, state: State, answer: str) -> str | Verdict | None:
-        """The fault of an answer, or None; never by way of `answer`. May raise Malformed."""
+        """The fault of an answer, or None; may raise Malformed.
+
+        Where to check is to solve again, an answer has one form, which is that of `answer`.
+        """
+        right = self.answer(state)
+        return None if answer == right else f"it is {right}"
 
     def answer(self, state: State) -> str:
         """A right answer; the last step, unless said otherwise."""
@@ -187,16 +192,12 @@ class Generator(abc.ABC):
 
     def problem(self, level: int, seed: int) -> Problem:
         check_level(level, self.levels)
-        rng = self.rng(level, seed)
-        for _ in range(MAX_DRAWS):
-            try:
+        rng, state, num_draws = self.rng(level, seed), None, 0
+        while state is None:
+            num_draws += 1
+            assert num_draws <= MAX_DRAWS, f"{self.name}: no problem of {level=}, {seed=}"
+            with contextlib.suppress(csp.SearchLimit):
                 state = self.draw(level, rng)
-            except csp.SearchLimit:
-                continue
-            if state is not None:
-                break
-        else:
-            raise AssertionError(f"{self.name} drew no problem of level {level} and seed {seed}")
         return posed(
             self,
             level=level,
@@ -237,10 +238,11 @@ class Puzzle(Generator):
     domain = "logic"
     max_answer_chars = 20_000
     is_marked = False
+    unordered: ClassVar[tuple[str, ...]] = ()  # lists of the state that say the same in any order
 
     def canonical(self, state: State) -> str:
-        """The state itself, for puzzles whose states have one form only."""
-        return canonical_json(state)
+        """The state itself, for puzzles whose states have one form but for `unordered` lists."""
+        return canonical_json({**state, **{key: sorted(state[key]) for key in self.unordered}})
 
     def rng(self, level: int, seed: int) -> random.Random:
         return random.Random(_number(f"{self.name}/{level}/{seed}"))

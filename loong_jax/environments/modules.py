@@ -14,13 +14,16 @@ All are pure: equal arguments give equal values, in any process and order. State
 so a tuple arrives as a list. A is text. No verdict depends on `reference` unless `reward` calls it.
 """
 
+import ast
 import dataclasses
+import difflib
 import functools
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from loong_jax import syntax
 from loong_jax.environments.environment import LEVELS, Solution, check_level
 from loong_jax.errors import ConfigError, VerifierError
 from loong_jax.problems import verdict
@@ -123,8 +126,8 @@ class ModuleRunner:
     Without namespaces it refuses to be made: what authors write is foreign code.
     """
 
-    def __init__(self, limits: Limits = LIMITS, min_tier: IsolationTier = "namespaces"):
-        self._sandbox = Sandbox(limits, min_tier=min_tier)
+    def __init__(self, limits: Limits = LIMITS):
+        self._sandbox = Sandbox(limits, min_tier="namespaces")
 
     @property
     def tier(self) -> IsolationTier:
@@ -297,3 +300,80 @@ class ModuleEnvironment:
             f"to return {RETURNS[function]}, within {LIMITS.cpu_s:g} s of CPU and the sandbox's "
             "memory. Correct it and make the package again."
         )
+
+
+# ---- rules that are read off a module's text; nothing runs. Each gives "" or what breaks it
+
+# Names through which text becomes code, or code reaches its interpreter or the machine.
+FORBIDDEN_NAMES = frozenset(
+    {"eval", "exec", "compile", "open", "input", "globals", "locals", "vars", "getattr", "setattr"}
+    | {"delattr", "breakpoint", "exit", "quit", "help", "memoryview", "id", "hash", "print"}
+)
+
+
+def _size(source: str) -> str:
+    """A module that cannot be read over is refused: nobody would."""
+    if not source.strip():
+        return "the module is empty"
+    if len(source) > MAX_SOURCE_CHARS:
+        return f"{len(source)} characters, more than {MAX_SOURCE_CHARS}"
+    return ""
+
+
+def _parses(source: str) -> str:
+    """Source that Python cannot parse is refused: the rules after this one read its syntax tree."""
+    try:
+        syntax.parse(source)
+    except SyntaxError as error:
+        return f"line {error.lineno} is not Python: {error.msg}"[:200]
+    except syntax.UNREADABLE as error:
+        return f"{type(error).__name__}: {error}"[:200]
+    return ""
+
+
+def _imports(source: str) -> str:
+    """Files, network, clocks and processes are out of reach of the allowed imports."""
+    for line, name in syntax.imported(syntax.parse(source)):
+        if name not in ALLOWED_IMPORTS and name != "collections.abc":
+            return f"line {line} imports {name}, none of {', '.join(sorted(ALLOWED_IMPORTS))}"
+    return ""
+
+
+def _names(source: str) -> str:
+    """An answer must stay text: nothing here may turn text into code or reach the interpreter."""
+    for node in ast.walk(syntax.parse(source)):
+        name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+        is_inner = name.startswith("__") and name.endswith("__") and name != "__name__"
+        is_forbidden = isinstance(node, ast.Name) and name in FORBIDDEN_NAMES
+        if isinstance(node, ast.expr) and (is_inner or is_forbidden or name == "format_map"):
+            return f"line {node.lineno} uses {name}"
+    return ""
+
+
+def _protocol(source: str) -> str:
+    """Every function of the protocol is there, as a plain function with its parameters."""
+    tree = syntax.parse(source)
+    found = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    for name in REQUIRED:
+        if name not in found:
+            near = difflib.get_close_matches(name, set(found) - set(REQUIRED), 1)
+            meant = "".join(f" but {other}()" for other in near)
+            return f"it defines no {name}(){meant}; it needs {', '.join(REQUIRED)}"
+    for name, count in (REQUIRED | OPTIONAL).items():
+        if name in found:
+            of = found[name].args
+            if of.vararg or of.kwarg or len(of.args) != count:
+                return f"{name}() must take {count} arguments by position"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AsyncFunctionDef | ast.Global):
+            return f"line {node.lineno} is async or global: the functions are pure"
+    return ""
+
+
+SOURCE_RULES: dict[str, Callable[[str], str]] = {
+    "size": _size,
+    "parses": _parses,
+    "imports": _imports,
+    "names": _names,
+    "protocol": _protocol,
+}

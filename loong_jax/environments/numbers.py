@@ -1,8 +1,10 @@
-"""Stem: whole numbers, added, written in other bases, divided, and one that solves an equation."""
+"""Stem: whole numbers, an equation, fractions, quantities with units, and chances."""
 
 import itertools
 import math
+import operator
 import random
+from fractions import Fraction
 
 from loong_jax.environments.environment import INTEGER, Generator, State
 
@@ -16,14 +18,11 @@ class Addition(Generator):
     """
 
     name, domain = "addition", "stem"
-    form = "[1-9][0-9]{0,7}"
+    template, form = "{terms[0]} + {terms[1]} = ", "[1-9][0-9]{0,7}"
 
     def draw(self, level: int, rng: random.Random) -> State:
         lowest = 10**level
         return {"terms": [rng.randrange(lowest, 10 * lowest) for _ in range(2)]}
-
-    def prompt(self, state: State) -> str:
-        return "{} + {} = ".format(*state["terms"])
 
     def canonical(self, state: State) -> str:
         """In either order it is the same problem."""
@@ -35,17 +34,6 @@ class Addition(Generator):
             (sum(column) for column in columns), lambda total, column: total // 10 + column
         )
         return [*map(str, totals), str(sum(state["terms"]))]
-
-    def flaw(self, state: State, answer: str) -> str | None:
-        """Takes the first term away, digit by digit, and looks for the second."""
-        first, second = (str(term) for term in state["terms"])
-        left, borrowed = "", 0
-        for digit, taken in zip(answer[::-1], first[::-1].ljust(len(answer), "0"), strict=False):
-            borrowed, rest = divmod(int(digit) - int(taken) + borrowed, 10)
-            left = f"{rest}{left}"
-        if borrowed or len(answer) < len(first) or left.lstrip("0") != second:
-            return f"less {first} it is not {second}"
-        return None
 
 
 MAX_BASE = 9
@@ -66,7 +54,7 @@ class Bases(Generator):
     """
 
     name, domain = "bases", "stem"
-    form = "[1-9][0-9]{0,40}"
+    template, form = "{digits}_{base}>{wanted}", "[1-9][0-9]{0,40}"
 
     def draw(self, level: int, rng: random.Random) -> State:
         base, wanted = rng.sample(range(2, MAX_BASE + 1), 2)
@@ -75,25 +63,11 @@ class Bases(Generator):
             first = rng.randrange(base)
         return {"digits": "".join(map(str, (first, *others))), "base": base, "wanted": wanted}
 
-    def prompt(self, state: State) -> str:
-        return f"{state['digits']}_{state['base']}>{state['wanted']}"
-
     def steps(self, state: State) -> list[str]:
         """In decimal the number of the first digit, of the first two, ...; then the answer."""
         base, digits = state["base"], map(int, state["digits"])
         numbers = list(itertools.accumulate(digits, lambda n, d: n * base + d))
         return [*map(str, numbers), digits_of(numbers[-1], state["wanted"])]
-
-    def flaw(self, state: State, answer: str) -> str | None:
-        """Both numbers as sums of powers."""
-        wanted = state["wanted"]
-        if any(int(digit) >= wanted for digit in answer):
-            return f"a digit above {wanted - 1}"
-        given, found = (
-            sum(int(digit) * base**place for place, digit in enumerate(reversed(digits)))
-            for digits, base in ((state["digits"], state["base"]), (answer, wanted))
-        )
-        return None if given == found else f"{found} in decimal, not {given}"
 
 
 MAX_QUOTIENT, MAX_DIVISOR = 5, 99
@@ -109,7 +83,7 @@ class Divisor(Generator):
     """
 
     name, domain = "divisor", "stem"
-    form = "[1-9][0-9]{0,11}"
+    template, form = "gcd({numbers[0]},{numbers[1]})", "[1-9][0-9]{0,11}"
 
     def draw(self, level: int, rng: random.Random) -> State:
         larger, smaller = rng.randint(1, MAX_DIVISOR), 0
@@ -117,9 +91,6 @@ class Divisor(Generator):
             lowest = 2 if division == 0 else 1  # the last quotient is at least 2
             larger, smaller = rng.randint(lowest, MAX_QUOTIENT) * larger + smaller, larger
         return {"numbers": [larger, smaller]}
-
-    def prompt(self, state: State) -> str:
-        return "gcd({},{})".format(*state["numbers"])
 
     def steps(self, state: State) -> list[str]:
         larger, smaller = state["numbers"]
@@ -207,3 +178,102 @@ def gathered(state: State) -> list[tuple[int, int]]:
             coefficient += sign * value
         found.append((coefficient, constant))
     return found
+
+
+DENOMINATORS = {1: (2, 3, 4, 6), 2: (2, 3, 4, 6), 3: (2, 3, 4, 5, 6), 4: (2, 3, 4, 5, 6, 8, 9),
+                5: (2, 3, 4, 5, 6, 7, 8, 9)}  # fmt: skip
+
+
+class FractionSum(Generator):
+    """Stem: sums of fractions in lowest terms, `1/4+2/3-1/6+3/4`.
+
+    State: {"start": [1, 4], "operations": [["+", 2, 3], ...]}; one answer, in lowest terms.
+    """
+
+    name, domain = "fractions", "stem"
+    form = rf"{INTEGER}(?:/[1-9][0-9]{{0,6}})?"
+
+    def draw(self, level: int, rng: random.Random) -> State:
+        pool = [[p, q] for q in DENOMINATORS[level] for p in range(1, q)]
+        operations = [[rng.choice("+-"), *rng.choice(pool)] for _ in range(level + 2)]
+        return {"start": rng.choice(pool), "operations": operations}
+
+    def prompt(self, state: State) -> str:
+        start = "{}/{}".format(*state["start"])
+        return start + "".join(f"{sign}{p}/{q}" for sign, p, q in state["operations"])
+
+    def steps(self, state: State) -> list[str]:
+        terms = [Fraction(p if sign == "+" else -p, q) for sign, p, q in state["operations"]]
+        totals = itertools.accumulate(terms, initial=Fraction(*state["start"]))
+        return [str(total) for total in totals][1:]
+
+
+MAX_NUMBER = 99
+UNITS: dict[str, dict[str, int]] = {  # in the smallest unit, which is asked for
+    "length": {"mm": 1, "cm": 10, "dm": 100, "m": 1000},
+    "time": {"s": 1, "min": 60, "h": 3600},
+    "mass": {"g": 1, "kg": 1000, "t": 1_000_000},
+}
+
+
+class Units(Generator):
+    """Stem: quantities in several units, added up in one of them, `4m+35cm-7mm?mm`.
+
+    State: {"quantity": "length", "terms": [["+", 4, "m"], ...]}; the first term is added.
+    """
+
+    name, domain = "units", "stem"
+    form = INTEGER
+
+    def draw(self, level: int, rng: random.Random) -> State:
+        quantity = rng.choice(sorted(UNITS))
+        terms = [
+            [rng.choice("+-"), rng.randint(1, MAX_NUMBER), rng.choice(list(UNITS[quantity]))]
+            for _ in range(level + 2)
+        ]
+        terms[0][0] = "+"
+        return {"quantity": quantity, "terms": terms}
+
+    def prompt(self, state: State) -> str:
+        terms = "".join(f"{sign}{number}{unit}" for sign, number, unit in state["terms"])
+        return f"{terms[1:]}?{next(iter(UNITS[state['quantity']]))}"
+
+    def steps(self, state: State) -> list[str]:
+        factors = UNITS[state["quantity"]]
+        terms = (int(f"{sign}{number}") * factors[unit] for sign, number, unit in state["terms"])
+        return list(map(str, itertools.accumulate(terms)))
+
+
+COLOURS = "rbgy"
+NUM_COUNTS = 5  # of balls of a colour: the number of draws, and up to four more
+
+
+class Urn(Generator):
+    """Stem: how likely these colours are drawn in this order, without putting back, `3r4b5g6y:rby`.
+
+    The answer is a fraction in lowest terms.
+
+    State: {"counts": {"r": 3, ...}, "draws": "rby"}; no colour can run out.
+    """
+
+    name, domain = "urn", "stem"
+    form = "[1-9][0-9]{0,11}/[1-9][0-9]{0,11}"
+
+    def draw(self, level: int, rng: random.Random) -> State:
+        fewest = level + 2
+        return {
+            "counts": {colour: fewest + rng.randrange(NUM_COUNTS) for colour in COLOURS},
+            "draws": "".join(rng.choices(COLOURS, k=fewest)),
+        }
+
+    def prompt(self, state: State) -> str:
+        urn = "".join(f"{count}{colour}" for colour, count in state["counts"].items())
+        return f"{urn}:{state['draws']}"
+
+    def steps(self, state: State) -> list[str]:
+        """After each draw: how likely all draws so far are."""
+        left, factors = dict(state["counts"]), []
+        for colour in state["draws"]:
+            factors.append(Fraction(left[colour], sum(left.values())))
+            left[colour] -= 1
+        return list(map(str, itertools.accumulate(factors, operator.mul)))

@@ -10,8 +10,8 @@ from typing import Annotated
 import tyro
 
 from loong_jax import options
-from loong_jax.data import json_files, problem_files, sources
-from loong_jax.data.curation import chain, datasheet, recipes, records
+from loong_jax.data import corpus, json_files, problem_files, sources
+from loong_jax.data.curation import chain, datasheet, recipes
 from loong_jax.data.curation.chain import Chain
 from loong_jax.errors import ConfigError
 from loong_jax.report import synthesis, theme
@@ -141,7 +141,7 @@ def train_scorer(arguments: Sequence[str]) -> None:
 
     chosen = options.parse(ScorerOptions, "loong curate train-scorer", arguments)
     config = scorer.ScorerConfig(epochs=chosen.epochs, seed=chosen.seed)
-    trained, measured = scorer.train(list(records.read_all(chosen.input)), config)
+    trained, measured = scorer.train(list(corpus.read_all(chosen.input)), config)
     trained.save(chosen.output)
     json_files.write_json(chosen.output / "measured.json", measured)
     print(f"{chosen.output}: on records held out, {json.dumps(measured)}")
@@ -166,8 +166,6 @@ def convert(arguments: Sequence[str]) -> None:
 
 
 def build_corpus(arguments: Sequence[str]) -> None:
-    from loong_jax.data import corpus
-
     chosen = options.parse(CorpusOptions, "loong curate corpus", arguments)
     directory = corpus.build(
         chosen.input, chosen.output, name=chosen.name, version=chosen.version, split=chosen.split

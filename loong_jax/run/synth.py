@@ -21,11 +21,11 @@ from loong_jax.eval.metrics import Estimate
 from loong_jax.report import synthesis
 from loong_jax.run import places
 from loong_jax.run.tiny_prover import ProverSettings, TinyProver
-from loong_jax.synth import opening
+from loong_jax.synth import authors
 from loong_jax.synth.formal import backends, expert_iteration, formalise, proofs
 from loong_jax.synth.formal.backends import Backend
 from loong_jax.synth.formal.expert_iteration import Goal, LoopSettings, Round, Solution
-from loong_jax.synth.formal.problems import Theorems
+from loong_jax.synth.formal.formulas import Theorems
 from loong_jax.synth.loongenv import command as loongenv
 from loong_jax.synth.resyn import command as resyn
 
@@ -104,7 +104,7 @@ def run_formal(chosen: FormalOptions) -> int:
     started_s, cpu_s = time.monotonic(), time.process_time()
     places_of = ("run_dir", "json", "chart")
     settings = {k: v for k, v in dataclasses.asdict(chosen).items() if k not in places_of}
-    opening.claim(chosen.run_dir / "settings.json", settings | {"audit": None, "num_seeds": None})
+    authors.claim(chosen.run_dir / "settings.json", settings | {"audit": None, "num_seeds": None})
     seeds = range(chosen.seed, chosen.seed + chosen.num_seeds)
     runs = [run_seed(chosen, seed, console) for seed in seeds]
     found = over_seeds(runs)
@@ -217,8 +217,8 @@ def statements(
     if settings.author != "none":
         directory.mkdir(parents=True, exist_ok=True)
         problems = [formalise.told(posed, rng) for posed, _ in rest]
-        endpoint = opening.endpoint_of(settings.author, settings.model)
-        with opening.open_author(directory, endpoint) as author:
+        endpoint = authors.endpoint_of(settings.author, settings.model)
+        with authors.open_author(directory, endpoint) as author:
             made = formalise.formalise(problems, author, backend, seed=seed)
         formalise.drop_kin(made, {goal.kin for goal in held_out})
         json_files.write_jsonl(directory / "formalised.jsonl", [one.record() for one in made])

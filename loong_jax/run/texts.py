@@ -168,7 +168,7 @@ def form_of(tokenizer: Tokenizer) -> ResponseForm:
 # ---- tools ---------------------------------------------------------------------------------------
 
 TOOLS: dict[str, str] = {  # name that problems ask for -> "module:class"
-    "prices": "loong_jax.environments.basket:PriceList",
+    "prices": "loong_jax.environments.chains:PriceList",
     "python": "loong_jax.rollout.agentic.python_tool:PythonTool",
 }
 

@@ -18,7 +18,7 @@ from unittest import mock
 
 from loong_jax.models.hf import files, unfinished
 from loong_jax.orchestrator import changes, journal
-from loong_jax.synth.authors import CallStore
+from loong_jax.synth.calls import CallStore
 
 VARIABLE = "LOONG_DIE_AT"
 

@@ -23,8 +23,7 @@ from loong_jax.synth.formal import (
     proofs,
 )
 from loong_jax.synth.formal.expert_iteration import LoopSettings, Solution
-from loong_jax.synth.formal.formulas import Implies
-from loong_jax.synth.formal.problems import Theorems
+from loong_jax.synth.formal.formulas import Implies, Theorems
 from tests.synth.formal.test_proofs import variant
 from tests.synth.scripted import played
 

@@ -1,12 +1,16 @@
 import json
+from pathlib import Path
 
 import pytest
 
-from loong_jax.synth.authors import Author, CallStore
+from loong_jax.synth.authors import Author
+from loong_jax.synth.calls import CallStore
 from loong_jax.verifiers.judge.client import Budget, Endpoint
 from tests.synth.scripted import Plan, Said, ScriptedAuthor
-from tests.synth.scripted.defects import COMMON
+from tests.synth.scripted.play import COMMON
 from tests.synth.scripted.played import played
+
+SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "loongbench"
 
 
 def echo(ask):
@@ -59,3 +63,16 @@ def author(tmp_path):
     for made, calls in opened:
         made.close()
         calls.close()
+
+
+@pytest.fixture
+def shared_seeds():
+    """Rows of a domain of LoongBench, where the corpus is at hand."""
+
+    def rows(domain):
+        path = SHARED / f"{domain}.jsonl"
+        if not path.exists():
+            pytest.skip("the corpus of LoongBench is not on this machine")
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    return rows

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from loong_jax.data.curation import shingles
+from loong_jax.data.curation import duplicates
 from loong_jax.data.curation.stages import Outcome, Record, Sketch, note_of, prompt_of, text_of
 from loong_jax.errors import ConfigError, refuse_below
 
@@ -36,8 +36,8 @@ class AnswerSources:
 
     def sketch(self, records: Sequence[Record]) -> Sketch:
         return {
-            "prompt": shingles.fingerprints([prompt_of(record) for record in records]),
-            "source": shingles.fingerprints(
+            "prompt": duplicates.fingerprints([prompt_of(record) for record in records]),
+            "source": duplicates.fingerprints(
                 [str(note_of(record, self.source_key)) for record in records]
             ),
             "luck": luck(records, self.seed),
@@ -145,7 +145,7 @@ def luck(records: Sequence[Record], seed: int) -> np.ndarray:
         f"{seed} {record.get('id', '')} {prompt_of(record)} {text_of(record, 'response')}"
         for record in records
     ]
-    return (shingles.fingerprints(texts) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return (duplicates.fingerprints(texts) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def _rank_within(groups: tuple[np.ndarray, ...], value: np.ndarray) -> np.ndarray:

@@ -9,7 +9,6 @@ are written once: `kept.jsonl` with the notes of all stages, `dropped.jsonl` wit
 import dataclasses
 import functools
 import itertools
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from loong_jax import configs
-from loong_jax.data import json_files
-from loong_jax.data.curation import records, stages
-from loong_jax.data.curation.records import Chunk, Source
+from loong_jax.data import corpus, json_files
+from loong_jax.data.corpus import Chunk, Source
+from loong_jax.data.curation import stages
 from loong_jax.data.curation.stages import CorpusFilter, Outcome, Sketch, Stage
 from loong_jax.errors import ConfigError, refuse_below
 
@@ -121,14 +120,14 @@ def run(
 
     Raises ConfigError where `output` was begun with another chain or another corpus.
     """
-    files = records.find_files(inputs)
+    files = corpus.find_files(inputs)
     config = _Run(chain=chain, inputs=tuple(str(path) for path in inputs))
     configs.open_run(config, output, recipe="curation", free=())
     work = output / "work"
     finished = json_files.read_json(output / "funnel.json")
     if finished is not None:
         funnel = Funnel.from_json(finished)
-        given = [records.cut(file, chain.chunk_records)[0] for file in files]
+        given = [corpus.cut(file, chain.chunk_records)[0] for file in files]
         _refuse_other_sources(funnel.sources, given, output)
         return funnel
     sources, chunks = _cut(files, chain.chunk_records, work)
@@ -178,11 +177,15 @@ def _passes(all_stages: Sequence[Stage]) -> list[list[Any]]:
 def _chunk_pass(members: Sequence[Any], number: int, index: int, chunk: Chunk, work: Path) -> None:
     alive, said = _alive(chunk, index, number, work), {}
     for stage in members:
-        start = time.thread_time()
+        start, places = time.thread_time(), list(alive)
         outcome = stages.judge(stage, list(alive.values()))
-        said[stage.name] = _said(list(alive), outcome, time.thread_time() - start)
-        alive = _without(alive, outcome)
-    _write_said(_said_path(work, number, index), said)
+        said[stage.name] = _said(places, outcome, time.thread_time() - start)
+        for i, place in enumerate(places):
+            if i in outcome.reasons:
+                del alive[place]
+            else:
+                _note(alive[place], outcome.notes.get(i))
+    json_files.write_text(_said_path(work, number, index), json_files.json_line(said))
 
 
 def _corpus_pass(
@@ -201,8 +204,9 @@ def _corpus_pass(
             alive = _alive(chunk, index, number, work)
             start = time.thread_time()
             sketch = stage.sketch(list(alive.values()))
-            cpu_s = time.thread_time() - start
-            _write_sketch(path, sketch | {"_index": np.array(list(alive), np.int64)}, cpu_s)
+            sketch["_cpu_s"] = np.array(time.thread_time() - start)
+            sketch["_index"] = np.array(list(alive), np.int64)
+            stages.write_arrays(path, sketch)
         progress(index + 1, len(chunks))
     sketch, places, sketch_s = _read_sketches(work / f"sketch-{number:02d}", len(chunks))
     start = time.process_time()
@@ -218,8 +222,8 @@ def _corpus_pass(
         )
         first += len(place)
         share = len(place) / max(1, sum(map(len, places)))
-        said = _said(place.tolist(), part, sketch_s[index] + decide_s * share)
-        _write_said(_said_path(work, number, index), {stage.name: said})
+        said = {stage.name: _said(place.tolist(), part, sketch_s[index] + decide_s * share)}
+        json_files.write_text(_said_path(work, number, index), json_files.json_line(said))
     shutil.rmtree(work / f"sketch-{number:02d}")
 
 
@@ -227,8 +231,8 @@ def _alive(chunk: Chunk, index: int, number: int, work: Path) -> dict[int, dict[
     """The records of a chunk that all passes before this one kept, with their notes, by place."""
     dropped, notes = _so_far(work, index, number)
     found = {}
-    for place, line in enumerate(records.read_lines(chunk)):
-        if place not in dropped and (record := records.parse(line)) is not None:
+    for place, line in enumerate(corpus.read_lines(chunk)):
+        if place not in dropped and (record := corpus.parse(line)) is not None:
             _note(record, notes.get(place))
             found[place] = record
     return found
@@ -238,15 +242,6 @@ def _note(record: dict[str, Any], more: Mapping[str, Any] | None) -> None:
     if more is not None:
         own = record.get("notes")
         record["notes"] = {**(own if isinstance(own, dict) else {}), **more}
-
-
-def _without(alive: dict[int, dict[str, Any]], outcome: Outcome) -> dict[int, dict[str, Any]]:
-    left = {}
-    for i, (place, record) in enumerate(alive.items()):
-        if i not in outcome.reasons:
-            _note(record, outcome.notes.get(i))
-            left[place] = record
-    return left
 
 
 # ---- what was said of a chunk
@@ -260,11 +255,6 @@ def _said(places: Sequence[int], outcome: Outcome, cpu_s: float) -> dict[str, An
         "reasons": {str(places[i]): reason for i, reason in outcome.reasons.items()},
         "notes": {str(places[i]): dict(note) for i, note in outcome.notes.items()},
     }
-
-
-def _write_said(path: Path, by_stage: Mapping[str, Any]) -> None:
-    text = json.dumps(json_files.without_nan(by_stage), separators=(",", ":"))
-    json_files.write_text(path, text)
 
 
 def _said_path(work: Path, number: int, index: int) -> Path:
@@ -283,14 +273,6 @@ def _so_far(
             for place, note in said["notes"].items():
                 notes.setdefault(int(place), {}).update(note)
     return dropped, notes
-
-
-def _write_sketch(path: Path, sketch: Sketch, cpu_s: float) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    with open(partial, "wb") as file:
-        np.savez(file, _cpu_s=np.array(cpu_s), **sketch)  # pyright: ignore[reportArgumentType]
-    partial.replace(path)
 
 
 def _read_sketches(directory: Path, count: int) -> tuple[Sketch, list[np.ndarray], list[float]]:
@@ -324,7 +306,7 @@ def _cut(files: Sequence[Path], chunk_records: int, work: Path) -> tuple[list[So
     """Cuts the files, or checks that they are those that were cut when the run began."""
     sources, chunks = [], []
     for file in files:
-        source, of_file = records.cut(file, chunk_records)
+        source, of_file = corpus.cut(file, chunk_records)
         sources.append(source)
         chunks += of_file
     saved = json_files.read_json(work / "sources.json")
@@ -358,8 +340,8 @@ def _count(
     if chain.stages and chunks:
         left = seen[chain.stages[0].name]
     else:
-        lines = (line for chunk in chunks for line in records.read_lines(chunk))
-        left = sum(records.parse(line) is not None for line in lines)
+        lines = (line for chunk in chunks for line in corpus.read_lines(chunk))
+        left = sum(corpus.parse(line) is not None for line in lines)
     unread = {UNREADABLE: total - left} if total > left else {}
     yield StageCount(name=READ, num_seen=total, num_kept=left, reasons=unread, cpu_s=0.0)
     for stage in chain.stages:
@@ -384,8 +366,8 @@ def _write(output: Path, chunks: Sequence[Chunk], num_passes: int, work: Path) -
     ):
         for index, chunk in enumerate(chunks):
             reasons, notes = _so_far(work, index, num_passes)
-            for place, line in enumerate(records.read_lines(chunk)):
-                record = records.parse(line)
+            for place, line in enumerate(corpus.read_lines(chunk)):
+                record = corpus.parse(line)
                 if record is None:
                     text = line.decode(errors="replace").strip()
                     bad = {"line": text, "dropped_by": READ, "reason": UNREADABLE}

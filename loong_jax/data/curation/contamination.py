@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loong_jax.data.curation import records as corpora
-from loong_jax.data.curation import shingles
+from loong_jax.data import corpus
+from loong_jax.data.curation import duplicates
 from loong_jax.data.curation.stages import Outcome, Record, prompt_of, text_of
 from loong_jax.errors import ConfigError, refuse_below, refuse_no_share
 
@@ -56,21 +56,21 @@ class Index:
     def __init__(self, items: Sequence[str], overlap: Overlap | None = None):
         self.overlap = overlap or Overlap()
         self.num_items = len(items)
-        prints = shingles.fingerprints(items) if len(items) else np.zeros(0, np.uint64)
-        words = shingles.words(items)
+        prints = duplicates.fingerprints(items) if len(items) else np.zeros(0, np.uint64)
+        words = duplicates.words(items)
         self._has_words = words.counts > 0
         order = np.argsort(prints, kind="stable")
         order = order[self._has_words[order]]
         self._prints, self._print_items = prints[order], order
         self._grams, self._gram_items, self._weights, self._sizes = _inverted(
-            shingles.ngrams(words, self.overlap.ngram), self.overlap.max_items
+            duplicates.ngrams(words, self.overlap.ngram), self.overlap.max_items
         )
         is_long = words.counts >= self.overlap.long_run
-        runs = shingles.ngrams(words, self.overlap.long_run)
+        runs = duplicates.ngrams(words, self.overlap.long_run)
         grams, owners = runs.values, runs.owners
         grams, owners = grams[is_long[owners]], owners[is_long[owners]]
         self._runs, self._run_items, weights, _ = _inverted(
-            shingles.Ragged(grams, np.searchsorted(owners, np.arange(self.num_items + 1))),
+            duplicates.Ragged(grams, np.searchsorted(owners, np.arange(self.num_items + 1))),
             self.overlap.max_items,
         )
         rare = weights > 1 / _FRAME_ITEMS
@@ -80,19 +80,19 @@ class Index:
         """The best match of each text that has one, by the text's place."""
         if not len(texts) or not self.num_items:
             return {}
-        words = shingles.words(texts)
-        found = self._by_overlap(shingles.ngrams(words, self.overlap.ngram))
-        runs = shingles.ngrams(words, self.overlap.long_run)
+        words = duplicates.words(texts)
+        found = self._by_overlap(duplicates.ngrams(words, self.overlap.ngram))
+        runs = duplicates.ngrams(words, self.overlap.long_run)
         at, items = _look_up(self._runs, self._run_items, runs.values)
         for text, item in zip(runs.owners[at].tolist(), items.tolist(), strict=True):
             found.setdefault(text, Match(item, "long run", 0.0))
-        prints = shingles.fingerprints(texts)
+        prints = duplicates.fingerprints(texts)
         at, items = _look_up(self._prints, self._print_items, prints)
         for text, item in zip(at[::-1].tolist(), items[::-1].tolist(), strict=True):
             found[text] = Match(item, "exact", 1.0)
         return found
 
-    def _by_overlap(self, grams: shingles.Ragged) -> dict[int, Match]:
+    def _by_overlap(self, grams: duplicates.Ragged) -> dict[int, Match]:
         num = len(self._grams)
         at, entries = _look_up(self._grams, np.arange(num), grams.values)
         hits = np.unique(grams.owners[at] * num + entries)  # each run of a text once
@@ -113,7 +113,7 @@ class Index:
 
 
 def _inverted(
-    grams: shingles.Ragged, max_items: int
+    grams: duplicates.Ragged, max_items: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Runs in order with item and weight of each, once per item, and the weight of each item."""
     pairs = np.stack([grams.values, grams.owners.astype(np.uint64)])
@@ -165,7 +165,7 @@ class Contamination:
 def _index_of(files: tuple[Path, ...], overlap: Overlap) -> tuple[Index, list[str]]:
     prompts, names = [], []
     for file in files:
-        for number, record in enumerate(corpora.read_all([file]), 1):
+        for number, record in enumerate(corpus.read_all([file]), 1):
             if prompt := prompt_of(record):
                 prompts.append(prompt)
                 names.append(f"{file.name} {record.get('id', number)}")

@@ -23,6 +23,7 @@ from loong_jax.data.curation.stages import Stage, note_of, prompt_of
 
 _COUNTED = ("origin", "licence", "domain", "verifier", "level", "source")
 _MAX_VALUES = 20  # of a field, most frequent first
+_NONE = "(none)"
 
 
 def describe(name: str, kept: Path, funnel: Funnel, all_stages: Sequence[Stage]) -> dict[str, Any]:
@@ -38,13 +39,18 @@ def describe(name: str, kept: Path, funnel: Funnel, all_stages: Sequence[Stage])
             for field, counter in counts.items():
                 counter[_shown(note_of(record, field))] += 1
     settings: dict[str, Any] = {stage.name: configs.to_json(stage) for stage in all_stages}
+    fields = {f: dict(c.most_common(_MAX_VALUES)) for f, c in counts.items() if set(c) - {_NONE}}
+    for name, shown in fields.items():
+        if others := counts[name].total() - sum(shown.values()):
+            shown["(others)"] = others
+    shares = ("least", "10 %", "median", "90 %", "most")
+    points = np.quantile(lengths, [0, 0.1, 0.5, 0.9, 1]).tolist() if lengths else []
     return {
         "name": name,
         "num_records": len(lengths),
         "sha256": digest.hexdigest(),  # of the file of records
-        # how often each value occurs, "(none)" included
-        "fields": {f: _most_common(c) for f, c in counts.items() if set(c) - {"(none)"}},
-        "prompt_chars": _quantiles(lengths),
+        "fields": fields,  # how often each value occurs, "(none)" included
+        "prompt_chars": dict(zip(shares, points, strict=False)),
         "sources": [source._asdict() for source in funnel.sources],
         "stages": [
             dataclasses.asdict(count) | {"settings": settings.get(count.name)}
@@ -127,21 +133,8 @@ def _counts(counts: Mapping[str, float], form: str = ",") -> str:
 
 def _shown(value: Any) -> str:
     if value is None or value == "":
-        return "(none)"
+        return _NONE
     return str(value)[:60].encode(errors="replace").decode()  # half a surrogate pair is no text
-
-
-def _most_common(counter: Counter[str]) -> dict[str, int]:
-    found = dict(counter.most_common(_MAX_VALUES))
-    others = counter.total() - sum(found.values())
-    return found | {"(others)": others} if others else found
-
-
-def _quantiles(values: Sequence[int]) -> dict[str, float]:
-    if not values:
-        return {}
-    points = np.quantile(values, [0, 0.1, 0.5, 0.9, 1])
-    return dict(zip(("least", "10 %", "median", "90 %", "most"), points.tolist(), strict=True))
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

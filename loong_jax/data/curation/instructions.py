@@ -7,6 +7,7 @@ result is checked by the verifier "constraints", so it serves SFT (prompt and re
 """
 
 import dataclasses
+import functools
 import random
 import re
 from collections.abc import Callable, Mapping
@@ -150,20 +151,15 @@ def _forbidden(response: str, rng: random.Random) -> Asked | None:
     return Asked({"kind": "exclude", "texts": [word]}, f'Do not use the word "{word}".')
 
 
-def _first_words(response: str, rng: random.Random) -> Asked | None:
-    words = response.strip().split("\n")[0].split()[: rng.randint(2, _MAX_PHRASE_WORDS)]
+def _edge_words(response: str, rng: random.Random, *, are_first: bool) -> Asked | None:
+    text, count = response.strip(), rng.randint(2, _MAX_PHRASE_WORDS)
+    first, last = text.split("\n")[0].split()[:count], text.split("\n")[-1].split()[-count:]
+    words = first if are_first else last
     phrase = " ".join(words)
-    if len(words) < 2 or not response.strip().startswith(phrase):
+    if len(words) < 2 or not (text.startswith if are_first else text.endswith)(phrase):
         return None
-    return Asked({"kind": "starts_with", "text": phrase}, f'Begin with "{phrase}".')
-
-
-def _last_words(response: str, rng: random.Random) -> Asked | None:
-    words = response.strip().split("\n")[-1].split()[-rng.randint(2, _MAX_PHRASE_WORDS) :]
-    phrase = " ".join(words)
-    if len(words) < 2 or not response.strip().endswith(phrase):
-        return None
-    return Asked({"kind": "ends_with", "text": phrase}, f'End with "{phrase}".')
+    kind, verb = ("starts_with", "Begin") if are_first else ("ends_with", "End")
+    return Asked({"kind": kind, "text": phrase}, f'{verb} with "{phrase}".')
 
 
 def _case(response: str, rng: random.Random) -> Asked | None:
@@ -181,7 +177,9 @@ def _json(response: str, rng: random.Random) -> Asked | None:
 
 
 _MAKERS: tuple[Callable[[str, random.Random], Asked | None], ...] = (
-    _num_words, _num_parts, _keywords, _forbidden, _first_words, _last_words, _case, _json,
+    _num_words, _num_parts, _keywords, _forbidden,
+    functools.partial(_edge_words, are_first=True), functools.partial(_edge_words, are_first=False),
+    _case, _json,
 )  # fmt: skip
 _COMMON = (
     "actually", "basically", "certainly", "however", "important", "simply", "overall", "therefore",

@@ -118,7 +118,9 @@ def _asks(text: str) -> bool:
 
 def _is_cut_off(text: str) -> bool:
     if text.endswith((",", ";", ":", "...", "\u2026", "=", "+", "\\", "(", "[", "{")):
-        return not re.search(r"\\\s*$", text[:-1]) and not _ends_a_sequence(text)
+        # "Find the next term: 1, 4, 9, ..." goes on by intent.
+        goes_on = re.search(r"\d\s*,\s*(?:\.\.\.|\u2026|\\ldots|\\dots)$", text)
+        return not re.search(r"\\\s*$", text[:-1]) and not goes_on
     last = re.search(r"([^\W\d_]+)$", text)
     # "what is x in terms of a" ends in a name, so single letters hang only where they are "a" in
     # prose: after a word that an article may follow.
@@ -129,11 +131,6 @@ def _is_cut_off(text: str) -> bool:
         before = re.search(r"([^\W\d_]+)\s+a$", text.lower())
         return before is not None and before[1] in _LEFT_HANGING | {"find", "has", "draws", "makes"}
     return word in _LEFT_HANGING
-
-
-def _ends_a_sequence(text: str) -> bool:
-    """`Find the next term: 1, 4, 9, ...` goes on by intent."""
-    return bool(re.search(r"\d\s*,\s*(?:\.\.\.|\u2026|\\ldots|\\dots)$", text))
 
 
 def _is_unclosed(text: str) -> bool:
@@ -165,7 +162,7 @@ class MultiPart:
             return "labelled parts"
         if re.search(r"\bpart (?:a|1|i|one)\b.*\bpart (?:b|2|ii|two)\b", text, re.I | re.S):
             return "labelled parts"
-        if _num_questions(text) >= 2:
+        if len(_QUESTION_END.findall(text)) >= 2:
             return "several questions"
         return "several tasks" if _ALSO.search(text) else None
 
@@ -185,9 +182,8 @@ _ALSO = re.compile(
 )
 
 
-def _num_questions(text: str) -> int:
-    """Question marks at the end of a sentence: the text ends or a capital or sign follows."""
-    return len(re.findall(r"\w[)\]}$\"'\u201d]*\s?[?\uff1f](?=\s*$|\s+[A-Z(\\$\d]|\s*\n)", text))
+# A question mark at the end of a sentence: the text ends, or a capital or sign follows.
+_QUESTION_END = re.compile(r"\w[)\]}$\"'\u201d]*\s?[?\uff1f](?=\s*$|\s+[A-Z(\\$\d]|\s*\n)")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -287,19 +283,11 @@ def _run(found, order) -> list[tuple[int, int, str]]:
     return run
 
 
-def _letters(label: str) -> int:
-    return ord(label.lower()) - 96 if len(label) == 1 and label.isalpha() else 0
-
-
-def _numerals(label: str) -> int:
-    return _ROMAN.index(label.lower()) + 1 if label.lower() in _ROMAN else 0
-
-
-def _digits(label: str) -> int:
-    return int(label) if label.isdigit() else 0
-
-
-_ORDERS = {"letters": _letters, "numerals": _numerals, "digits": _digits}
+_ORDERS = {  # the number that a label stands for; 0 for none
+    "letters": lambda label: ord(label.lower()) - 96 if len(label) == 1 and label.isalpha() else 0,
+    "numerals": lambda label: _ROMAN.index(label.lower()) + 1 if label.lower() in _ROMAN else 0,
+    "digits": lambda label: int(label) if label.isdigit() else 0,
+}
 
 
 def _is_task(item: str) -> bool:

@@ -43,7 +43,9 @@ class Repetition:
         words = _WORDS.findall(text)
         if self._is_loop(words) or _ONE_SIGN.search(text):
             return "loop"
-        said = Counter(_sentences(text))
+        masked = re.sub(r"\d+", "0", text)
+        split = re.split(r"[.!?\n]+\s*", masked)
+        said = Counter(one for one in split if len(_LONG_WORD.findall(one)) >= 4)
         if said and max(said.values()) > self.max_same_sentences:
             return "sentences"
         num_ngrams = len(words) - self.ngram + 1
@@ -66,12 +68,6 @@ class Repetition:
 
 
 _ONE_SIGN = re.compile(r"(\S)\1{79}")
-
-
-def _sentences(text: str) -> list[str]:
-    """Sentences and lines of four words and more, with their numbers masked."""
-    masked = re.sub(r"\d+", "0", text)
-    return [one for one in re.split(r"[.!?\n]+\s*", masked) if len(_LONG_WORD.findall(one)) >= 4]
 
 
 _LONG_WORD = re.compile(r"[^\W\d_]{2,}")

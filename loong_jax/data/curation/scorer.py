@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from loong_jax.data import json_files
-from loong_jax.data.curation import shingles
+from loong_jax.data.curation import duplicates, stages
 from loong_jax.data.curation.stages import Outcome, Record, prompt_of
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below
 
 NUM_PLAIN = 8
 _FILES = ("scorer.json", "weights.npz")
@@ -43,9 +43,7 @@ class ScorerConfig:
     seed: int = 0
 
     def __post_init__(self):
-        sizes = (self.num_buckets, self.width, self.hidden, self.epochs, self.batch)
-        if min(*sizes, self.min_tag_count) < 1:
-            raise ConfigError(f"sizes {sizes} and min_tag_count={self.min_tag_count} must be >= 1.")
+        refuse_below(self, 1, "num_buckets", "width", "hidden", "epochs", "batch", "min_tag_count")
         if not 0 < self.held_out_share < 1 or self.learning_rate <= 0:
             raise ConfigError(
                 f"held_out_share={self.held_out_share} is not in (0, 1), or learning_rate="
@@ -80,11 +78,7 @@ class Scorer:
 
     def save(self, directory: Path) -> None:
         """scorer.json and weights.npz."""
-        directory.mkdir(parents=True, exist_ok=True)
-        partial = directory / "weights.partial"
-        with open(partial, "wb") as file:
-            np.savez(file, **self.params)  # pyright: ignore[reportArgumentType]
-        partial.replace(directory / "weights.npz")
+        stages.write_arrays(directory / "weights.npz", self.params)
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         del fields["params"]
         json_files.write_json(directory / "scorer.json", fields)
@@ -287,10 +281,10 @@ def _initial(config: ScorerConfig, num_tags: int, rng: np.random.Generator) -> d
 # ---- texts and labels as arrays
 
 
-def _pieces(texts: Sequence[str], num_buckets: int) -> shingles.Ragged:
+def _pieces(texts: Sequence[str], num_buckets: int) -> duplicates.Ragged:
     """Buckets of the runs of one and of two words of each text, at most so many."""
-    words = shingles.words(texts)
-    parts = [shingles.ngrams(words, size) for size in (1, 2)]
+    words = duplicates.words(texts)
+    parts = [duplicates.ngrams(words, size) for size in (1, 2)]
     owners = np.concatenate([part.owners for part in parts])
     values = np.concatenate([parts[0].values, parts[1].values ^ np.uint64(1 << 63)])
     order = np.argsort(owners, kind="stable")
@@ -298,7 +292,7 @@ def _pieces(texts: Sequence[str], num_buckets: int) -> shingles.Ragged:
     starts = np.searchsorted(owners, np.arange(len(texts) + 1))
     kept = np.arange(len(owners)) - starts[owners] < _MAX_PIECES
     starts = np.concatenate([[0], np.cumsum(np.minimum(np.diff(starts), _MAX_PIECES))])
-    return shingles.Ragged(values[kept], starts)
+    return duplicates.Ragged(values[kept], starts)
 
 
 def _arrays(texts: Sequence[str], num_buckets: int) -> dict[str, np.ndarray]:

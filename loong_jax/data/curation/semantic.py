@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from loong_jax.data.curation import records as corpora
+from loong_jax.data import corpus
 from loong_jax.data.curation.stages import Outcome, Record, Sketch
 from loong_jax.errors import ConfigError, refuse_below, refuse_no_share
 
@@ -114,7 +114,7 @@ class SemanticContamination:
 
 @functools.lru_cache(maxsize=2)
 def _items(embedder: Embedder, against: tuple[Path, ...]) -> tuple[np.ndarray, list[str]]:
-    found = list(corpora.read_all(against))
+    found = list(corpus.read_all(against))
     if not found:
         raise ConfigError(f"{[str(f) for f in against]} hold no records. Name a benchmark.")
     return unit(embedder.embed(found)), [str(record.get("id", "?")) for record in found]

@@ -14,6 +14,7 @@ None of them changes a record or remembers one, so that a chain can stop anywher
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -62,6 +63,15 @@ class CorpusFilter(_Named, Protocol):
 
 
 Stage: TypeAlias = RecordFilter | ChunkFilter | CorpusFilter
+
+
+def write_arrays(path: Path, arrays: Sketch) -> None:
+    """An .npz file, in place by one rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    with open(partial, "wb") as file:
+        np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
+    partial.replace(path)
 
 
 def judge(stage: RecordFilter | ChunkFilter, records: Sequence[Record]) -> Outcome:

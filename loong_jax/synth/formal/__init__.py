@@ -1,7 +1,6 @@
 """The formal loop: problems in words become statements, are filtered, proved, and learnt from.
 
-    formulas, proofs              the propositional language
-    problems                      theorems drawn at random, told in words
+    formulas, proofs              the propositional language; theorems drawn at random
     formalise                     problems in words as statements: an author translates, filters
     backends                      Metamath, Coq and Lean under one protocol
     hilbert                       Metamath's database of the language, and proofs in its steps

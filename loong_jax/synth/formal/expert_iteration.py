@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 from loong_jax.data import json_files
 from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.problems.verdict import Verdict
-from loong_jax.synth import opening
+from loong_jax.synth import authors
 
 
 class Goal(NamedTuple):
@@ -127,7 +127,7 @@ def run(
         "pool": [goal.uid for goal in pool],
         "held_out": [goal.uid for goal in held_out],
     }
-    opening.claim(directory / "loop.json", record)
+    authors.claim(directory / "loop.json", record)
     if not (directory / "round-0").exists():
         for solution, judged in zip(cold_start, check(cold_start), strict=True):
             if not judged.is_correct:

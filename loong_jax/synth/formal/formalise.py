@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from loong_jax.synth.authors import Author, Reply, Request, structured
+from loong_jax.synth import calls
+from loong_jax.synth.authors import Author
+from loong_jax.synth.calls import Reply, Request
 from loong_jax.synth.formal import formulas
-from loong_jax.synth.formal import problems as theorems
 from loong_jax.synth.formal.backends import Backend
 from loong_jax.synth.formal.formulas import Statement
 
@@ -26,9 +27,9 @@ STAGES = (
     *("no back-translation", "judged different", "not as intended", "kin of another", "kept"),
 )
 _LIST = {"type": "array", "items": {"type": "string"}, "maxItems": 26}
-STATEMENT = structured.fields(hypotheses=_LIST, goal=str)
-PROBLEM = structured.fields(problem=str)
-JUDGEMENT = structured.fields(reasoning=str, is_same=bool)
+STATEMENT = calls.fields(hypotheses=_LIST, goal=str)
+PROBLEM = calls.fields(problem=str)
+JUDGEMENT = calls.fields(reasoning=str, is_same=bool)
 
 
 class Decision(NamedTuple):
@@ -84,11 +85,11 @@ Decide = Callable[[Formalised, Any], Decision]  # by what was replied
 
 def told(posed: Statement, rng: np.random.Generator) -> WordProblem:
     """A problem whose meaning is known, from its statement."""
-    drawn = rng.permutation(len(theorems.CLAUSES))
+    drawn = rng.permutation(len(formulas.CLAUSES))
     glossary = {
-        name: theorems.CLAUSES[i] for name, i in zip(sorted(posed.atoms), drawn, strict=False)
+        name: formulas.CLAUSES[i] for name, i in zip(sorted(posed.atoms), drawn, strict=False)
     }
-    text = theorems.tell(posed, glossary)
+    text = formulas.tell(posed, glossary)
     return WordProblem(uid=posed.uid, text=text, glossary=glossary, intended=posed)
 
 
@@ -106,7 +107,7 @@ def formalise(
         """One call for each that is kept so far; where it fails, nothing speaks for that one."""
         role, prompt, schema = ASKED[stage]
         kept = [one for one in made if one.is_kept]
-        glossaries = [theorems.glossary_text(one.problem.glossary) for one in kept]
+        glossaries = [formulas.glossary_text(one.problem.glossary) for one in kept]
         given = [{**fields(one), "glossary": g} for one, g in zip(kept, glossaries, strict=True)]
         name = f"formal/{prompt}"
         requests = [

@@ -5,6 +5,7 @@ left is built from ax-1, ax-2 and modus ponens alone. Equal sub-proofs and formu
 once, in Metamath's compressed format.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -97,7 +98,10 @@ class _Ledger:
             return known[step]
         item, assumed = self.items[step], self.items[given].shows
         if step == given:
-            found = self._identity(assumed)
+            twice = self._implies(assumed, assumed)
+            share = self._axiom_2(assumed, twice, assumed)
+            share = self._apply(share, self._axiom_1(assumed, twice))
+            found = self._apply(share, self._axiom_1(assumed, assumed))
         elif not self._rests_on(step, given, {}):
             found = self._apply(self._axiom_1(item.shows, assumed), step)
         else:
@@ -116,11 +120,6 @@ class _Ledger:
             proofs = (part for part in self.items[step].parts if self.items[part].shows >= 0)
             known[step] = step == given or any(self._rests_on(p, given, known) for p in proofs)
         return known[step]
-
-    def _identity(self, a: int) -> int:
-        self_implied = self._implies(a, a)
-        share = self._axiom_2(a, self_implied, a)
-        return self._apply(self._apply(share, self._axiom_1(a, self_implied)), self._axiom_1(a, a))
 
     def _axiom_1(self, a: int, b: int) -> int:
         return self._number("ax-1", (a, b), self._implies(a, self._implies(b, a)))
@@ -153,7 +152,12 @@ class _Ledger:
 def _written(items: Sequence[_Item], whole: int, variables: Sequence[str]) -> str:
     """The compressed proof of an item: `( labels ) LETTERS`. What is used twice is saved (Z)."""
     mandatory = [f"w{name}" for name in VARIABLES if name in variables]
-    uses = _uses(items, whole)
+    uses, waiting = Counter({whole: 1}), [whole]
+    while waiting:
+        for part in items[waiting.pop()].parts:
+            uses[part] += 1
+            if uses[part] == 1:
+                waiting.append(part)
     labels: dict[str, int] = {}
     saved: dict[int, int] = {}
     codes: list[int | str] = []  # a saved item counts from -1 downwards, until labels are known
@@ -180,17 +184,6 @@ def _written(items: Sequence[_Item], whole: int, variables: Sequence[str]) -> st
         for code in codes
     ]
     return f"( {' '.join(labels)} ) {''.join(letters)}"
-
-
-def _uses(items: Sequence[_Item], whole: int) -> dict[int, int]:
-    """The number of uses of each item below `whole`."""
-    uses, waiting = {whole: 1}, [whole]
-    while waiting:
-        for part in items[waiting.pop()].parts:
-            uses[part] = uses.get(part, 0) + 1
-            if uses[part] == 1:
-                waiting.append(part)
-    return uses
 
 
 def _letters(number: int) -> str:

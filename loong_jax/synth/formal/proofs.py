@@ -3,15 +3,13 @@
 A hypothesis is a rule that proves its last atom from its premises; what a premise assumes is a rule
 for that premise alone. Every rule of a statement has a letter: hypotheses A, B, ... in order, then
 what is assumed. A proof is the letters of the rules that prove one goal after the other, depth
-first: with `A:p B:p>q C:p>q>r |-r` the proof `CABA` says that C proves r, that A and B prove its
-premises p and q, and that B's own premise is p again. This is natural deduction in eta-long normal
-form: every provable statement of the fragment has such a proof (Prawitz).
+first, such as `CABA` of `A:p B:p>q C:p>q>r |-r`. This is natural deduction in eta-long normal form:
+every provable statement of the fragment has such a proof (Prawitz).
 
 A prover gets a reading: rules as a proof uses them (the goal, the letter, the premises, last one
-first), under letters and names that are drawn. So the statement above is `rCqp.qBp.pA.r`, and
-`(p>q)>r` is `rA(pB)q`. In its answer stand the goals that are still open before every letter, the
-next one last: `rC qpA qB pA`. So each step is a piece of the text: the rule of the last goal is
-looked up, and its premises replace it. Only the letters count.
+first), under letters and names that are drawn, such as `rCqp.qBp.pA.r` of that statement. In its
+answer stand the goals that are still open before every letter, the next one last: `rC qpA qB pA`.
+Only the letters count. docs/how-to/formal_loop.md says more.
 """
 
 import itertools
@@ -23,8 +21,7 @@ import numpy as np
 
 from loong_jax.synth.formal import formulas
 from loong_jax.synth.formal.expert_iteration import Goal
-from loong_jax.synth.formal.formulas import Atom, Formula, Statement
-from loong_jax.synth.formal.problems import ATOM_NAMES
+from loong_jax.synth.formal.formulas import ATOM_NAMES, Atom, Formula, Statement
 
 LETTERS = string.ascii_uppercase
 MAX_NODES = 500

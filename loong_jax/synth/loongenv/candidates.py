@@ -1,17 +1,141 @@
-"""A candidate on its way through the funnel, and the resources of every strategy on that way.
+"""Seeds, a candidate on its way through the funnel, and the resources of a strategy on that way.
 
-A candidate ends in one state. Resources are one domain's seeds and packages, and the author.
+Seeds are in LoongBench's schema. As published: one JSON array per domain
+(`<domain>/seed_dataset.json`), or JSON lines. A row has question, final_answer, rationale (the
+program) and metadata: license, domain, required_dependencies, answer_tolerance and more.
+
+A candidate ends in one state.
 """
 
 import dataclasses
 import hashlib
+import json
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from loong_jax.synth.authors import Author, Request, structured
-from loong_jax.synth.loongenv.seeds import Seed
+from loong_jax.errors import ConfigError, VerifierError
+from loong_jax.problems.problem import split_of
+from loong_jax.synth import calls
+from loong_jax.synth.authors import Author
+from loong_jax.synth.calls import Request
+from loong_jax.verifiers.judge.client import content_hash
+from loong_jax.verifiers.loongbench import domains
+from loong_jax.verifiers.loongbench.rationales import package_name
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Seed:
+    id: str
+    domain: str  # a name of verifiers.loongbench.domains
+    question: str
+    gold: str
+    code: str
+    packages: tuple[str, ...]  # names alone
+    licence: str
+    tolerance: float = 0.0
+
+    @property
+    def is_held_out(self) -> bool:
+        """True for a fifth of all seeds, which no author ever sees, by a hash of the question."""
+        return split_of(f"loongenv:{' '.join(self.question.split())}") != "train"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SeedSet:
+    by_domain: Mapping[str, tuple[Seed, ...]]
+    skipped: Mapping[str, int]  # why rows were left out -> how many
+
+    def shown(self, domain: str) -> list[Seed]:
+        return [seed for seed in self.by_domain[domain] if not seed.is_held_out]
+
+    def held_out(self, domain: str) -> list[Seed]:
+        return [seed for seed in self.by_domain[domain] if seed.is_held_out]
+
+
+def load_seeds(paths: Sequence[Path]) -> SeedSet:
+    """All rows of files and directories, each question once, in the order of names and lines.
+
+    ConfigError for a path without rows. Rows without question, program or answer are counted.
+    """
+    found: dict[str, Seed] = {}
+    skipped: Counter[str] = Counter()
+    for path in paths:
+        num_before = len(found) + skipped.total()
+        for file in _files(path):
+            for number, row in enumerate(_rows(file)):
+                seed = _seed(row, f"{file.parent.name}/{file.stem}/{number:04d}")
+                if isinstance(seed, str):
+                    skipped[seed] += 1
+                elif " ".join(seed.question.split()) in found:
+                    skipped["asked before"] += 1
+                else:
+                    found[" ".join(seed.question.split())] = seed
+        if len(found) + skipped.total() == num_before:
+            raise ConfigError(f"{path} holds no seeds. Name .json or .jsonl files of LoongBench.")
+    by_domain: dict[str, list[Seed]] = {}
+    for seed in found.values():
+        by_domain.setdefault(seed.domain, []).append(seed)
+    return SeedSet(
+        by_domain={name: tuple(seeds) for name, seeds in sorted(by_domain.items())},
+        skipped=dict(skipped),
+    )
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist. Name files or directories of seeds.")
+    if path.is_file():
+        return [path]
+    return sorted(
+        file
+        for file in path.rglob("*.json*")
+        if file.suffix in (".json", ".jsonl") and file.name.lower() != "manifest.json"
+    )
+
+
+def _rows(file: Path) -> Iterable[Any]:
+    try:
+        text = file.read_text(encoding="utf-8")
+        if file.suffix == ".json":
+            rows = json.loads(text)
+            return rows if isinstance(rows, list) else [rows]
+        return [json.loads(line) for line in text.split("\n") if line.strip()]
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file} cannot be read as seeds: {error}. Mend or remove it.") from None
+
+
+def _seed(row: Any, place: str) -> Seed | str:
+    if not isinstance(row, Mapping):
+        return "no object"
+    try:
+        read = domains.read_row(row)
+    except VerifierError as error:
+        return str(error).partition("=")[0]
+    if not read.question.strip():
+        return "no question"
+    if not read.rationale.strip():
+        return "no program"
+    metadata = row.get("metadata") or {}
+    return Seed(
+        id=str(row.get("uid") or row.get("id") or place),
+        domain=read.domain.name,
+        question=read.question.strip(),
+        gold=read.gold,
+        code=read.rationale,
+        packages=tuple(sorted({package_name(name) for name in read.packages} - {""})),
+        licence=str(metadata.get("license") or "unknown"),
+        tolerance=read.tolerance,
+    )
+
+
+def digest_of(seeds: SeedSet) -> str:
+    return content_hash(
+        [dataclasses.astuple(seed) for found in seeds.by_domain.values() for seed in found]
+    )
+
 
 # state -> where Fig. 2 of the paper counts it. Its three classes are of candidates with a program;
 # ours are of all candidates, so two more come first.
@@ -86,12 +210,22 @@ class Candidate:
         return dataclasses.replace(self, calls=(*self.calls, *calls), **changes)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Made:
+    """All candidates of a run in the order of their ids."""
+
+    candidates: tuple[Candidate, ...]
+    is_complete: bool  # False where the budget ended it
+
+    @property
+    def kept(self) -> list[Candidate]:
+        return [one for one in self.candidates if one.state == "passed"]
+
+
 def funnel(candidates: Iterable[Candidate]) -> dict[str, int]:
     """The number of candidates that ended in each state; every candidate is in exactly one."""
-    candidates = list(candidates)
     counts = Counter(candidate.state for candidate in candidates)
     assert set(counts) <= set(OUTCOME), "a candidate is still open"
-    assert counts.total() == len(candidates)
     return {state: counts[state] for state in OUTCOME}
 
 
@@ -105,7 +239,7 @@ def outcomes(counts: Mapping[str, int]) -> dict[str, int]:
 
 NUM_SHOWN = 3  # seeds in a prompt (arXiv 2509.03059, appendix)
 MAX_SHOWN_CHARS = 6000  # of one seed: longer ones are left out of prompts
-QUESTION = structured.fields(question=str)
+QUESTION = calls.fields(question=str)
 
 # Failures that another try may mend. A call that timed out or met an error was tried again already.
 _MENDABLE = ("refused", "malformed", "truncated")
@@ -121,16 +255,28 @@ class Answer(NamedTuple):
     calls: tuple[str, ...]  # keys of every try
 
 
-class Asker:
-    """`seed` is the run's; a request's own follows from it, the name, and the try.
+def seed_of(*parts: int | str) -> int:
+    """A seed in 0..2^31-1 for these parts: the same here and everywhere."""
+    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big") >> 1
 
-    A reply that is refused, malformed or cut off is asked for up to `max_tries` times.
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Workshop:
+    """Resources of a strategy: one domain's seeds and packages, and the author.
+
+    `seed` is the run's; a request's own follows from it, the name, and the try. A reply that is
+    refused, malformed or cut off is asked for up to `max_tries` times. `earlier` are questions that
+    this strategy posed in finished rounds, oldest first.
     """
 
-    def __init__(self, author: Author, *, seed: int, max_tries: int = 2):
-        self.author = author
-        self.seed = seed
-        self.max_tries = max_tries
+    author: Author
+    seed: int
+    domain: str
+    seeds: Sequence[Seed]
+    packages: Mapping[str, str]  # name -> version, of what may be imported
+    earlier: Sequence[str] = ()
+    max_tries: int = 2
 
     def ask(
         self,
@@ -166,23 +312,6 @@ class Asker:
             self.author.require_up()
         return found
 
-
-def seed_of(*parts: int | str) -> int:
-    """A seed in 0..2^31-1 for these parts: the same here and everywhere."""
-    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=4).digest()
-    return int.from_bytes(digest, "big") >> 1
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Workshop:
-    """`earlier` are questions that this strategy posed in finished rounds, oldest first."""
-
-    asker: Asker
-    domain: str
-    seeds: Sequence[Seed]
-    packages: Mapping[str, str]  # name -> version, of what may be imported
-    earlier: Sequence[str] = ()
-
     @property
     def packages_text(self) -> str:
         lines = [f"- {name} {version}" for name, version in sorted(self.packages.items())]
@@ -193,4 +322,4 @@ class Workshop:
         return rng.sample(short, min(NUM_SHOWN, len(short)))
 
     def rng(self, name: str) -> random.Random:
-        return random.Random(f"{self.asker.seed}/{name}")
+        return random.Random(f"{self.seed}/{name}")

@@ -14,7 +14,8 @@ import random
 import threading
 from collections.abc import Mapping, Sequence
 
-from loong_jax.synth.authors import Author, structured
+from loong_jax.synth import calls
+from loong_jax.synth.authors import Author
 from loong_jax.synth.loongenv.candidates import (
     Answer,
     Attempt,
@@ -28,7 +29,7 @@ from loong_jax.verifiers.judge.client import Endpoint, JudgeUnavailable, content
 from loong_jax.verifiers.loongbench import LoongBenchVerifier
 from loong_jax.verifiers.loongbench.domains import Row, get_domain
 
-VERDICT = structured.fields(reasoning=str, is_clear=bool, is_correct=bool)
+VERDICT = calls.fields(reasoning=str, is_clear=bool, is_correct=bool)
 NUM_CANARY_PAIRS = 2
 MAX_FAILED_CANARIES = 1
 NUM_SITTINGS = 2
@@ -73,7 +74,7 @@ def _sit(
         asked[f"{name}/{one.id}"] = _fields(workshop.domain, one.question, one.code, one.answer)
     order = list(asked)
     workshop.rng(f"{name}/order").shuffle(order)
-    answers = workshop.asker.ask("judge", {key: asked[key] for key in order}, VERDICT)
+    answers = workshop.ask("judge", {key: asked[key] for key in order}, VERDICT)
     num_failed = 0
     for n, (_, is_right) in enumerate(known):
         said = answers[f"{name}/canary{n}"].parsed
@@ -99,24 +100,20 @@ def _fields(domain: str, question: str, code: str, answer: str) -> dict[str, str
 # ---- solutions
 
 
-SOLUTION = structured.fields(reasoning=str, answer=str)
+SOLUTION = calls.fields(reasoning=str, answer=str)
 PROBES = ("", "unknown", "7", "-1.6180339", "(1, 2)")  # rewarded by chance at most
 MAX_PROBES_PASSED = 1
 
 
-def gradable(candidates: Sequence[Candidate], rules: LoongBenchVerifier) -> list[Candidate]:
-    """Open candidates whose answer the verifier takes for itself and for nothing else."""
-    found = []
-    for candidate in candidates:
-        row = row_of(candidate)
-        passed = [probe for probe in PROBES if rules.judge(row, probe).is_correct]
-        if not rules.judge(row, candidate.answer).is_correct:
-            found.append(candidate.ended("ungradable_answer", candidate.answer))
-        elif len(passed) > MAX_PROBES_PASSED:
-            found.append(candidate.ended("ungradable_answer", f"{passed} pass as well"))
-        else:
-            found.append(candidate)
-    return found
+def gradable(candidate: Candidate, rules: LoongBenchVerifier) -> Candidate:
+    """Ended unless the verifier takes its answer for itself and for nothing else."""
+    row = row_of(candidate)
+    if not rules.judge(row, candidate.answer).is_correct:
+        return candidate.ended("ungradable_answer", candidate.answer)
+    passed = [probe for probe in PROBES if rules.judge(row, probe).is_correct]
+    if len(passed) > MAX_PROBES_PASSED:
+        return candidate.ended("ungradable_answer", f"{passed} pass as well")
+    return candidate
 
 
 def solved(
@@ -129,7 +126,7 @@ def solved(
         for one in candidates
         for n in range(num_attempts)
     }
-    answers = workshop.asker.ask("solve", asked, SOLUTION)
+    answers = workshop.ask("solve", asked, SOLUTION)
     attempts: dict[str, Attempt] = {}
     disputed: dict[str, Item] = {}
     by_id = {one.id: one for one in candidates}
@@ -145,7 +142,7 @@ def solved(
         )
         if verdict != "correct":
             disputed[name] = Item(candidate.question, candidate.answer, said)
-    matched = _matched(disputed, workshop.asker.author, seed_of(workshop.asker.seed, round_name))
+    matched = _matched(disputed, workshop.author, seed_of(workshop.seed, round_name))
     for name in matched:
         attempts[name] = dataclasses.replace(attempts[name], verdict="correct", by="judge")
     found = []

@@ -12,12 +12,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from loong_jax.synth.authors import structured
-from loong_jax.synth.loongenv.candidates import QUESTION, Candidate, Workshop
-from loong_jax.synth.loongenv.seeds import Seed
+from loong_jax.synth import calls
+from loong_jax.synth.loongenv.candidates import QUESTION, Candidate, Seed, Workshop
 
-TRIPLE = structured.fields(question=str, code=str, answer=str)
-CODE = structured.fields(code=str)
+TRIPLE = calls.fields(question=str, code=str, answer=str)
+CODE = calls.fields(code=str)
 
 
 def coded(candidates: Sequence[Candidate], workshop: Workshop) -> list[Candidate]:
@@ -29,7 +28,7 @@ def coded(candidates: Sequence[Candidate], workshop: Workshop) -> list[Candidate
         for one in candidates
         if not one.code
     }  # fmt: skip
-    answers = workshop.asker.ask("code", asked, CODE)
+    answers = workshop.ask("code", asked, CODE)
     found = []
     for one in candidates:
         if (answer := answers.get(one.id)) is not None:
@@ -72,7 +71,7 @@ def _posed(
         }
         for name, some in examples.items()
     }
-    answers = workshop.asker.ask("question", asked, schema, prompt=strategy)
+    answers = workshop.ask("question", asked, schema, prompt=strategy)
     found = []
     for name, seeds in shown.items():
         answer, said = answers[name], answers[name].parsed or {}
@@ -109,7 +108,7 @@ FOR_MATHS = (
     *(one for one in IN_DEPTH if one.name in ("constraints", "deepening", "expansion")),
     Operator("condense", "Say the same in half the words, and keep it solvable by symbols."),
 )
-MARKS = structured.fields(
+MARKS = calls.fields(
     diversity={"type": "number", "minimum": 1, "maximum": 5},
     difficulty={"type": "number", "minimum": 1, "maximum": 10},
     solvability={"type": "number", "minimum": 1, "maximum": 10},
@@ -142,7 +141,7 @@ def _evolved(
     """Each parent's best rewrite, or the parent ended where it has none."""
     names = {f"{name}/{generation}/{n}": name for name in parents for n in range(rewrites)}
     drawn = {key: _operator(workshop, key) for key in names}
-    domain, ask = workshop.domain, workshop.asker.ask
+    domain, ask = workshop.domain, workshop.ask
     asked = {
         key: {"domain": domain, "operator": one.words, "question": parents[names[key]].question}
         for key, one in drawn.items()

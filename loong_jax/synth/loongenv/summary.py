@@ -13,12 +13,11 @@ from typing import Any
 
 from loong_jax.data import json_files
 from loong_jax.problems.problem import Domain
-from loong_jax.synth.authors import Author, CallStore
+from loong_jax.synth.authors import Author
+from loong_jax.synth.calls import CallStore
 from loong_jax.synth.loongenv import candidates
-from loong_jax.synth.loongenv.candidates import OUTCOMES, Candidate
+from loong_jax.synth.loongenv.candidates import OUTCOMES, Candidate, Made, Seed, SeedSet
 from loong_jax.synth.loongenv.gates import Duplicates, shape
-from loong_jax.synth.loongenv.run import Made
-from loong_jax.synth.loongenv.seeds import Seed, SeedSet
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -196,13 +195,7 @@ _ROOMS: dict[str, Domain] = {"logic": "logic", "programming": "code"}  # of othe
 
 def problem(one: Candidate, seeds: Mapping[str, Seed], author: str) -> dict[str, Any]:
     """A line of problems.jsonl, in the format of data/problem_files."""
-    return {
-        "id": one.id,
-        "prompt": one.question,
-        "gold": one.answer,
-        "verifier": "loongbench",
-        "arguments": {"domain": one.domain},
-        "domain": _ROOMS.get(one.domain, "stem"),
+    return _line(one.id, one.question, one.answer, one.domain) | {
         "level": level(one),
         "origin": f"loongenv/{one.strategy}, author {author}",
         "licence": licence(one, seeds),
@@ -212,16 +205,15 @@ def problem(one: Candidate, seeds: Mapping[str, Seed], author: str) -> dict[str,
 def held_out(seed: Seed) -> dict[str, Any]:
     """A seed that no author saw, as a problem to measure on."""
     tolerance = {"tolerance": seed.tolerance} if seed.tolerance else {}
+    told = {"origin": "loongbench, held out", "licence": seed.licence}
+    return _line(seed.id, seed.question, seed.gold, seed.domain, **tolerance) | told
+
+
+def _line(name: str, prompt: str, gold: str, domain: str, **arguments: float) -> dict[str, Any]:
     return {
-        "id": seed.id,
-        "prompt": seed.question,
-        "gold": seed.gold,
-        "verifier": "loongbench",
-        "arguments": {"domain": seed.domain, **tolerance},
-        "domain": _ROOMS.get(seed.domain, "stem"),
-        "origin": "loongbench, held out",
-        "licence": seed.licence,
-    }
+        "id": name, "prompt": prompt, "gold": gold, "verifier": "loongbench",
+        "arguments": {"domain": domain, **arguments}, "domain": _ROOMS.get(domain, "stem"),
+    }  # fmt: skip
 
 
 def item(one: Candidate, seeds: Mapping[str, Seed], calls: CallStore) -> dict[str, Any]:

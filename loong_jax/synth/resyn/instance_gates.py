@@ -119,22 +119,19 @@ def runs(trial: Trial) -> str:
     levels = trial.levels_outcome
     if levels.status != "ok":
         return _why("levels()", levels)
-    if (
-        not isinstance(levels.value, list)
-        or levels.value != list(range(1, len(levels.value) + 1))
-        or not MIN_LEVELS <= len(levels.value) <= len(environment.LEVELS)
-    ):
+    is_count = levels.value == list(range(1, len(levels.value) + 1))
+    if not is_count or not MIN_LEVELS <= len(levels.value) <= len(environment.LEVELS):
         return f"levels() gave {levels.value!r:.60}, not [1, 2, ...] of {MIN_LEVELS} to 5 levels"
     for (level, seed), found in zip(trial.draws, trial.posed, strict=True):
         place = f"level {level}, seed {seed}"
         if found.status != "ok":
             return _why(f"generate() or question() of {place}", found)
-        if not isinstance(found.value[1], str) or not found.value[1].strip():
+        if not found.value[1].strip():
             return f"question() of {place} is no text"
     for (level, seed), found in zip(trial.draws, trial.references, strict=True):
         if found.status != "ok":
             return _why(f"reference() of level {level}, seed {seed}", found)
-        if not isinstance(found.value, str) or not found.value.strip():
+        if not found.value.strip():
             return f"reference() of level {level}, seed {seed} is no text"
     return ""
 

@@ -8,7 +8,7 @@ word "true"). Precision on decoys is what a filter is worth; clean records alone
 
 import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 Record = dict[str, Any]
@@ -82,388 +82,243 @@ def response(rng: random.Random, *, sentences: int = 6) -> str:
 
 
 class Planted(NamedTuple):
-    """A defect, how it is planted, and sound records that resemble it."""
+    """Ways to plant a defect, and sound records that resemble it: templates, or of a drawn text.
 
-    filter: str  # the stage that is to find it
-    defect: Callable[[random.Random], Record]
-    decoy: Callable[[random.Random], Record]
+    In templates `{text}` and `{other}` are drawn texts, `{a}`, `{b}` numbers, `{word}` is invented.
+    """
 
+    defects: tuple[Any, ...]
+    decoys: tuple[Any, ...]
+    key: str = "prompt"
 
-def planted() -> Mapping[str, Planted]:
-    """All defects by name."""
-    return {
-        "incomplete": Planted("incomplete", _incomplete, _looks_incomplete),
-        "multi_part": Planted("multi_part", _multi_part, _looks_multi_part),
-        "multiple_choice": Planted("multiple_choice", _choice, _looks_like_choice),
-        "true_false": Planted("true_false", _true_false, _looks_true_false),
-        "external": Planted("external", _external, _looks_external),
-        "conceptual": Planted("conceptual", _conceptual, _looks_conceptual),
-        "repetition": Planted("repetition", _repetition, _looks_repetitive),
-        "truncation": Planted("truncation", _truncation, _looks_truncated),
-        "language_mixing": Planted("language_mixing", _mixed, _looks_mixed),
-        "form": Planted("form", _form, _looks_formed),
-        "balanced_outcomes": Planted("balanced_outcomes", _unbalanced, _balanced),
-        "pass_rate": Planted("pass_rate", _too_easy, _solved_often),
-        "majority_vote": Planted("majority_vote", _wrong_gold, _right_gold),
-    }
+    def draw(self, rng: random.Random, *, is_sound: bool) -> Record:
+        drawn = prompt if self.key == "prompt" else response
+        made = rng.choice(self.decoys if is_sound else self.defects)
+        a, b = rng.randint(2, 50), rng.randint(2, 50)
+        if callable(made):
+            made = made(drawn(rng), rng)
+        else:
+            word = "".join(rng.choices(_SYLLABLES, k=3))
+            made = made.format(text=drawn(rng), other=drawn(rng), a=a, b=b, word=word)
+        made = made if isinstance(made, dict) else {self.key: made}
+        return {"prompt": prompt(rng)} | made
 
 
-# ---- prompts
-
-
-def _asked(rng: random.Random, *texts: str) -> Record:
-    return {"prompt": rng.choice(texts)}
-
-
-def _incomplete(rng: random.Random) -> Record:
-    text = prompt(rng)
+def _head(text: str, rng: random.Random) -> str:
+    """Cut in the middle, wherever that is."""
     words = text.split()
-    kind = rng.randrange(6)
-    if kind == 0:  # cut in the middle, wherever that is
-        return {"prompt": " ".join(words[: len(words) // 2])}
-    if kind == 1:
-        return {
-            "prompt": f"In the diagram, AB = {rng.randint(2, 9)} and CD is a chord as shown. "
-            + text
-        }
-    if kind == 2:
-        return {"prompt": "Using your result from question 3, " + text[0].lower() + text[1:]}
-    if kind == 3:
-        return {"prompt": text.replace("the", "t\ufffd\ufffd", 3)}
-    if kind == 4:
-        return {"prompt": text[: text.rfind(" ")] + " $\\frac{" + str(rng.randint(2, 9))}
-    return {"prompt": rng.choice(("Solve.", "x = ?", "See attached.", "Problem 7"))}
+    return " ".join(words[: rng.randint(len(words) // 2, len(words) - 2)])
 
 
-def _looks_incomplete(rng: random.Random) -> Record:
-    a = rng.randint(2, 50)
-    return _asked(
-        rng,
-        f"Find the next term of the sequence {a}, {a * 2}, {a * 4}, ...",
-        f"Express the area of a square of diagonal {a}d in terms of d",
-        f"A map is drawn at 1:{a}000. How long is a road of {a} km on it?",
-        f"For which x is [x, {a}) a subset of (0, {a + 5}]? Give the least such integer.",
-        f"A picture frame is {a} cm wide and twice as high. What is its area?",
-        f"A ticket costs $ {a}. How much do {a + 3} tickets cost in dollars?",
-    )
-
-
-def _multi_part(rng: random.Random) -> Record:
-    first, second = prompt(rng), prompt(rng)
-    return _asked(
-        rng,
-        f"(a) {first}\n(b) {second}",
-        f"{first} (i) Give the value. (ii) State for which inputs it changes.",
-        f"{first} Also find the least value for which this fails.",
-        f"1. {first}\n2. {second}\n3. {prompt(rng)}",
-        f"{first} {second}",
-        f"{first} What would it be for twice the amount?",
-        f"Part A: {first} Part B: {second}",
-        f"{first} Justify each step, and then compute the same for n + 1.",
-    )
-
-
-def _looks_multi_part(rng: random.Random) -> Record:
-    a, b = rng.randint(2, 50), rng.randint(2, 50)
-    return _asked(
-        rng,
-        f"A set S satisfies: (1) {a} is in S; (2) if n is in S then n + {b} is in S. How "
-        f"many elements of S lie below {a * b}?",
-        f"Find all pairs (a) of reals with a^2 = {a}, and give their sum.",
-        f"The machine obeys these rules: (i) it halts on {a}; (ii) it doubles every odd "
-        f"input; (iii) it halves even ones. How many steps does it take from {b}?",
-        f"What is the least n such that both n > {a} and n divides {a * b}?",
-        f"Ivo asks himself 'why {a}?' and adds {b}. What number does he get?",
-        f"Compute f({a}) + f({b}), where f(x) = x^2 if x is even and f(x) = x otherwise.",
-    )
-
-
-def _choice(rng: random.Random) -> Record:
-    text, options = prompt(rng), rng.sample(range(2, 300), 5)
-    return _asked(
-        rng,
-        text + "".join(f"\n({letter}) {n}" for letter, n in zip("ABCDE", options, strict=True)),
-        text + "".join(f" {letter}. {n}" for letter, n in zip("ABCD", options, strict=False)),
-        text + "".join(f"\n{letter}) {n}" for letter, n in zip("abcd", options, strict=False)),
-        text + f" Which of these is right: {options[0]}, {options[1]} or {options[2]}?",
-        f"Which of the following numbers is prime? {options}",
-        text + "\nOptions:\n- " + "\n- ".join(map(str, options[:4])),
-        text + " $\\textbf{(A)}\\ 3 \\qquad \\textbf{(B)}\\ 4 \\qquad \\textbf{(C)}\\ 5$",
-    )
-
-
-def _looks_like_choice(rng: random.Random) -> Record:
-    a, b = rng.randint(2, 50), rng.randint(2, 50)
-    return _asked(
-        rng,
-        f"Points A. and B. lie {a} cm apart. How far is the midpoint from B?",
-        f"Committee (A) has {a} members and committee (B) has {b}. In how many ways can "
-        "one choose a pair with one member of each?",
-        f"Pick {a} cards from a deck of {a + b}. How many outcomes are there?",
-        f"In quadrilateral ABCD, angle A is {a} degrees and the others are equal. Find B.",
-        f"How many of the numbers {a}, {b}, {a + b} and {a * b} are even?",
-        f"A student may choose an answer at random among {a}. What is the chance that it is right?",
-    )
-
-
-def _true_false(rng: random.Random) -> Record:
-    a, b = rng.randint(2, 50), rng.randint(2, 50)
-    yes = rng.choice(("True", "False"))
-    return rng.choice(
-        (
-            {"prompt": f"True or false: {a} divides {a * b}.", "gold": yes},
-            {"prompt": f"Is {a * b + 1} a prime number?", "gold": rng.choice(("Yes", "No"))},
-            {"prompt": f"Does the series of 1/n^{a} converge?", "gold": rng.choice(("yes", "no"))},
-            {"prompt": f"State whether the claim '{a} is odd' holds. (T/F)", "gold": yes[0]},
-            {"prompt": f"The graph K_{a} is planar. Correct or incorrect?", "gold": "Incorrect"},
-            {"prompt": f"Determine if every group of order {a} is abelian.", "gold": "\\text{No}"},
-            {"prompt": f"Decide whether x^2 + {a} has a real root. Answer yes or no."},
-        )
-    )
-
-
-def _looks_true_false(rng: random.Random) -> Record:
-    a, b = rng.randint(2, 50), rng.randint(2, 50)
-    return rng.choice(
-        (
-            {"prompt": f"For how many n below {a} is it true that n^2 + n + 41 is prime?",
-             "gold": str(a)},
-            {"prompt": f"A test has {a} true/false questions. How many answer sheets are there?",
-             "gold": str(2**a)},
-            {"prompt": f"Of {a} knights who tell the truth and {b} liars, how many say 'yes'?",
-             "gold": str(a)},
-            {"prompt": f"Determine whether {a} or {b} is nearer to {a + b}; give that number.",
-             "gold": str(max(a, b))},
-            {"prompt": f"Find the least n for which the inequality n^2 > {a} holds.", "gold": "8"},
-        )
-    )  # fmt: skip
-
-
-def _external(rng: random.Random) -> Record:
-    text = prompt(rng)
-    word = "".join(rng.choices(_SYLLABLES, k=3))
-    a, b = rng.randint(2, 50), rng.randint(2, 50)
-    return _asked(
-        rng,
-        f"{text} (source: https://{word}.org/q?id={a})",
-        f"{text} See www.{word}.edu/notes for the definitions.",
-        f"{text} More at {word}.com/problems.",
-        f"<p>{text}</p><br/>",
-        text.replace(" and ", " <b>and</b> ", 1) + "<span style='x'>!</span>",
-        f"| x | f(x) |\n|---|---|\n| {a} | {b} |\n{text}",
-        f"\\begin{{tabular}}{{cc}} {a} & {b} \\\\ \\end{{tabular}} {text}",
-        f"{text} ![figure](img_{a}.png)",
-        f"{text}&nbsp;&nbsp;",
-        f"Year\tSales\n2001\t{a}\n2002\t{b}\n{text}",
-    )
-
-
-def _looks_external(rng: random.Random) -> Record:
-    a, b = rng.randint(2, 50), rng.randint(2, 50)
-    return _asked(
-        rng,
-        f"How many integers satisfy {a}<x and x<{a + b}, where x>{a + 1}?",
-        f"Find P(A|B) if P(A) = 1/{a}, P(B) = 1/{b} and the events are independent.",
-        f"Evaluate |x - {a}| + |x + {b}| at x = {a}.|",
-        f"A table seats {a} people and {b} tables are set. How many people can sit?",
-        f"Ada v. Bo: Ada runs {a} m/s, i.e. faster by {b} percent. How fast is Bo?",
-        f"Let <G> be generated by {a} in Z_{a * b}. What is the order of <G>?",
-        f"A web page loads in {a} ms over HTTP and {b} ms from a cache. What is the ratio?",
-    )
-
-
-def _conceptual(rng: random.Random) -> Record:
-    word = rng.choice(("entropy", "a group", "photosynthesis", "inflation", "recursion", "a limit"))
-    a = rng.randint(2, 50)
-    return _asked(
-        rng,
-        f"Explain in your own words what {word} is and why it matters.",
-        f"What is meant by {word}?",
-        f"Discuss the role of {word} in modern science.",
-        f"Prove that n^{a} - n is even for every integer n.",
-        f"Show that the sum of {a} consecutive odd numbers is a square.",
-        f"Describe the difference between {word} and its opposite.",
-        f"Write a short essay on {word}.",
-        f"Why do we need {word}?",
-    )
-
-
-def _looks_conceptual(rng: random.Random) -> Record:
-    a = rng.randint(2, 50)
-    return _asked(
-        rng,
-        f"It can be proved that n^2 + n is even. What is the parity of {a}^2 + {a} + 1?",
-        f"The show starts at {a % 12 + 1} pm and lasts {a} minutes. When does it end?",
-        f"Define f(n) = n + {a}. What is f(f({a}))?",
-        f"A describing function has gain {a} at 1 Hz and half of it at 2 Hz. Find the sum of both.",
-    )
-
-
-# ---- responses
-
-
-def _repetition(rng: random.Random) -> Record:
-    text = response(rng)
-    sentence = f"So the value {rng.randint(2, 99)} must be checked again. "
+def _with(text: str, rng: random.Random) -> str:
+    """Words of another script or language at one place."""
     words = text.split()
-    stutter = " ".join(words[-3:])
-    body = rng.choice(
-        (
-            text + " " + sentence * rng.randint(5, 20),
-            text + " " + (stutter + " ") * rng.randint(8, 30),
-            (text + "\n") * rng.randint(3, 6),
-            text + " 1" * 200,
-            "".join(f"Step: {sentence}{response(rng, sentences=1)}\n{text}\n" for _ in range(4)),
-            text + " " + "".join(f"Case {i}: the same holds as before. " for i in range(25)),
-        )
-    )
-    return {"prompt": prompt(rng), "response": body}
-
-
-def _looks_repetitive(rng: random.Random) -> Record:
-    table = "".join(f"f({i}) = {rng.randint(2, 999)}, " for i in range(20))
-    body = rng.choice(
-        (
-            response(rng, sentences=8) + " " + response(rng, sentences=8),
-            f"We list the values: {table} and add them. " + response(rng),
-            "First case. " + response(rng) + "\n\nSecond case. " + response(rng),
-            "No, no, no. " + response(rng),
-            "0.33333333 and 1 1 1 1 are the two codes. " + response(rng),
-        )
-    )
-    return {"prompt": prompt(rng), "response": body}
-
-
-def _truncation(rng: random.Random) -> Record:
-    text = response(rng, sentences=8)
-    words = text.split()
-    cut = rng.randint(len(words) // 2, len(words) - 2)
-    kind = rng.randrange(5)
-    if kind == 0:
-        return {"prompt": prompt(rng), "response": " ".join(words[:cut])}
-    if kind == 1:
-        return {"prompt": prompt(rng), "response": text, "finish_reason": "length"}
-    if kind == 2:
-        return {"prompt": prompt(rng), "response": "<think>" + text}
-    if kind == 3:
-        return {"prompt": prompt(rng), "response": text + "\n```python\nprint(1)\n"}
-    return {"prompt": prompt(rng), "response": text[: text.rfind("}")]}
-
-
-def _looks_truncated(rng: random.Random) -> Record:
-    text = response(rng, sentences=8)
-    tail = rng.choice(
-        (
-            "\n\nAnswer: 42",
-            "\n\n$$x = 3$$",
-            "\n```python\nprint(1)\n```",
-            "\n\n- one\n- two\n- three",
-            "\n\nHence the claim \u25a0",
-            "\n\n**Final answer: 7**",
-            "\n\nThe final answer is 12 cm",
-        )
-    )
-    return {"prompt": prompt(rng), "response": text + tail}
-
-
-def _mixed(rng: random.Random) -> Record:
-    words = response(rng).split()
     foreign = rng.choice(
         (
-            "\u6240\u4ee5\u7b54\u6848\u662f",
-            "\u043f\u043e\u044d\u0442\u043e\u043c\u0443",
-            "\uadf8\ub798\uc11c",
-            "\u0644\u0630\u0644\u0643",
-            "\u3057\u305f\u304c\u3063\u3066",
+            "\u6240\u4ee5\u7b54\u6848\u662f", "\u043f\u043e\u044d\u0442\u043e\u043c\u0443",
+            "\uadf8\ub798\uc11c", "\u0644\u0630\u0644\u0643", "\u3057\u305f\u304c\u3063\u3066",
             "donc la r\u00e9ponse est bien celle que nous cherchons",
         )
-    )
-    words.insert(rng.randrange(3, len(words)), foreign)
-    return {"prompt": prompt(rng), "response": " ".join(words)}
-
-
-def _looks_mixed(rng: random.Random) -> Record:
-    text = response(rng)
-    return rng.choice(
-        (
-            {"prompt": prompt(rng), "response": text + " With \u03b1 + \u03b2 = \u03c0 it holds."},
-            {"prompt": prompt(rng), "response": text + " Poincar\u00e9 and G\u00f6del knew it."},
-            {"prompt": "\u4e00\u52a0\u4e00\u7b49\u4e8e\u591a\u5c11\uff1f",
-             "response": "\u56e0\u4e3a 1 + 1 = 2\uff0c\u6240\u4ee5\u7b54\u6848\u662f 2\u3002"},
-            {"prompt": "How does one write 'cat' in Chinese, \u732b or \u72d7?",
-             "response": "One writes \u732b. The other sign means dog."},
-            {"prompt": prompt(rng), "response": text + " For x \u2208 \u211d, x^2 \u2265 0."},
-        )
     )  # fmt: skip
+    words.insert(rng.randrange(3, len(words)), foreign)
+    return " ".join(words)
 
 
-def _form(rng: random.Random) -> Record:
-    text = response(rng)
-    body = rng.choice(
+def _judged(text: str, *golds: str) -> Callable[[str, random.Random], Record]:
+    return lambda _, rng: {
+        "prompt": text.format(a=rng.randint(2, 50), b=rng.randint(2, 50)), "gold": rng.choice(golds)
+    }  # fmt: skip
+
+
+PLANTED: dict[str, Planted] = {
+    "incomplete": Planted(
         (
-            text + "</think> " + text,
-            "<think>" + text + "</think>" + text,
-            "<longcat_think>x</longcat_think>" + text,
-            text + " <answer>3</answer>",
-            text + ' <tool_call>{"name": "f"}</tool_call>',
-            "[THINKING] " + text,
-        )
-    )
-    return {"prompt": prompt(rng), "response": body}
-
-
-def _looks_formed(rng: random.Random) -> Record:
-    text = response(rng)
-    tail = rng.choice((" For x < y > z.", " I think so.", " <x, y> = 0.", " The answer: 3."))
-    return {"prompt": prompt(rng), "response": text + tail}
-
-
-# ---- outcomes
-
-
-def _unbalanced(rng: random.Random) -> Record:
-    num = rng.choice((8, 16))
-    right = rng.choice((0, num, 1))
-    return {"prompt": prompt(rng), "outcomes": _shuffled(rng, right, num)}
-
-
-def _balanced(rng: random.Random) -> Record:
-    return {"prompt": prompt(rng), "outcomes": [*_shuffled(rng, rng.randint(2, 6), 8), None, None]}
-
-
-def _too_easy(rng: random.Random) -> Record:
-    return {"prompt": prompt(rng), "outcomes": _shuffled(rng, 16, 16) + [None] * rng.randint(0, 4)}
-
-
-def _solved_often(rng: random.Random) -> Record:
-    return {"prompt": prompt(rng), "outcomes": _shuffled(rng, rng.randint(0, 14), 16)}
-
-
-def _shuffled(rng: random.Random, right: int, num: int) -> list[bool | None]:
-    found: list[bool | None] = [i < right for i in range(num)]
-    rng.shuffle(found)
-    return found
-
-
-def _wrong_gold(rng: random.Random) -> Record:
-    """Six of eight models agree on what is right, and the gold is another."""
-    a = rng.randint(2, 500)
-    wrong = rng.choice((str(a + rng.randint(1, 9)), f"-{a}", f"{a}0", f"\\frac{{{a}}}{{7}}"))
-    return {"prompt": prompt(rng), "gold": wrong, "answers": _votes(rng, a)}
-
-
-def _right_gold(rng: random.Random) -> Record:
-    """The gold is right, in another form than most answers."""
-    a = rng.randint(2, 500)
-    gold = rng.choice((str(a), f"{a}.0", f"\\frac{{{2 * a}}}{{2}}", f"${a}$", f"x = {a}"))
-    return {"prompt": prompt(rng), "gold": gold, "answers": _votes(rng, a)}
-
-
-def _votes(rng: random.Random, a: int) -> list[str]:
-    forms = (f"{a}", f"{a}.", f"${a}$", f"{a}.0", f"\\boxed{{{a}}}")
-    answers = [rng.choice(forms) for _ in range(6)] + [str(a + 11), str(a + 12)]
-    rng.shuffle(answers)
-    return answers
+            _head, _head,
+            "In the diagram, AB = {a} and CD is a chord as shown. {text}",
+            lambda text, _: f"Using your result from question 3, {text[0].lower()}{text[1:]}",
+            lambda text, _: text.replace("the", "t\ufffd\ufffd", 3),
+            lambda text, rng: f"{text[: text.rfind(' ')]} $\\frac{{{rng.randint(2, 9)}",
+            lambda _, rng: rng.choice(("Solve.", "x = ?", "See attached.", "Problem 7")),
+        ),
+        (
+            "Find the next term of the sequence {a}, {a}2, {a}4, ...",
+            "Express the area of a square of diagonal {a}d in terms of d",
+            "A map is drawn at 1:{a}000. How long is a road of {a} km on it?",
+            "For which x is [x, {a}) a subset of (0, {a}5]? Give the least such integer.",
+            "A picture frame is {a} cm wide and twice as high. What is its area?",
+            "A ticket costs $ {a}. How much do {b} tickets cost in dollars?",
+        ),
+    ),
+    "multi_part": Planted(
+        (
+            "(a) {text}\n(b) {other}",
+            "{text} (i) Give the value. (ii) State for which inputs it changes.",
+            "{text} Also find the least value for which this fails.",
+            "1. {text}\n2. {other}\n3. {text}",
+            "{text} {other}",
+            "{text} What would it be for twice the amount?",
+            "Part A: {text} Part B: {other}",
+            "{text} Justify each step, and then compute the same for n + 1.",
+        ),
+        (
+            "A set S satisfies: (1) {a} is in S; (2) if n is in S then n + {b} is in S. How many "
+            "elements of S lie below {a}00?",
+            "Find all pairs (a) of reals with a^2 = {a}, and give their sum.",
+            "The machine obeys these rules: (i) it halts on {a}; (ii) it doubles every odd input; "
+            "(iii) it halves even ones. How many steps does it take from {b}?",
+            "What is the least n such that both n > {a} and n divides {b}0?",
+            "Ivo asks himself 'why {a}?' and adds {b}. What number does he get?",
+            "Compute f({a}) + f({b}), where f(x) = x^2 if x is even and f(x) = x otherwise.",
+        ),
+    ),
+    "multiple_choice": Planted(
+        (
+            "{text}\n(A) {a}\n(B) {b}\n(C) 1{a}\n(D) 1{b}\n(E) 7",
+            "{text} A. {a} B. {b} C. 1{a} D. 1{b}",
+            "{text}\na) {a}\nb) {b}\nc) 1{a}\nd) 1{b}",
+            "{text} Which of these is right: {a}, {b} or 1{a}?",
+            "Which of the following numbers is prime? [{a}, {b}, 1{a}]",
+            "{text}\nOptions:\n- {a}\n- {b}\n- 1{a}",
+            "{text} $\\textbf{{(A)}}\\ 3 \\qquad \\textbf{{(B)}}\\ 4 \\qquad \\textbf{{(C)}}\\ 5$",
+        ),
+        (
+            "Points A. and B. lie {a} cm apart. How far is the midpoint from B?",
+            "Committee (A) has {a} members and committee (B) has {b}. In how many ways can one "
+            "choose a pair with one member of each?",
+            "Pick {a} cards from a deck of 1{b}. How many outcomes are there?",
+            "In quadrilateral ABCD, angle A is {a} degrees and the others are equal. Find B.",
+            "How many of the numbers {a}, {b}, 1{a} and 1{b} are even?",
+            "A student may choose an answer at random among {a}. What is the chance that it is "
+            "right?",
+        ),
+    ),
+    "true_false": Planted(
+        (
+            _judged("True or false: {a} divides {b}.", "True", "False"),
+            _judged("Is {a}1 a prime number?", "Yes", "No"),
+            _judged("Does the series of 1/n^{a} converge?", "yes", "no"),
+            _judged("State whether the claim '{a} is odd' holds. (T/F)", "T", "F"),
+            _judged("The graph K_{a} is planar. Correct or incorrect?", "Incorrect"),
+            _judged("Determine if every group of order {a} is abelian.", "\\text{No}"),
+            "Decide whether x^2 + {a} has a real root. Answer yes or no.",
+        ),
+        (
+            _judged("For how many n below {a} is it true that n^2 + n + 41 is prime?", "9"),
+            _judged("A test has {a} true/false questions. How many answer sheets are there?", "8"),
+            _judged("Of {a} knights who tell the truth and {b} liars, how many say 'yes'?", "7"),
+            _judged("Determine whether {a} or {b} is nearer to {a}0; give that number.", "12"),
+            _judged("Find the least n for which the inequality n^2 > {a} holds.", "8"),
+        ),
+    ),
+    "external": Planted(
+        (
+            "{text} (source: https://{word}.org/q?id={a})",
+            "{text} See www.{word}.edu/notes for the definitions.",
+            "{text} More at {word}.com/problems.",
+            "<p>{text}</p><br/>",
+            lambda text, _: f"{text.replace(' and ', ' <b>and</b> ', 1)}<span style='x'>!</span>",
+            "| x | f(x) |\n|---|---|\n| {a} | {b} |\n{text}",
+            "\\begin{{tabular}}{{cc}} {a} & {b} \\\\ \\end{{tabular}} {text}",
+            "{text} ![figure](img_{a}.png)",
+            "{text}&nbsp;&nbsp;",
+            "Year\tSales\n2001\t{a}\n2002\t{b}\n{text}",
+        ),
+        (
+            "How many integers satisfy {a}<x and x<1{b}, where x>{a}0?",
+            "Find P(A|B) if P(A) = 1/{a}, P(B) = 1/{b} and the events are independent.",
+            "Evaluate |x - {a}| + |x + {b}| at x = {a}.|",
+            "A table seats {a} people and {b} tables are set. How many people can sit?",
+            "Ada v. Bo: Ada runs {a} m/s, i.e. faster by {b} percent. How fast is Bo?",
+            "Let <G> be generated by {a} in Z_{a}{b}. What is the order of <G>?",
+            "A web page loads in {a} ms over HTTP and {b} ms from a cache. What is the ratio?",
+        ),
+    ),
+    "conceptual": Planted(
+        (
+            "Explain in your own words what {word} is and why it matters.",
+            "What is meant by {word}?",
+            "Discuss the role of {word} in modern science.",
+            "Prove that n^{a} - n is even for every integer n.",
+            "Show that the sum of {a} consecutive odd numbers is a square.",
+            "Describe the difference between {word} and its opposite.",
+            "Write a short essay on {word}.",
+            "Why do we need {word}?",
+        ),
+        (
+            "It can be proved that n^2 + n is even. What is the parity of {a}^2 + {a} + 1?",
+            "The show starts at 7 pm and lasts {a} minutes. When does it end?",
+            "Define f(n) = n + {a}. What is f(f({a}))?",
+            "A describing function has gain {a} at 1 Hz and half of it at 2 Hz. Find the sum of "
+            "both.",
+        ),
+    ),
+    "repetition": Planted(
+        (
+            lambda text, rng: text + " So it must be seen again." * rng.randint(6, 20),
+            lambda text, rng: f"{text} {(' '.join(text.split()[-3:]) + ' ') * rng.randint(8, 30)}",
+            lambda text, rng: f"{text}\n" * rng.randint(3, 6),
+            lambda text, _: text + " 1" * 200,
+            lambda text, rng: "".join(
+                f"Step: So it must be. {response(rng, sentences=1)}\n{text}\n" for _ in range(4)
+            ),
+            lambda text, _: text + "".join(f" Case {i}: this holds as before." for i in range(25)),
+        ),
+        (
+            "{text} {other}",
+            lambda text, rng: "We list the values: "
+            + "".join(f"f({i}) = {rng.randint(2, 999)}, " for i in range(20))
+            + f"and add them. {text}",
+            "First case. {text}\n\nSecond case. {other}",
+            "No, no, no. {text}",
+            "0.33333333 and 1 1 1 1 are the two codes. {text}",
+        ),
+        "response",
+    ),
+    "truncation": Planted(
+        (
+            lambda text, rng: _head(response(rng, sentences=8), rng),
+            lambda text, _: {"response": text, "finish_reason": "length"},
+            "<think>{text}",
+            "{text}\n```python\nprint(1)\n",
+            lambda text, _: text[: text.rfind("}")],
+        ),
+        (
+            *("{text}\n\nAnswer: 42", "{text}\n\n$$x = 3$$", "{text}\n```python\nprint(1)\n```"),
+            *("{text}\n\n- one\n- two\n- three", "{text}\n\nHence the claim \u25a0"),
+            *("{text}\n\n**Final answer: 7**", "{text}\n\nThe final answer is 12 cm"),
+        ),
+        "response",
+    ),
+    "language_mixing": Planted(
+        (_with,),
+        (
+            "{text} With \u03b1 + \u03b2 = \u03c0 it holds.",
+            "{text} Poincar\u00e9 and G\u00f6del knew it.",
+            lambda *_: {
+                "prompt": "\u4e00\u52a0\u4e00\u7b49\u4e8e\u591a\u5c11\uff1f",
+                "response": "\u56e0\u4e3a 1 + 1 = 2\uff0c\u6240\u4ee5\u7b54\u6848\u662f 2\u3002",
+            },
+            lambda *_: {
+                "prompt": "How does one write 'cat' in Chinese, \u732b or \u72d7?",
+                "response": "One writes \u732b. The other sign means dog.",
+            },
+            "{text} For x \u2208 \u211d, x^2 \u2265 0.",
+        ),
+        "response",
+    ),
+    "form": Planted(
+        (
+            *("{text}</think> {text}", "<think>{text}</think>{text}", "[THINKING] {text}"),
+            *("<longcat_think>x</longcat_think>{text}", "{text} <answer>3</answer>"),
+            '{text} <tool_call>{{"name": "f"}}</tool_call>',
+        ),
+        (
+            *("{text} For x < y > z.", "{text} I think so.", "{text} <x, y> = 0."),
+            "{text} The answer: 3.",
+        ),
+        "response",
+    ),
+}  # fmt: skip
 
 
 def edited(text: str, num: int, rng: random.Random) -> str:

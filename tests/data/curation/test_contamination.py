@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from loong_jax.data.curation import shingles
+from loong_jax.data.curation import duplicates
 from loong_jax.data.curation.contamination import Contamination, Index, Overlap
 from loong_jax.errors import ConfigError
 from tests.data.curation import corpora
@@ -165,5 +165,5 @@ def test_powers_are_found_however_they_are_written(text, is_found):
     ],
 )
 def test_words_of_powers_and_indices(one, other, is_same):
-    prints = shingles.fingerprints([one, other])
+    prints = duplicates.fingerprints([one, other])
     assert bool(prints[0] == prints[1]) is is_same

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from loong_jax.data.curation import duplicates, shingles
+from loong_jax.data.curation import duplicates
 from loong_jax.data.curation.duplicates import Similarity
 from loong_jax.errors import ConfigError
 
@@ -41,16 +41,16 @@ def test_words_are_those_of_a_plain_loop():
     texts = ["Hello, WORLD!", "", "x+1 = 2x", "naïve café 12", "\u4f60\u597d ab", "...", "a\tb\nc"]
     expected = [["hello", "world"], [], ["x", "+", "1", "=", "2x"], ["naïve", "café", "12"],
                 ["\u4f60", "\u597d", "ab"], [], ["a", "b", "c"]]  # fmt: skip
-    found = shingles.words(texts)
+    found = duplicates.words(texts)
     assert found.counts.tolist() == [len(words) for words in expected]
     every = list(itertools.chain(*expected))
-    alone = {word: int(shingles.words([word]).values[0]) for word in every}
+    alone = {word: int(duplicates.words([word]).values[0]) for word in every}
     assert len(set(alone.values())) == len(alone)
     assert found.values.tolist() == [alone[word] for word in every]
 
 
 def test_runs_are_equal_where_words_are():
-    found = shingles.shingles(["a b c d", "b c d e", "a b", "a b c", ""], 3)
+    found = duplicates.shingles_of(["a b c d", "b c d e", "a b", "a b c", ""], 3)
     assert found.counts.tolist() == [2, 2, 1, 1, 0]
     abc, bcd, bcd2, cde, ab, abc2 = found.values.tolist()
     assert (abc, bcd) == (abc2, bcd2)
@@ -58,14 +58,14 @@ def test_runs_are_equal_where_words_are():
 
 
 def test_fingerprints_heed_order_and_nothing_else():
-    a, b, c, d = shingles.fingerprints(["What is 7 * 8?", "what is  7*8", "is what 7*8", ""])
+    a, b, c, d = duplicates.fingerprints(["What is 7 * 8?", "what is  7*8", "is what 7*8", ""])
     assert a == b
     assert len({int(a), int(c), int(d)}) == 3
 
 
 def test_minima_estimate_the_jaccard_index():
     texts = texts_with_edits(random.Random(0))
-    signatures = duplicates.signatures_of(shingles.shingles(texts, 3), 512)
+    signatures = duplicates.signatures_of(duplicates.shingles_of(texts, 3), 512)
     pairs = [(i, i + 1) for i in range(0, len(texts), 2)]
     exact = np.array([jaccard(texts[i], texts[j]) for i, j in pairs])
     estimate = np.array([(signatures[i] == signatures[j]).mean() for i, j in pairs])
@@ -111,11 +111,11 @@ def test_many_copies_cost_no_square():
 
 def test_hashes_are_the_same_in_every_process():
     code = (
-        "from loong_jax.data.curation import shingles;"
-        "print(int(shingles.fingerprints(['What is 7 * 8?'])[0]))"
+        "from loong_jax.data.curation import duplicates;"
+        "print(int(duplicates.fingerprints(['What is 7 * 8?'])[0]))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(out.stdout) == int(shingles.fingerprints(["What is 7 * 8?"])[0])
+    assert int(out.stdout) == int(duplicates.fingerprints(["What is 7 * 8?"])[0])
 
 
 @pytest.mark.parametrize(

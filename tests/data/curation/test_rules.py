@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loong_jax.data.curation import outcomes, prompts, responses, stages
+from loong_jax.data.curation import prompts, responses, stages
 from loong_jax.errors import ConfigError
 from tests.data.curation import corpora, rule_cases
 
@@ -23,8 +23,6 @@ FILTERS = {
         responses.Truncation(),
         responses.LanguageMixing(),
         responses.Form(form="plain"),
-        outcomes.Balanced(),
-        outcomes.PassRate(),
     )
 }
 LOONGBENCH = Path(__file__).resolve().parents[4] / "shared/data/loongbench"
@@ -132,14 +130,13 @@ def test_what_the_engine_and_the_prompt_say_counts():
         assert rule.reason({"prompt": "no response"}) is None
 
 
-@pytest.mark.parametrize("name", [*corpora.planted()])
+@pytest.mark.parametrize("name", corpora.PLANTED)
 def test_planted_defects_are_found_and_decoys_are_not(name):
-    if name == "majority_vote":
-        pytest.skip("the verifier of maths is asked in test_outcomes.py")
-    planted, rng = corpora.planted()[name], random.Random(name)
-    stage = FILTERS[planted.filter]
-    found = stages.judge(stage, [planted.defect(rng) for _ in range(100)]).reasons
-    alarms = stages.judge(stage, [planted.decoy(rng) for _ in range(100)]).reasons
+    planted, stage, rng = corpora.PLANTED[name], FILTERS[name], random.Random(name)
+    found, alarms = (
+        stages.judge(stage, [planted.draw(rng, is_sound=sound) for _ in range(100)]).reasons
+        for sound in (False, True)
+    )
     least = {"incomplete": 65, "multi_part": 70, "language_mixing": 80}.get(name, 90)
     assert len(found) >= least
     assert len(alarms) <= 5

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from loong_jax.data.curation import scorer, shingles
+from loong_jax.data.curation import duplicates, scorer
 from loong_jax.data.curation.scorer import Scored, Scorer, ScorerConfig
 from loong_jax.errors import ConfigError
 
@@ -60,7 +60,7 @@ def test_pieces_are_single_words_and_pairs():
     found = scorer._pieces(["a b c", "", "a"], 1 << 40)
     assert found.counts.tolist() == [5, 0, 2]  # a lone word is its own pair
     assert found.values[5] == found.values[0]
-    assert shingles.shingles(["a"], 1).values[0] % (1 << 40) == found.values[0]
+    assert duplicates.shingles_of(["a"], 1).values[0] % (1 << 40) == found.values[0]
     assert len(set(found.values[:5].tolist())) == 5
     assert scorer._pieces(["x " * 5000], 64).counts.tolist() == [512]
 

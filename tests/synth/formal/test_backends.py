@@ -15,7 +15,7 @@ from loong_jax.synth.formal import (
     proofs,
 )
 from loong_jax.synth.formal.backends import Claim
-from loong_jax.synth.formal.problems import Theorems
+from loong_jax.synth.formal.formulas import Theorems
 from tests.verifiers.formal import fake_lean
 
 

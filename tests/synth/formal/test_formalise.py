@@ -1,14 +1,16 @@
 """An author that errs, and what of its errors is kept: nothing."""
 
 import collections
+import itertools
 
+import hypothesis
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 
 from loong_jax.synth.formal import backends, formalise, formulas
-from loong_jax.synth.formal import problems as theorems
-from loong_jax.synth.formal.problems import Theorems
-from tests.synth.scripted import Plan, formal_roles, formal_words, ledger, roles
+from loong_jax.synth.formal.formulas import Atom, Implies, Not, Theorems
+from tests.synth.scripted import Plan, formal_roles, formal_words, play, roles
 
 KINDS = [d.name for d in formal_roles.DEFECTS if d.prompts == ("formal/formalise",)]
 GLOSSARY = {"p": "the lamp is lit", "q": "the cat sleeps", "r": "the snow melts"}
@@ -23,8 +25,8 @@ def test_words_are_read_back():
     for problem in problems(50):
         assert formal_words.read(problem.text, problem.glossary) == problem.intended
     posed = formulas.of_parts(["~p -> ~(q -> r)", "((p -> q) -> r) -> q"], "~~p")
-    assert formal_words.read(theorems.tell(posed, GLOSSARY), GLOSSARY) == posed
-    text = theorems.glossary_text(GLOSSARY)
+    assert formal_words.read(formulas.tell(posed, GLOSSARY), GLOSSARY) == posed
+    text = formulas.glossary_text(GLOSSARY)
     assert formal_roles.read_glossary(text) == GLOSSARY
     for unclear in ("", "Suppose that the lamp is lit.", "Show that the dog barks.",
                     "Show that if the lamp is lit.", "Show that [the lamp is lit."):  # fmt: skip
@@ -64,7 +66,7 @@ def test_every_planted_kind_is_caught(scripted, author, kind):
     made = formalise.formalise(problems(12), author(server), backends.get_backend("metamath"))
     planted = {entry["digest"]: entry["defect"] for entry in server.ledger.entries}
     first = [one.replies[0].transcript for one in made]
-    defects = [planted[ledger.digest(call.messages, call.seed)] for call in first]
+    defects = [planted[play.digest(call.messages, call.seed)] for call in first]
     spoilt = [one for one, defect in zip(made, defects, strict=True) if defect == kind]
     assert len(spoilt) >= 8
     assert not any(one.is_kept for one in spoilt)
@@ -105,3 +107,54 @@ def test_without_the_meaning_the_judge_decides(scripted, author):
     assert stages["judged different"] > 0
     assert not stages["not as intended"]
     assert not stages["kept"]
+
+
+ATOMS = st.sampled_from("pqr").map(Atom)
+FORMULAS = st.recursive(
+    ATOMS, lambda inner: st.builds(Not, inner) | st.builds(Implies, inner, inner), max_leaves=8
+)
+
+
+def as_python(formula):
+    match formula:
+        case Atom(name):
+            return name
+        case Not(inner):
+            return f"(not {as_python(inner)})"
+        case Implies(premise, conclusion):
+            return f"(({as_python(premise)}) <= ({as_python(conclusion)}))"
+
+
+def table(formula):
+    code = compile(as_python(formula), "formula", "eval")
+    rows = itertools.product((False, True), repeat=3)
+    return [bool(eval(code, {}, dict(zip("pqr", row, strict=True)))) for row in rows]
+
+
+@hypothesis.given(FORMULAS)
+def test_what_is_shown_is_read_back(formula):
+    assert formulas.parse(formulas.show(formula)) == formula
+    assert formulas.implication(*formulas.premises_of(formula)) == formula
+
+
+@hypothesis.given(FORMULAS, FORMULAS)
+def test_truth_tables(left, right):
+    assert formulas.are_equivalent(left, right) == (table(left) == table(right))
+    assert formulas.is_satisfiable([left, right]) == any(map(min, table(left), table(right)))
+    assert formulas.follows([left], right) == all(map(bool.__le__, table(left), table(right)))
+
+
+def test_brackets_group_to_the_right():
+    assert formulas.parse("p->q->r") == formulas.parse("p -> (q -> r)")
+    assert formulas.parse("(p -> q) -> r") != formulas.parse("p -> q -> r")
+    assert formulas.show(formulas.parse("((p) -> ~(~q))")) == "p -> ~~q"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "(p", "p)", "p -> ", "-> p", "p q", "~", "p & q", "p - > q", "(" * 99 + "p" + ")" * 99,
+     "p -> " * 2000 + "p"],
+)  # fmt: skip
+def test_what_is_no_formula_is_malformed(text):
+    with pytest.raises(formulas.Malformed):
+        formulas.parse(text)

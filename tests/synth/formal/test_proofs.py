@@ -9,8 +9,7 @@ import pytest
 from loong_jax.errors import ConfigError
 from loong_jax.synth.formal import backends, formalise, formulas, proofs
 from loong_jax.synth.formal.expert_iteration import Solution
-from loong_jax.synth.formal.formulas import Statement
-from loong_jax.synth.formal.problems import ATOM_NAMES, Theorems
+from loong_jax.synth.formal.formulas import ATOM_NAMES, Statement, Theorems
 
 CHAIN = formulas.of_parts(["p", "p -> q", "p -> q -> r"], "r")
 NESTED = formulas.of_parts(["(p -> q) -> r", "s", "s -> p -> q"], "r")

@@ -14,7 +14,7 @@ import pytest
 
 from loong_jax import cli
 from loong_jax.data import json_files, problem_files
-from loong_jax.synth.loongenv import command, seeds
+from loong_jax.synth.loongenv import candidates, command
 from loong_jax.synth.loongenv.candidates import OUTCOME
 from loong_jax.verifiers.loongbench import LoongBenchVerifier
 from loong_jax.verifiers.loongbench.domains import DOMAINS
@@ -108,7 +108,7 @@ def test_what_comes_out_trains_and_is_labelled(whole):
 
 
 def test_no_author_sees_what_is_held_out(whole, root):
-    held = seeds.load([root / "seeds.jsonl"]).held_out("logic")
+    held = candidates.load_seeds([root / "seeds.jsonl"]).held_out("logic")
     problems = problem_files.read(whole / "held_out.jsonl").problems
     assert {p.prompt for p in problems} == {seed.question for seed in held} != set()
     said = (whole / "calls.jsonl").read_text()

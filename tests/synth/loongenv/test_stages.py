@@ -6,18 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from loong_jax.synth.authors import CallStore
-from loong_jax.synth.loongenv import execution, judging, strategies
+from loong_jax.errors import ConfigError
+from loong_jax.synth.calls import CallStore
+from loong_jax.synth.loongenv import candidates, gates, judging, strategies
 from loong_jax.synth.loongenv.candidates import (
-    Asker,
     Candidate,
     OverBudget,
     Workshop,
     funnel,
     seed_of,
 )
-from loong_jax.synth.loongenv.execution import Executions
+from loong_jax.synth.loongenv.gates import Executions
 from loong_jax.verifiers.loongbench import LoongBenchVerifier
+from loong_jax.verifiers.loongbench.domains import DOMAINS
 from tests.synth.scripted import Said, loongenv_roles
 
 
@@ -30,8 +31,9 @@ def candidate(number=0, **changes):
 
 
 def workshop(author, max_tries=2):
-    asker = Asker(author, seed=0, max_tries=max_tries)
-    return Workshop(asker=asker, domain="logic", seeds=(), packages={})
+    return Workshop(
+        author=author, seed=0, domain="logic", seeds=(), packages={}, max_tries=max_tries
+    )
 
 
 @pytest.mark.bubblewrap
@@ -55,18 +57,18 @@ def test_every_way_a_program_ends_has_its_state(tmp_path):
         settings = {"packages": Path(packages), "cpu_s": 0.5}
         with CallStore(tmp_path / "executions.jsonl") as store:
             executions = Executions(store, **settings)
-            found = execution.executed(asked, {}, executions)
+            found = gates.executed(asked, {}, executions)
             num_run = len(store)
             executions.close()
             again = Executions(store, **settings)
-            assert execution.executed(asked, {}, again) == found
+            assert gates.executed(asked, {}, again) == found
             again.close()
             assert len(store) == num_run, "what was run once is read back"
     assert {one.code: one.state for one in found} == programs
     assert [one.answer for one in found[:2]] == ["156", "156 cm"]
     told = [one.detail for one in found if one.state == "not_deterministic"]
     assert told == ["2 answers in 2 runs"], "the same in another run, whatever was drawn"
-    assert execution.answer_of("a\nb\n", "programming") == "a\nb"
+    assert gates.answer_of("a\nb\n", "programming") == "a\nb"
 
 
 def judge_that(decides):
@@ -126,7 +128,8 @@ def test_solutions_are_kept_where_they_agree(scripted, author):
         [candidate(1)], workshop(made), rules, num_attempts=2, min_correct=1, round_name="s"
     )
     assert lost.state == "unsolved"
-    ungradable = judging.gradable([candidate(answer="156"), candidate(1, answer="")], rules)
+    both = (candidate(answer="156"), candidate(1, answer=""))
+    ungradable = [judging.gradable(one, rules) for one in both]
     assert [one.state for one in ungradable] == ["open", "ungradable_answer"]
     rules.close()
 
@@ -166,3 +169,68 @@ def test_seeds_of_requests_differ():
     assert seed_of(0, "a", "code", 0) == seed_of(0, "a", "code", 0) < 2**31
     drawn = {seed_of(s, n, r, t) for s in (0, 1) for n in "ab" for r in "cd" for t in (0, 1)}
     assert len(drawn) == 16
+
+
+def row(domain, number, **changes):
+    """A row in the published shape; domains are spelled as their files spell them."""
+    metadata = {
+        "license": "MIT", "source": "made", "domain": domain, "name": "made",
+        "required_dependencies": ["sympy==1.13.3"], "contributor": "nobody",
+    }  # fmt: skip
+    return {
+        "question": f"{domain}: what is {number} + 1?", "final_answer": str(number + 1),
+        "rationale": f"print({number} + 1)", "metadata": metadata,
+    } | changes  # fmt: skip
+
+
+def test_the_twelve_published_domains_are_read(tmp_path):
+    spelled = [
+        "Advanced Math", "Advanced Physics", "chemistry", "computational biology", "Quant",
+        "Loong_Game", "Loong_Graph_Discrete_Math", "Loong_Logic", "Mathematical Programming",
+        "Medicine", "Security and Safety", "programming",
+    ]  # fmt: skip
+    for domain in spelled:
+        directory = tmp_path / domain.replace(" ", "_")
+        directory.mkdir()
+        rows = [row(domain, n) for n in range(12)]
+        (directory / "seed_dataset.json").write_text(json.dumps(rows))
+    found = candidates.load_seeds([tmp_path])
+    assert set(found.by_domain) == set(DOMAINS)
+    for name, kept in found.by_domain.items():
+        assert len(kept) == 12
+        assert len(found.shown(name)) + len(found.held_out(name)) == 12
+        assert kept[3].packages == ("sympy",)
+        assert kept[3].licence == "MIT"
+    assert sum(len(found.held_out(name)) for name in DOMAINS) > 0
+    assert candidates.digest_of(found) == candidates.digest_of(candidates.load_seeds([tmp_path]))
+
+
+def test_rows_that_are_no_seeds_are_counted(tmp_path):
+    rows = [
+        row("logic", 1), row("logic", 1), row("logic", 2, rationale=" "),
+        row("logic", 3, question=""), row("alchemy", 4), row("logic", 5, final_answer=""), [],
+    ]  # fmt: skip
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    found = candidates.load_seeds([path])
+    assert [len(kept) for kept in found.by_domain.values()] == [1]
+    assert found.skipped == {
+        "asked before": 1, "no program": 1, "no question": 1, "domain": 1, "gold": 1, "no object": 1
+    }  # fmt: skip
+
+
+def test_a_line_ends_where_json_lines_do(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    lines = [json.dumps(row("logic", 1, question="One\u2028two\u0085three?"), ensure_ascii=False)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    assert len(candidates.load_seeds([path]).by_domain["logic"]) == 1
+
+
+def test_bad_paths_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="does not exist"):
+        candidates.load_seeds([tmp_path / "none"])
+    with pytest.raises(ConfigError, match="holds no seeds"):
+        candidates.load_seeds([tmp_path])
+    (tmp_path / "a.json").write_text("{")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        candidates.load_seeds([tmp_path])

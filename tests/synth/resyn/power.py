@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from loong_jax.synth.resyn.calibration import CalibrationRule, Decision, LevelCount, calibrate
+from loong_jax.synth.resyn.measures import CalibrationRule, Decision, LevelCount, calibrate
 
 NUM_LEVELS = 5
 _RULE = CalibrationRule()

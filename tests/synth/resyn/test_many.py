@@ -4,9 +4,9 @@ import pytest
 
 from loong_jax.data import json_files, packages
 from loong_jax.synth.resyn import command
-from loong_jax.synth.resyn.calibration import CalibrationRule
 from loong_jax.synth.resyn.command import ResynOptions
-from loong_jax.synth.resyn.items import ResynSettings
+from loong_jax.synth.resyn.ideas import ResynSettings
+from loong_jax.synth.resyn.measures import CalibrationRule
 from tests.synth.scripted import played, resyn_caught, resyn_defects, resyn_roles
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.release, pytest.mark.timeout(900)]

@@ -14,12 +14,12 @@ import pytest
 from loong_jax.data import json_files, packages
 from loong_jax.errors import ConfigError
 from loong_jax.report import synthesis
-from loong_jax.synth.authors.store import CallStore
+from loong_jax.synth.calls import CallStore
 from loong_jax.synth.resyn import command
-from loong_jax.synth.resyn.calibration import CalibrationRule
 from loong_jax.synth.resyn.command import ResynOptions
-from loong_jax.synth.resyn.items import ResynSettings
-from tests.synth.scripted import ledger, played, resyn_caught
+from loong_jax.synth.resyn.ideas import ResynSettings
+from loong_jax.synth.resyn.measures import CalibrationRule
+from tests.synth.scripted import play, played, resyn_caught
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.usefixtures("played_author")]
 SAME = ("items.jsonl", "report.json", "audit.json", "run.json", "report.html",
@@ -127,7 +127,7 @@ def test_a_run_of_little_budget_that_is_then_killed_goes_on_and_ends_alike(
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     with CallStore(calls) as store:
-        kept = {ledger.digest(call["messages"], call["seed"]) for call in store.records()}
+        kept = {play.digest(call["messages"], call["seed"]) for call in store.records()}
     num_said = len((out / played.LEDGER).read_text().splitlines())
     made(out, words)
     said = [json.loads(line) for line in (out / played.LEDGER).read_text().splitlines()]

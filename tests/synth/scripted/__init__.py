@@ -5,8 +5,7 @@ branch of a funnel is met. What comes from it is always labelled "scripted": it 
 machinery works, never what a model would write.
 """
 
-from tests.synth.scripted.defects import Defect, Plan
-from tests.synth.scripted.play import Ask, Said
+from tests.synth.scripted.play import Ask, Defect, Plan, Said
 from tests.synth.scripted.server import ScriptedAuthor
 
 __all__ = ["Ask", "Defect", "Plan", "Said", "ScriptedAuthor"]

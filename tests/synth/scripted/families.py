@@ -1,8 +1,7 @@
 """The questions that the scripted author can pose: one family or more in each of twelve domains.
 
 A family is a question with numbers in it, in several wordings, the lines of a program that sets
-`result`, and, written apart from these, the truth. Short families besides, which a model of a
-million parameters can learn, are posed to those alone who show seeds of them.
+`result`, and, written apart from these, the truth.
 """
 
 import dataclasses
@@ -27,7 +26,6 @@ class Family:
     unit: str = ""
     digits: int | None = None  # decimals that the question asks for
     wrong: tuple[str, str] = ("result = ", "result = 1 + ")  # a wrong program, by replacement
-    thought: Callable[[Values], str] | None = None  # of a short family: its solution in few marks
 
     def draw(self, rng: random.Random) -> dict[str, int]:
         return {name: rng.randint(low, high) for name, (low, high) in self.ranges.items()}
@@ -36,7 +34,7 @@ class Family:
     def takes_steps(self) -> bool:
         """Whether its result is an integer that further steps can go on with."""
         is_number = self.digits is None and not self.unit
-        return is_number and self.thought is None and self.domain not in ("programming", _MCQ)
+        return is_number and self.domain not in ("programming", _MCQ)
 
 
 _MCQ = "security_and_safety"
@@ -68,10 +66,6 @@ def _subnet(v: Values) -> str:
     hosts = 2 ** (32 - v["a"]) - 2
     options = {"A": hosts + 2, "B": hosts + 1, "C": hosts, "D": hosts // 2}
     return next(letter for letter, count in options.items() if count == hosts)
-
-
-def _sorted(v: Values, names: str = "abcdef") -> str:
-    return "".join(sorted(str(v[name]) for name in names))
 
 
 FAMILIES: tuple[Family, ...] = (
@@ -263,18 +257,6 @@ FAMILIES: tuple[Family, ...] = (
         wrong=("range(1, {c} + 1)", "range(1, {c})"),
     ),
 )  # fmt: skip
-
-CARDS = Family(
-    name="cards", domain="logic",
-    wordings=("Cards {a} {b} {c} {d} {e} {f}, sorted: which number?",),
-    ranges=dict.fromkeys("abcdef", (1, 9)),
-    program=(
-        "cards = [{a}, {b}, {c}, {d}, {e}, {f}]\nresult = int(''.join(map(str, sorted(cards))))"
-    ),
-    truth=lambda v: int(_sorted(v)),
-    thought=lambda v: f"{_sorted(v, 'abc')}&{_sorted(v, 'def')}={_sorted(v)}",
-)  # fmt: skip
-SHORT_FAMILIES = (CARDS,)
 
 BY_DOMAIN: dict[str, list[Family]] = {}
 for _family in FAMILIES:

@@ -7,11 +7,10 @@ import json
 import random
 from collections.abc import Callable
 
-from loong_jax.synth.formal import formulas, problems
+from loong_jax.synth.formal import formulas
 from loong_jax.synth.formal.formulas import Atom, Formula, Implies, Not, Statement
 from tests.synth.scripted import formal_words
-from tests.synth.scripted.defects import Defect
-from tests.synth.scripted.play import Ask, Said
+from tests.synth.scripted.play import Ask, Defect, Said
 
 TRANSLATED = ("formal/formalise",)
 
@@ -61,7 +60,7 @@ def formalise(ask: Ask) -> Said:
 def back_translate(ask: Ask) -> Said:
     glossary = read_glossary(ask.fields["glossary"])
     posed = formulas.of_parts(ask.fields["hypotheses"].splitlines(), ask.fields["goal"])
-    words = problems.tell(posed, glossary)
+    words = formulas.tell(posed, glossary)
     if ask.defect == "loose_words":
         return Said(json.dumps({"problem": words.split("\n", 1)[-1]}), ask.defect)
     return Said(json.dumps({"problem": words}))

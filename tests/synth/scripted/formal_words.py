@@ -4,8 +4,7 @@ import re
 from collections.abc import Mapping
 
 from loong_jax.synth.formal import formulas
-from loong_jax.synth.formal.formulas import Atom, Formula, Not, Statement
-from loong_jax.synth.formal.problems import NOT
+from loong_jax.synth.formal.formulas import NOT, Atom, Formula, Not, Statement
 
 
 class Unclear(ValueError):

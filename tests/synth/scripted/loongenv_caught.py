@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from loong_jax.data import json_files
-from loong_jax.synth.authors import Transcript, structured
-from loong_jax.synth.authors.author import reply_of
+from loong_jax.synth import calls
+from loong_jax.synth.authors import reply_of
+from loong_jax.synth.calls import Transcript
 from loong_jax.synth.loongenv import candidates, judging, strategies
 from loong_jax.synth.loongenv.gates import words_of
 from loong_jax.synth.loongenv.strategies import MARKS
-from tests.synth.scripted import ledger, roles, world
-from tests.synth.scripted.defects import COMMON
+from tests.synth.scripted import play, roles, world
 from tests.synth.scripted.loongenv_roles import same
+from tests.synth.scripted.play import COMMON
 from tests.synth.scripted.played import LEDGER
 
 Candidate = Mapping[str, Any]  # a line of candidates.jsonl
@@ -31,7 +32,7 @@ _SCHEMAS = {
     "loongenv/code": strategies.CODE,
     "loongenv/judge": judging.VERDICT,
     "loongenv/solve": judging.SOLUTION,
-    "judge/reasoning": structured.fields(reasoning=str, verdict=str),
+    "judge/reasoning": calls.fields(reasoning=str, verdict=str),
 }
 _OF_FORM = {defect.name for defect in COMMON} - {"rate_limited"}
 _OF_QUESTIONS = {
@@ -92,7 +93,7 @@ def planted(directory: Path, candidates: Sequence[Candidate]) -> list[Planted]:
     calls = {}
     for record in json_files.read_jsonl(directory / "calls.jsonl"):
         call = Transcript.from_json(record)
-        calls[ledger.digest(call.messages, call.seed)] = call
+        calls[play.digest(call.messages, call.seed)] = call
     holder = {key: one for one in candidates for key in one["calls"]}
     found: dict[str, Planted] = {}
     for entry in json_files.read_jsonl(directory / LEDGER):

@@ -6,9 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 from tests.synth.scripted import world
-from tests.synth.scripted.defects import Defect
-from tests.synth.scripted.families import SHORT_FAMILIES, Family
-from tests.synth.scripted.play import Ask, Said
+from tests.synth.scripted.play import Ask, Defect, Said
 from tests.synth.scripted.world import Puzzle
 
 _QUESTION = ("loongenv/few_shot", "loongenv/self_instruct", "loongenv/evolve")
@@ -98,17 +96,16 @@ def _posed(ask: Ask, num_steps: int) -> tuple[Puzzle, str, str | None, dict[str,
     """A puzzle, its question with the defect asked for, the defect, and the truth."""
     rng, defect, domain = ask.rng, ask.defect, ask.fields["domain"]
     parent = world.read(ask.fields.get("question", ""))
-    short = _short_family(ask)
     if parent is None:
-        puzzle = world.draw(domain, rng, num_steps, short)
+        puzzle = world.draw(domain, rng, num_steps)
     elif "voice" in ask.fields["operator"] and not parent.persona:
         puzzle = world.with_persona(parent, rng)
     elif "another" in ask.fields["operator"]:
-        puzzle = world.draw(domain, rng, len(parent.steps), short)
+        puzzle = world.draw(domain, rng, len(parent.steps))
     else:
         puzzle = world.deepened(parent, rng)
     if defect == "repeated_question":
-        puzzle = world.draw(domain, random.Random(rng.randrange(4)), num_steps, short)
+        puzzle = world.draw(domain, random.Random(rng.randrange(4)), num_steps)
     question, planted = puzzle.question, None
     if defect in ("copied_seed", "reworded_seed"):
         question = _copied(ask, reworded=defect == "reworded_seed")
@@ -118,13 +115,6 @@ def _posed(ask: Ask, num_steps: int) -> tuple[Puzzle, str, str | None, dict[str,
     elif defect == "repeated_question":
         planted = defect
     return puzzle, question, planted, {"question": question, "answer": puzzle.truth}
-
-
-def _short_family(ask: Ask) -> Family | None:
-    """The family of the seed that is shown first, or rewritten, if it is a short one."""
-    shown = [ask.fields.get("question", ""), *_shown(ask)]
-    puzzle = next((one for text in shown if (one := world.read(text)) is not None), None)
-    return puzzle.family if puzzle is not None and puzzle.family in SHORT_FAMILIES else None
 
 
 def _shown(ask: Ask) -> list[str]:
@@ -235,8 +225,6 @@ def solve(ask: Ask) -> Said:
 
 
 def _reasoning(puzzle: Puzzle) -> str:
-    if puzzle.family.thought is not None:
-        return puzzle.family.thought(puzzle.values)
     lines = puzzle.program().split("\n")[:-1]
     return "\n".join(f"Step {n}: work out `{line.strip()}`" for n, line in enumerate(lines, 1))
 

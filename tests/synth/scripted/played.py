@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from loong_jax.synth import opening
+from loong_jax.synth import authors
 from loong_jax.synth.authors import Author
 from loong_jax.verifiers.judge.client import Endpoint
 from tests.synth.scripted.server import NAME, ScriptedAuthor
@@ -23,7 +23,7 @@ LEDGER = "scripted_ledger.jsonl"  # in the run's directory: what was planted; no
 # are final, so many attempts cost nothing: they are for a busy machine.
 TIMEOUT_S, ATTEMPTS, BACKOFF_S = 3.0, 12, 0.02
 
-_open_author = opening.open_author
+_open_author = authors.open_author
 
 
 @contextlib.contextmanager
@@ -44,7 +44,7 @@ def _opened(directory: Path, endpoint: Endpoint, **settings: Any) -> Iterator[Au
 @contextlib.contextmanager
 def played() -> Iterator[None]:
     """While it lasts, the scripted author is at `URL`."""
-    with mock.patch.object(opening, "open_author", _opened):
+    with mock.patch.object(authors, "open_author", _opened):
         yield
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from loong_jax.data import json_files
-from loong_jax.synth.authors.store import CallStore
-from loong_jax.synth.resyn.items import KEPT
-from tests.synth.scripted import ledger, resyn_defects
+from loong_jax.synth.calls import CallStore
+from loong_jax.synth.resyn.ideas import KEPT
+from tests.synth.scripted import play, resyn_defects
 from tests.synth.scripted.played import LEDGER
 
 _HARMLESS = ("rate_limited",)  # answered at the second attempt
@@ -23,7 +23,7 @@ def table(out: Path) -> dict[str, dict[str, Any]]:
     """By kind of defect: how often planted, how often caught, and by what."""
     planted = {row["digest"]: row for row in _rows(out / LEDGER) if row["defect"]}
     with CallStore(out / "calls.jsonl") as store:
-        rows = {record["key"]: planted.get(ledger.digest(record["messages"], record["seed"]))
+        rows = {record["key"]: planted.get(play.digest(record["messages"], record["seed"]))
                 for record in store.records()}  # fmt: skip
         failures = {record["key"]: record for record in store.records()}
     found: dict[str, dict[str, Any]] = defaultdict(

@@ -8,7 +8,7 @@ import random
 import re
 from collections.abc import Callable, Mapping
 
-from tests.synth.scripted.defects import Defect
+from tests.synth.scripted.play import Defect
 from tests.synth.scripted.resyn_family import Family
 
 MODULE, IDEAS = "resyn/module", "resyn/ideas"

@@ -7,18 +7,17 @@ _TWO = """
 a, b = ("".join(rng.choice("0123456789") for _ in range(n)) for _ in range(2))
 return {"a": a, "b": b}
 """
-_GROWS = "full = reference(state)\nreturn [full[: i + 1] for i in range(len(full))]"
 
 FAMILIES = (
     Family(
         name="reverse", title="Digits turned around", keywords=("string", "order"),
         draw=_DIGITS, asks='"rev " + state["s"]',
-        solve='return state["s"][::-1]', steps=_GROWS, sizes=(2, 3, 4, 6, 8),
+        solve='return state["s"][::-1]', sizes=(2, 3, 4, 6, 8),
     ),
     Family(
         name="ascending", title="Digits in ascending order", keywords=("sorting", "order"),
         draw=_DIGITS, asks='"asc " + state["s"]',
-        solve='return "".join(sorted(state["s"]))', steps=_GROWS,
+        solve='return "".join(sorted(state["s"]))',
     ),
     Family(
         name="extremes", title="Largest digit, then smallest", keywords=("comparison", "order"),
@@ -29,13 +28,6 @@ FAMILIES = (
         name="digit_sum", title="Sum of digits modulo 10", keywords=("arithmetic", "modular"),
         draw=_DIGITS, asks='"sum " + "+".join(state["s"])',
         solve='return str(sum(map(int, state["s"])) % 10)',
-        steps="""
-        total, found = 0, []
-        for digit in state["s"]:
-            total = (total + int(digit)) % 10
-            found.append(str(total))
-        return found
-        """,
     ),
     Family(
         name="alternating", title="Alternating sum modulo 10", keywords=("arithmetic", "parity"),
@@ -51,14 +43,7 @@ FAMILIES = (
         name="product", title="Product of digits modulo 7", keywords=("arithmetic", "modular"),
         draw='return {"s": [rng.randint(1, 6) for _ in range(n)]}',
         asks='"mul " + "*".join(map(str, state["s"]))',
-        solve='return str(math.prod(state["s"]) % 7)', imports=("math",),
-        steps="""
-        total, found = 1, []
-        for factor in state["s"]:
-            total = total * factor % 7
-            found.append(str(total))
-        return found
-        """,
+        solve='return str(math.prod(state["s"]) % 7)', imports=("math",), sizes=(3, 4, 5, 6, 7),
     ),
     Family(
         name="evens", title="The even digits alone", keywords=("filter", "parity"),
@@ -77,7 +62,7 @@ FAMILIES = (
         return {"s": s, "k": rng.randint(1, 9)}
         """,
         asks='f"add {state[\'k\']} to {state[\'s\']}"',
-        solve='return "".join(str((int(d) + state["k"]) % 10) for d in state["s"])', steps=_GROWS,
+        solve='return "".join(str((int(d) + state["k"]) % 10) for d in state["s"])',
     ),
     Family(
         name="differences", title="Differences of neighbours", keywords=("sequence", "difference"),
@@ -85,8 +70,7 @@ FAMILIES = (
         solve="""
         s = state["s"]
         return "".join(str(abs(int(a) - int(b))) for a, b in zip(s, s[1:]))
-        """,
-        steps=_GROWS, sizes=(3, 4, 5, 7, 9),
+        """, sizes=(3, 4, 5, 7, 9),
     ),
     Family(
         name="prefix_sums", title="Running sums modulo 10", keywords=("sequence", "arithmetic"),
@@ -98,7 +82,6 @@ FAMILIES = (
             found += str(total % 10)
         return found
         """,
-        steps=_GROWS,
     ),
     Family(
         name="swap_pairs", title="Neighbours change places", keywords=("string", "swap"),
@@ -108,8 +91,7 @@ FAMILIES = (
         for i in range(0, len(s) - 1, 2):
             s[i], s[i + 1] = s[i + 1], s[i]
         return "".join(s)
-        """,
-        steps=_GROWS, sizes=(2, 4, 5, 7, 9),
+        """, sizes=(2, 4, 5, 7, 9),
     ),
     Family(
         name="rotate", title="Digits rotated to the left", keywords=("rotation", "string"),
@@ -118,13 +100,12 @@ FAMILIES = (
         return {"s": s, "k": rng.randint(1, n - 1)}
         """,
         asks='f"rot {state[\'k\']} {state[\'s\']}"',
-        solve='return state["s"][state["k"] :] + state["s"][: state["k"]]',
-        steps=_GROWS, sizes=(3, 4, 5, 7, 9),
+        solve='return state["s"][state["k"] :] + state["s"][: state["k"]]', sizes=(3, 4, 5, 7, 9),
     ),
     Family(
         name="double", title="Every digit twice", keywords=("string", "repetition"),
         draw=_DIGITS, asks='"dbl " + state["s"]',
-        solve='return "".join(d + d for d in state["s"])', steps=_GROWS,
+        solve='return "".join(d + d for d in state["s"])',
     ),
     Family(
         name="unique", title="Each digit once", keywords=("set", "duplicates"),
@@ -135,22 +116,22 @@ FAMILIES = (
     Family(
         name="complement", title="Complements to nine", keywords=("complement", "arithmetic"),
         draw=_DIGITS, asks='"cpl " + state["s"]',
-        solve='return "".join(str(9 - int(d)) for d in state["s"])', steps=_GROWS,
+        solve='return "".join(str(9 - int(d)) for d in state["s"])',
     ),
     Family(
         name="mirror", title="Digits and their mirror image", keywords=("symmetry", "palindrome"),
         draw=_DIGITS, asks='"mir " + state["s"]',
-        solve='return state["s"] + state["s"][::-1]', steps=_GROWS,
+        solve='return state["s"] + state["s"][::-1]',
     ),
     Family(
         name="interleave", title="Two numbers dealt together", keywords=("merge", "interleaving"),
         draw=_TWO, asks='f"mix {state[\'a\']} {state[\'b\']}"',
-        solve='return "".join(x + y for x, y in zip(state["a"], state["b"]))', steps=_GROWS,
+        solve='return "".join(x + y for x, y in zip(state["a"], state["b"]))',
     ),
     Family(
         name="place_max", title="The larger digit of each place", keywords=("comparison", "merge"),
         draw=_TWO, asks='f"big {state[\'a\']} {state[\'b\']}"',
-        solve='return "".join(max(x, y) for x, y in zip(state["a"], state["b"]))', steps=_GROWS,
+        solve='return "".join(max(x, y) for x, y in zip(state["a"], state["b"]))',
     ),
     Family(
         name="place_sum", title="Addition without a carry", keywords=("addition", "modular"),
@@ -159,7 +140,6 @@ FAMILIES = (
         pairs = zip(state["a"], state["b"])
         return "".join(str((int(x) + int(y)) % 10) for x, y in pairs)
         """,
-        steps=_GROWS,
     ),
     Family(
         name="remainder", title="Remainder of a division", keywords=("division", "modular"),
@@ -169,13 +149,6 @@ FAMILIES = (
         """,
         asks='f"mod {state[\'a\']} {state[\'m\']}"',
         solve='return str(state["a"] % state["m"])',
-        steps="""
-        rest, found = 0, []
-        for digit in str(state["a"]):
-            rest = (rest * 10 + int(digit)) % state["m"]
-            found.append(str(rest))
-        return found
-        """,
     ),
     Family(
         name="common_divisor", title="Greatest common divisor", keywords=("divisor", "number"),
@@ -186,14 +159,6 @@ FAMILIES = (
         """,
         asks='f"gcd {state[\'a\']} {state[\'b\']}"',
         solve='return str(math.gcd(state["a"], state["b"]))', imports=("math",),
-        steps="""
-        a, b = state["a"], state["b"]
-        found = [str(a)]
-        while b:
-            a, b = b, a % b
-            found.append(str(a))
-        return found
-        """,
     ),
     Family(
         name="next_term", title="Next term of an arithmetic sequence", keywords=("sequence",),
@@ -211,13 +176,6 @@ FAMILIES = (
             a, b = b, (a + b) % 10
         return str(b)
         """,
-        steps="""
-        a, b, found = state["a"], state["b"], []
-        for _ in range(state["n"]):
-            a, b = b, (a + b) % 10
-            found.append(str(b))
-        return found
-        """,
         sizes=(1, 3, 5, 7, 9),
     ),
     Family(
@@ -233,8 +191,7 @@ FAMILIES = (
         solve="""
         s = state["s"]
         return "".join(str(1 + sum(other < d for other in s)) for d in s)
-        """,
-        steps=_GROWS, sizes=(3, 4, 5, 6, 8),
+        """, sizes=(3, 4, 5, 6, 8),
     ),
     Family(
         name="clock", title="Hours on a clock", keywords=("time", "clock"),
@@ -244,13 +201,6 @@ FAMILIES = (
         """,
         asks='f"clk {state[\'h\']}" + "".join(f"{m:+d}" for m in state["moves"])',
         solve='return str((state["h"] + sum(state["moves"])) % 12)',
-        steps="""
-        hour, found = state["h"], []
-        for move in state["moves"]:
-            hour = (hour + move) % 12
-            found.append(str(hour))
-        return found
-        """,
     ),
     Family(
         name="postfix", title="Postfix expressions modulo 10", keywords=("stack", "expression"),

@@ -1,8 +1,7 @@
 """How the scripted author writes environments: families of puzzles as module texts.
 
 A family is the parts of a module that differ: how a state is drawn, worded and solved. `source`
-puts them together under the protocol of `environments.modules`. Short families word a question in
-a command and some digits or letters, so that a model of a few thousand weights can learn them.
+puts them together under the protocol of `environments.modules`.
 """
 
 import dataclasses
@@ -34,11 +33,6 @@ def reference(state):
 def reward(state, answer):
 {judge}
 '''
-STEPS = """
-
-def steps(state):
-{steps}
-"""
 EXACT = "return answer.strip() == reference(state)"
 
 
@@ -53,13 +47,12 @@ class Family:
     asks: str  # an expression
     solve: str
     judge: str = EXACT
-    steps: str = ""
     sizes: tuple[int, ...] = (2, 3, 4, 5, 6)
     imports: tuple[str, ...] = ()
 
     def source(self, sizes: tuple[int, ...] | None = None) -> str:
         """The module's text, with other sizes of the levels if given."""
-        text = HEAD.format(
+        return HEAD.format(
             title=self.title,
             imports="\n".join(f"import {name}" for name in sorted({"random", *self.imports}))
             + "\n",
@@ -69,7 +62,6 @@ class Family:
             solve=_block(self.solve),
             judge=_block(self.judge),
         )
-        return text + (STEPS.format(steps=_block(self.steps)) if self.steps else "")
 
 
 def _block(text: str) -> str:

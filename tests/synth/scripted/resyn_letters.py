@@ -3,7 +3,6 @@
 from tests.synth.scripted.resyn_family import Family
 
 _WORD = 'return {"s": "".join(rng.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(n))}'
-_GROWS = "full = reference(state)\nreturn [full[: i + 1] for i in range(len(full))]"
 
 FAMILIES = (
     Family(
@@ -14,7 +13,6 @@ FAMILIES = (
         """,
         asks='f"cae {state[\'k\']} {state[\'s\']}"',
         solve='return "".join(chr((ord(c) - 97 + state["k"]) % 26 + 97) for c in state["s"])',
-        steps=_GROWS,
     ),
     Family(
         name="positions", title="Places of letters in the alphabet", keywords=("alphabet", "code"),
@@ -62,15 +60,14 @@ FAMILIES = (
         asks='f"xor {state[\'a\']} {state[\'b\']}"',
         solve="""
         return "".join("01"[x != y] for x, y in zip(state["a"], state["b"]))
-        """,
-        steps=_GROWS, sizes=(3, 4, 5, 7, 9),
+        """, sizes=(3, 4, 5, 7, 9),
     ),
     Family(
         name="majority", title="Majority of three rows of bits", keywords=("voting", "bits"),
         draw='return {"r": ["".join(rng.choice("01") for _ in range(n)) for _ in range(3)]}',
         asks='"maj " + " ".join(state["r"])',
         solve='return "".join(max(c, key=c.count) for c in zip(*state["r"]))',
-        steps=_GROWS, sizes=(3, 4, 5, 7, 9),
+        sizes=(3, 4, 5, 7, 9),
     ),
     Family(
         name="parity", title="Running parity of bits", keywords=("parity", "bits"),
@@ -78,21 +75,13 @@ FAMILIES = (
         asks='"par " + state["s"]',
         solve="""
         return "".join(str(state["s"][: i + 1].count("1") % 2) for i in range(len(state["s"])))
-        """,
-        steps=_GROWS, sizes=(5, 6, 7, 9, 11),
+        """, sizes=(5, 6, 7, 9, 11),
     ),
     Family(
         name="to_binary", title="Numbers in binary", keywords=("binary", "conversion"),
         draw='return {"a": rng.randrange(2, 2 ** n)}',
         asks='f"bin {state[\'a\']}"',
         solve='return f"{state[\'a\']:b}"',
-        steps="""
-        value, found = state["a"], []
-        while value:
-            value, bit = divmod(value, 2)
-            found.insert(0, str(bit) + (found[0] if found else ""))
-        return found[::-1]
-        """,
         sizes=(5, 6, 7, 8, 10),
     ),
     Family(
@@ -100,13 +89,6 @@ FAMILIES = (
         draw='return {"s": "1" + "".join(rng.choice("01") for _ in range(n))}',
         asks='"dec " + state["s"]',
         solve='return str(int(state["s"], 2))',
-        steps="""
-        value, found = 0, []
-        for bit in state["s"]:
-            value = 2 * value + int(bit)
-            found.append(str(value))
-        return found
-        """,
         sizes=(5, 6, 7, 8, 9),
     ),
     Family(
@@ -139,15 +121,14 @@ FAMILIES = (
         return {"p": order, "s": rng.sample("abcdefghijklmnop", n)}
         """,
         asks='"prm " + "".join(map(str, state["p"])) + " " + "".join(state["s"])',
-        solve='return "".join(state["s"][i - 1] for i in state["p"])',
-        steps=_GROWS, sizes=(3, 4, 5, 7, 9),
+        solve='return "".join(state["s"][i - 1] for i in state["p"])', sizes=(3, 4, 5, 7, 9),
     ),
     Family(
         name="inverse", title="Inverse of a permutation", keywords=("permutation", "inverse"),
         draw='return {"p": rng.sample(range(1, n + 1), n)}',
         asks='"inv " + "".join(map(str, state["p"]))',
         solve='return "".join(str(state["p"].index(i + 1) + 1) for i in range(len(state["p"])))',
-        steps=_GROWS, sizes=(4, 5, 6, 8, 9),
+        sizes=(5, 6, 7, 8, 9),
     ),
     Family(
         name="walk", title="Where a walk on a grid ends", keywords=("navigation", "grid"),
@@ -158,13 +139,6 @@ FAMILIES = (
         y = state["s"].count("u") - state["s"].count("d")
         return f"{x},{y}"
         """,
-        steps="""
-        x, y, found = 0, 0, []
-        for c in state["s"]:
-            x, y = x + (c == "r") - (c == "l"), y + (c == "u") - (c == "d")
-            found.append(f"{x},{y}")
-        return found
-        """,
         sizes=(3, 5, 7, 9, 12),
     ),
     Family(
@@ -174,8 +148,7 @@ FAMILIES = (
         solve="""
         s = state["s"]
         return "".join(str(int(s[i - 1] != s[(i + 1) % len(s)])) for i in range(len(s)))
-        """,
-        steps=_GROWS, sizes=(5, 6, 7, 8, 10),
+        """, sizes=(5, 6, 7, 8, 10),
     ),
     Family(
         name="machine", title="A machine of three states", keywords=("automaton", "state"),
@@ -193,7 +166,6 @@ FAMILIES = (
             q = state["t"][f"{q}{c}"]
             path += str(q)
         return path
-        """,
-        steps=_GROWS, sizes=(3, 4, 6, 8, 10),
+        """, sizes=(3, 4, 6, 8, 10),
     ),
 )  # fmt: skip

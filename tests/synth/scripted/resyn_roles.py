@@ -25,7 +25,7 @@ FAMILIES: dict[str, Family] = {
     for family in (*resyn_digits.FAMILIES, *resyn_letters.FAMILIES, *resyn_search.FAMILIES)
 }
 KEYWORDS = tuple(sorted({word for family in FAMILIES.values() for word in family.keywords}))
-MAX_ATTEMPT_SEEDS = 64  # of a level, from resyn.calibrate.FIRST_SEED: what the solver can solve
+MAX_ATTEMPT_SEEDS = 64  # of a level, from resyn.command.FIRST_SEED: what the solver can solve
 MENDED_SHARE = 0.5  # of refused modules that a revision puts right
 _ONE_AT_A_TIME = threading.Lock()
 _MARK = re.compile(r"\[(\w+)-([a-z])(\d+)\]")
@@ -137,7 +137,7 @@ def _answers(title: str) -> dict[str, tuple[int, str]]:
 
 @functools.lru_cache(maxsize=256)
 def _answers_of(source: str) -> dict[str, tuple[int, str]]:
-    from loong_jax.synth.resyn.calibrate import FIRST_SEED
+    from loong_jax.synth.resyn.command import FIRST_SEED
 
     seeds = range(FIRST_SEED, FIRST_SEED + MAX_ATTEMPT_SEEDS)
     draws = [(level, seed) for level in range(1, 6) for seed in seeds]

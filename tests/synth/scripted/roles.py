@@ -1,8 +1,7 @@
 """Who plays which prompt, and which defects there are: two literal tables."""
 
 from tests.synth.scripted import formal_roles, loongenv_roles, resyn_defects, resyn_roles
-from tests.synth.scripted.defects import COMMON, Defect
-from tests.synth.scripted.play import Role
+from tests.synth.scripted.play import COMMON, Defect, Role
 
 ROLES: dict[str, Role] = {  # prompt name -> the function that answers it
     "loongenv/few_shot": loongenv_roles.few_shot,

@@ -18,11 +18,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from loong_jax.synth.authors import prompts
+from loong_jax.synth import calls
 from loong_jax.verifiers.judge import prompts as judge_prompts
-from tests.synth.scripted import ledger, roles
-from tests.synth.scripted.defects import Plan
-from tests.synth.scripted.play import Ask, Role, Said
+from tests.synth.scripted import play, roles
+from tests.synth.scripted.play import Ask, Plan, Role, Said
 
 NAME = "scripted"
 MAX_SILENCE_S = 120.0  # after which a client that never gives up is hung up on
@@ -61,7 +60,7 @@ class ScriptedAuthor:
         """`table` says who plays which prompt, `roles.ROLES` unless given."""
         self.plan = plan or Plan(defects=roles.DEFECTS)
         self.table = roles.ROLES if table is None else table
-        self.ledger = ledger.Ledger(ledger_path)
+        self.ledger = play.Ledger(ledger_path)
         self._seed = seed
         self._lock = threading.Lock()
         self._limited: set[str] = set()  # digests that were told to come again
@@ -90,7 +89,7 @@ class ScriptedAuthor:
         if known is None:
             return None
         name, fields = known
-        digest = ledger.digest(messages, seed)
+        digest = play.digest(messages, seed)
         rng = random.Random(f"{self._seed}/{digest}")
         defect = self.plan.draw(name, rng)
         if defect in ("timed_out", "http_500", "dropped"):
@@ -138,7 +137,7 @@ def identify(
         if name.startswith("judge/"):
             fields = _judge_fields(name.removeprefix("judge/"), messages)
         else:
-            fields = fields_of(prompts.load(name), messages)
+            fields = fields_of(calls.prompt(name), messages)
         if fields is not None:
             return name, fields
     return None

@@ -6,8 +6,8 @@ import pytest
 
 from loong_jax.environments.modules import Module, ModuleRunner
 from loong_jax.sandbox import Limits
-from loong_jax.synth.resyn import gates, questions
-from loong_jax.synth.resyn.calibrate import FIRST_SEED
+from loong_jax.synth.resyn import gates, ideas
+from loong_jax.synth.resyn.command import FIRST_SEED
 from tests.sweeps import thinned
 from tests.synth.scripted import resyn_defects, resyn_roles
 from tests.synth.scripted.play import Ask
@@ -40,7 +40,7 @@ def test_no_planted_defect_of_code_passes_the_gates(pair, family, name):
     asked = ask("resyn/module", resyn_defects.IN_MODULE + name, title=title, description="")
     said = resyn_roles.module(asked)
     assert said.defect == f"module: {name}"
-    source = questions.code_of(said.text)
+    source = ideas.code_of(said.text)
     assert source != resyn_roles.source_of(title)
     found = gates.examine(Module(source), *pair)
     assert not found.is_accepted
@@ -67,7 +67,7 @@ def test_the_solver_is_right_as_often_as_its_curve_says(pair):
             for n, one in enumerate(posed)
         ]
         calls = [
-            ("reward", (one.value[0], questions.answer_of(said.text)))
+            ("reward", (one.value[0], ideas.answer_of(said.text)))
             for one, said in zip(posed, answers, strict=True)
         ]
         judged = pair[0].run(module, calls)

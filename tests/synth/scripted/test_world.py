@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from loong_jax.synth.authors import prompts
+from loong_jax.synth import calls
 from loong_jax.verifiers.loongbench.domains import DOMAINS
 from tests.synth.scripted import Ask, loongenv_roles, roles, world
-from tests.synth.scripted.families import CARDS, FAMILIES, SHORT_FAMILIES
+from tests.synth.scripted.families import FAMILIES
 
 
 def printed(program):
@@ -19,7 +19,7 @@ def printed(program):
     return out.getvalue().strip()
 
 
-@pytest.mark.parametrize("family", world.EVERY_FAMILY, ids=lambda family: family.name)
+@pytest.mark.parametrize("family", world.FAMILIES, ids=lambda family: family.name)
 def test_questions_read_back_and_programs_reach_the_truth(family):
     rng = random.Random(1)
     for _ in range(8):
@@ -38,32 +38,10 @@ def test_all_twelve_domains_have_questions():
     assert {family.domain for family in FAMILIES} == set(DOMAINS)
 
 
-def test_a_short_family_is_posed_where_its_seeds_are_shown_and_nowhere_else():
-    assert not {f.name for f in SHORT_FAMILIES} & {f.name for f in FAMILIES}
-    rng = random.Random(2)
-    cards, queue = (world.draw("logic", rng, family=one) for one in (CARDS, None))
-    for seed in range(20):
-        for shown in (cards, queue):
-            examples = json.dumps([{"question": shown.question}] * 3)
-            asked = {
-                "loongenv/few_shot": {"domain": "logic", "examples": examples},
-                "loongenv/self_instruct": {"domain": "logic", "examples": f'["{shown.question}"]'},
-                "loongenv/evolve": {
-                    "domain": "logic", "operator": "Move to another topic.",
-                    "question": shown.question,
-                },
-            }  # fmt: skip
-            for name, fields in asked.items():
-                ask = Ask(prompt_name=name, fields=fields, rng=random.Random(seed), defect=None)
-                posed = world.read(json.loads(roles.ROLES[name](ask).text)["question"])
-                assert posed.family == shown.family
-                assert shown is queue or not posed.steps
-
-
 def test_every_role_has_a_prompt_and_every_defect_a_role():
     for name in roles.ROLES:
         if not name.startswith("judge/"):
-            prompts.load(name)
+            calls.prompt(name)
     named = [defect.name for defect in roles.DEFECTS]
     assert len(named) == len(set(named)) >= 15
     for defect in roles.DEFECTS:

@@ -11,9 +11,8 @@ import re
 from collections.abc import Mapping
 from fractions import Fraction
 
-from tests.synth.scripted.families import BY_DOMAIN, FAMILIES, SHORT_FAMILIES, Family
+from tests.synth.scripted.families import BY_DOMAIN, FAMILIES, Family
 
-EVERY_FAMILY = (*FAMILIES, *SHORT_FAMILIES)
 MODULI = (89, 97, 101, 997)
 PERSONAS = (
     "", "A teacher writes on the board: ", "For a newsletter on puzzles: ",
@@ -71,12 +70,9 @@ class Puzzle:
         return "\n".join([*lines, f"print({shown})"])
 
 
-def draw(
-    domain: str, rng: random.Random, num_steps: int = 0, family: Family | None = None
-) -> Puzzle:
-    """A puzzle of this family, or else of this domain; of maths where the domain has none."""
-    if family is None:
-        family = rng.choice(BY_DOMAIN.get(domain, BY_DOMAIN["advanced_math"]))
+def draw(domain: str, rng: random.Random, num_steps: int = 0) -> Puzzle:
+    """A puzzle of this domain; of maths where the domain has none."""
+    family = rng.choice(BY_DOMAIN.get(domain, BY_DOMAIN["advanced_math"]))
     puzzle = Puzzle(
         family=family, values=family.draw(rng), wording=rng.randrange(len(family.wordings))
     )
@@ -99,7 +95,7 @@ def read(question: str) -> Puzzle | None:
     text = question.strip()
     persona = next((p for p in PERSONAS if p and text.startswith(p)), "")
     text = text[len(persona) :]
-    for family in EVERY_FAMILY:
+    for family in FAMILIES:
         for index in range(len(family.wordings)):
             match = _pattern(family.name, index).match(text)
             if match is None:
@@ -128,7 +124,7 @@ def _steps(text: str) -> tuple[tuple[str, int], ...] | None:
 
 @functools.cache
 def _pattern(name: str, wording: int) -> re.Pattern[str]:
-    family = next(one for one in EVERY_FAMILY if one.name == name)
+    family = next(one for one in FAMILIES if one.name == name)
     text = re.escape(family.wordings[wording])
     return re.compile(re.sub(r"\\\{(\w)\\\}", r"(?P<\1>-?\\d+)", text))
 

@@ -1,4 +1,4 @@
-"""Zebra puzzles: who lives where, from clues about houses in a row. The solution is unique."""
+"""Riddles: who speaks the truth on an island; who lives where in a row of houses."""
 
 import itertools
 import operator
@@ -10,6 +10,90 @@ from loong_jax.environments import answers, csp
 from loong_jax.environments.answers import Malformed
 from loong_jax.environments.environment import Puzzle, State
 
+NUM_PEOPLE = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
+PEOPLE = "ABCDEFGH"
+KINDS = ("knave", "knight")
+
+
+def _is_true(statement: Sequence[Any], is_knight: Sequence[bool]) -> bool:
+    kind, *rest = statement
+    if kind == "count":
+        return sum(is_knight) == rest[0]
+    if kind == "same":
+        return is_knight[rest[0]] == is_knight[rest[1]]
+    first, first_is, second, second_is = rest
+    left, right = is_knight[first] == first_is, is_knight[second] == second_is
+    return {"and": left and right, "or": left or right, "if": not left or right}[kind]
+
+
+def _words(statement: Sequence[Any]) -> str:
+    kind, *rest = statement
+    if kind == "count":
+        return f"Exactly {rest[0]} of us are knights."
+    if kind == "same":
+        return f"{PEOPLE[rest[0]]} and {PEOPLE[rest[1]]} are of the same kind."
+    left = f"{PEOPLE[rest[0]]} is a {KINDS[rest[1]]}"
+    right = f"{PEOPLE[rest[2]]} is a {KINDS[rest[3]]}"
+    return f"If {left}, then {right}." if kind == "if" else f"{left} {kind} {right}."
+
+
+def _fits(statements: Sequence[Sequence[Any]]) -> list[tuple[bool, ...]]:
+    """All ways to be knights and knaves under which everyone speaks as they must."""
+    return [
+        is_knight
+        for is_knight in itertools.product((False, True), repeat=len(statements))
+        if all(
+            _is_true(said, is_knight) == by for said, by in zip(statements, is_knight, strict=True)
+        )
+    ]
+
+
+class Knights(Puzzle):
+    """State: {"statements": one of each person}."""
+
+    name = "knights_and_knaves"
+
+    def draw(self, level: int, rng: random.Random) -> State | None:
+        count = NUM_PEOPLE[level]
+        statements: list[list[Any]] = []
+        for speaker in range(count):
+            others = [person for person in range(count) if person != speaker]
+            first, second = rng.sample(others, 2)
+            kind = rng.choice(("count", "same", "and", "or", "if"))
+            if kind == "count":
+                statements.append([kind, rng.randrange(1, count)])
+            elif kind == "same":
+                statements.append([kind, min(first, second), max(first, second)])
+            else:
+                statements.append([kind, first, rng.random() < 0.5, second, rng.random() < 0.5])
+        return {"statements": statements} if len(_fits(statements)) == 1 else None
+
+    def prompt(self, state: State) -> str:
+        said = [
+            f'{name} says: "{_words(statement)}"'
+            for name, statement in zip(PEOPLE, state["statements"], strict=False)
+        ]
+        return (
+            "On an island everyone is either a knight, who only says what is true, or a knave, "
+            "who only says what is false. 'Or' includes both, and 'if' is false only where its "
+            "first part holds and its second does not.\n" + "\n".join(said) + "\nExactly one "
+            "answer fits. Write one line with everyone's kind in the form A=knight, B=knave, ..."
+        )
+
+    def flaw(self, state: State, answer: str) -> str | None:
+        statements = state["statements"]
+        kinds = answers.assignment(answer, PEOPLE[: len(statements)], KINDS)
+        is_knight = [kinds[name] == "knight" for name in PEOPLE[: len(statements)]]
+        for place, said in enumerate(statements):
+            if _is_true(said, is_knight) != is_knight[place]:
+                return f"{PEOPLE[place]}, a {KINDS[is_knight[place]]}, could not say so"
+        return None
+
+    def answer(self, state: State) -> str:
+        is_knight = _fits(state["statements"])[0]
+        return ", ".join(f"{PEOPLE[i]}={KINDS[kind]}" for i, kind in enumerate(is_knight))
+
+
 SIZES = {1: (3, 2), 2: (3, 3), 3: (4, 3), 4: (4, 4), 5: (5, 4)}
 """Level: houses, attributes."""
 ATTRIBUTES = {
@@ -20,19 +104,11 @@ ATTRIBUTES = {
 }
 
 
-def just_left(a: int, b: int) -> bool:
-    return a + 1 == b
-
-
-def beside(a: int, b: int) -> bool:
-    return abs(a - b) == 1
-
-
 RELATIONS = {
     "same": (operator.eq, "{} and {} are in the same house."),
     "apart": (operator.ne, "{} and {} are in different houses."),
-    "just left": (just_left, "{} is in the house just left of {}."),
-    "beside": (beside, "{} is in a house next to {}."),
+    "just left": (lambda a, b: a + 1 == b, "{} is in the house just left of {}."),
+    "beside": (lambda a, b: abs(a - b) == 1, "{} is in a house next to {}."),
     "left": (operator.lt, "{} is somewhere left of {}."),
 }
 
@@ -146,12 +222,8 @@ class Zebra(Puzzle):
                 house[value] = place
         for clue in state["clues"]:
             kind, first, second = clue
-            held = (
-                house[first] == second
-                if kind == "at"
-                else RELATIONS[kind][0](house[first], house[second])
-            )
-            if not held:
+            holds = operator.eq if kind == "at" else RELATIONS[kind][0]
+            if not holds(house[first], house.get(second, second)):
                 return f"against the clue: {_clue_text(clue)}"
         return None
 

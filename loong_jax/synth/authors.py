@@ -1,14 +1,19 @@
 """An author: a model behind an endpoint that is asked in batches and paid once per question."""
 
 import concurrent.futures
+import contextlib
 import dataclasses
+import json
+import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from loong_jax.data import json_files
 from loong_jax.errors import ConfigError, LoongError
-from loong_jax.synth.authors import prompts, structured
-from loong_jax.synth.authors.store import CallStore, Reply, Request, Settings, Transcript
+from loong_jax.synth import calls
+from loong_jax.synth.calls import CallStore, Reply, Request, Settings, Transcript
 from loong_jax.verifiers.judge.client import (
     Budget,
     Client,
@@ -72,10 +77,8 @@ class Author:
         """Replies in order, many asked at once. Raises for a request that is wrong, never for a
         reply: its `failure` says what became of it."""
         begun = [self._begin(self._call(request)) for request in requests]
-        return [
-            reply_of(future.result(), request.schema, was_stored=is_known)
-            for request, (future, is_known) in zip(requests, begun, strict=True)
-        ]
+        pairs = zip(begun, requests, strict=True)
+        return [reply_of(future.result(), request.schema) for future, request in pairs]
 
     def ask_chat(
         self, role: str, prompt_name: str, messages: Sequence[Mapping[str, str]], seed: int = 0
@@ -83,8 +86,7 @@ class Author:
         """The reply to a chat that somebody else has put together, such as the judge's."""
         digest = content_hash(list(messages[:-1]))
         call = self._transcript(role, prompt_name, digest, messages, seed, is_json=False)
-        future, is_known = self._begin(call)
-        return reply_of(future.result(), None, was_stored=is_known)
+        return reply_of(self._begin(call).result(), None)
 
     def require_up(self) -> None:
         """AuthorDown if the endpoint has stopped answering."""
@@ -111,25 +113,23 @@ class Author:
 
     # ---- one call
 
-    def _begin(self, call: Transcript) -> tuple[concurrent.futures.Future[Transcript], bool]:
-        """The transcript of a call; true if it was made, or under way, before."""
+    def _begin(self, call: Transcript) -> concurrent.futures.Future[Transcript]:
         with self._lock:
             record = self.store.get(call.key)
             kept = self._held.get(call.key) if record is None else Transcript.from_json(record)
             if kept is not None:
                 known: concurrent.futures.Future[Transcript] = concurrent.futures.Future()
                 known.set_result(kept)
-                return known, True
-            is_running = call.key in self._running
-            if not is_running:
+                return known
+            if call.key not in self._running:
                 self._running[call.key] = self._pool.submit(self._perform, call)
-            return self._running[call.key], is_running
+            return self._running[call.key]
 
     def _call(self, request: Request) -> Transcript:
-        prompt = prompts.load(request.prompt_name)
+        prompt = calls.prompt(request.prompt_name)
         return self._transcript(
             request.role, request.prompt_name, prompt.digest,
-            prompts.messages(prompt, request.fields), request.seed,
+            calls.messages(prompt, request.fields), request.seed,
             is_json=request.schema is not None,
         )  # fmt: skip
 
@@ -202,9 +202,7 @@ class Author:
             self._held, self._num_failed = {}, 0
 
 
-def reply_of(
-    made: Transcript, schema: Mapping[str, Any] | None, *, was_stored: bool = False
-) -> Reply:
+def reply_of(made: Transcript, schema: Mapping[str, Any] | None) -> Reply:
     """Judges the form of what came back: refused, cut off, or not the agreed object."""
     text, parsed, failure, detail = made.reply, None, made.failure, made.detail
     if failure is None and text is not None:
@@ -212,17 +210,17 @@ def reply_of(
             failure = "truncated"
         elif schema is not None:
             try:
-                parsed = structured.parse(text, schema)
-            except structured.Malformed as error:
-                is_refusal = structured.is_refusal(structured.without_thinking(text))
+                parsed = calls.parse(text, schema)
+            except calls.Malformed as error:
+                is_refusal = calls.is_refusal(calls.without_thinking(text))
                 failure, detail = ("refused" if is_refusal else "malformed"), str(error)
-        elif structured.is_refusal(text):
+        elif calls.is_refusal(text):
             failure = "refused"
         elif not text.strip():
             failure = "malformed"
     text = text if failure is None else None
     made = dataclasses.replace(made, failure=failure, detail=detail)
-    return Reply(text=text, parsed=parsed, failure=failure, transcript=made, was_stored=was_stored)
+    return Reply(text=text, parsed=parsed, failure=failure, transcript=made)
 
 
 def _answered(call: Transcript, completion: Completion) -> Transcript:
@@ -236,3 +234,55 @@ def _answered(call: Transcript, completion: Completion) -> Transcript:
         reply_tokens=completion.reply_tokens,
         is_estimate=completion.is_estimate,
     )
+
+
+# ---- an author for a run directory, which holds one run
+
+
+def endpoint_of(url: str, model: str, **settings: Any) -> Endpoint:
+    """The author's endpoint, as given or as the environment says.
+
+    `settings` are those of `Endpoint`. ConfigError where address or model is missing.
+    """
+    url, model = url or os.environ.get(URL, ""), model or os.environ.get(MODEL, "")
+    if not url or not model:
+        raise ConfigError(
+            f"no author: give --endpoint and --model, or set {URL} and {MODEL}. Any server with "
+            "OpenAI's chat completions will do; `loong serve RUN_DIR` makes one of a model of "
+            "yours, at http://127.0.0.1:8000/v1."
+        )
+    return Endpoint(base_url=url, model=model, api_key_env=API_KEY, **settings)
+
+
+@contextlib.contextmanager
+def open_author(directory: Path, endpoint: Endpoint, **settings: Any) -> Iterator[Author]:
+    """The author of a run, with its calls in DIR/calls.jsonl; `settings` are those of `Author`.
+
+    ConfigError where another process works in the directory.
+    """
+    with (
+        CallStore(directory / "calls.jsonl") as store,
+        contextlib.closing(Author(endpoint, store, **settings)) as author,
+    ):
+        yield author
+
+
+def claim(path: Path, settings: Mapping[str, Any], free: Iterable[str] = ()) -> None:
+    """Writes down what a run is of, or refuses what the directory was not begun with.
+
+    `free` settings may change from one start to the next: they decide how long, not what.
+    """
+    now = json.loads(json.dumps(json_files.without_nan(dict(settings)), default=str))
+    before = json_files.read_json(path)
+    if before is not None:
+        differing = [
+            f"{name}: {before.get(name)!r:.100} before, {now.get(name)!r:.100} now"
+            for name in sorted(set(before) | set(now))
+            if name not in set(free) and before.get(name) != now.get(name)
+        ]
+        if differing:
+            raise ConfigError(
+                f"{path.parent} holds a run with other {'; '.join(differing)} ({path.name}). "
+                "Name another directory, or give what it was begun with."
+            )
+    json_files.write_json(path, now)

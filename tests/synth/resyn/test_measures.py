@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from loong_jax.errors import ConfigError
-from loong_jax.synth.resyn import calibration
-from loong_jax.synth.resyn.calibration import CalibrationRule, LevelCount, calibrate
+from loong_jax.synth.resyn import measures
+from loong_jax.synth.resyn.measures import CalibrationRule, LevelCount, calibrate
 from tests.synth.resyn import power
+from tests.synth.scripted import resyn_digits, resyn_letters, resyn_search
 
 
 def counts_of(*solved, tried=20):
@@ -44,11 +45,11 @@ def oracle(counts):
 )
 def test_wald_is_scipys(solved):
     counts = counts_of(*solved)
-    fit = calibration.fit_logistic(counts)
+    fit = measures.fit_logistic(counts)
     slope, error, p = oracle(counts)
     assert fit.slope == pytest.approx(slope, rel=1e-4)
     assert fit.slope_error == pytest.approx(error, rel=1e-3)
-    assert calibration.wald_p_falling(fit) == pytest.approx(p, rel=1e-2, abs=1e-12)
+    assert measures.wald_p_falling(fit) == pytest.approx(p, rel=1e-2, abs=1e-12)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=4))
@@ -59,26 +60,26 @@ def test_the_exact_test_counts_every_choice(pairs):
     seen = sum(c.level * c.num_solved for c in counts)
     chosen = [sum(choice) for choice in itertools.combinations(levels, total)]
     expected = sum(score <= seen for score in chosen) / len(chosen)
-    assert calibration.exact_p_falling(counts) == pytest.approx(expected, abs=1e-12)
+    assert measures.exact_p_falling(counts) == pytest.approx(expected, abs=1e-12)
 
 
 def test_two_levels_are_fishers_test():
     counts = [LevelCount(1, 9, 10), LevelCount(2, 3, 11)]
     _, expected = stats.fisher_exact([[9, 1], [3, 8]], alternative="greater")
-    assert calibration.exact_p_falling(counts) == pytest.approx(expected, rel=1e-9)
+    assert measures.exact_p_falling(counts) == pytest.approx(expected, rel=1e-9)
 
 
 def test_a_perfect_step_has_no_fit_and_is_kept():
     """Wald cannot be had: the estimate is infinite. The exact test keeps what it would drop."""
     for solved in [(20, 20, 0, 0, 0), (20, 20, 9, 0, 0), (20, 20, 20, 20, 0)]:
         counts = counts_of(*solved)
-        assert calibration.is_separated(counts)
-        assert calibration.fit_logistic(counts) is None
+        assert measures.is_separated(counts)
+        assert measures.fit_logistic(counts) is None
         found = calibrate(counts, CalibrationRule(attempts_per_level=20))
         assert (found.decision, found.test) == ("kept", "exact")
     turned = calibrate(counts_of(0, 0, 0, 20, 20), CalibrationRule(attempts_per_level=20))
     assert (turned.decision, turned.test) == ("inverted", "exact")
-    assert not calibration.is_separated(counts_of(20, 19, 1, 0, 0))
+    assert not measures.is_separated(counts_of(20, 19, 1, 0, 0))
 
 
 def test_a_fall_that_is_worth_nothing_is_flat():
@@ -118,3 +119,53 @@ def test_power_grows_with_the_sample_and_the_fall():
 def test_rules_out_of_range_are_refused(bad):
     with pytest.raises(ConfigError):
         CalibrationRule(**bad)
+
+
+FAMILIES = (*resyn_digits.FAMILIES, *resyn_letters.FAMILIES, *resyn_search.FAMILIES)
+BASE = '''
+import math
+def helper(numbers, factor=3):
+    """Adds up."""
+    return sum(numbers) * factor
+def question(state): return "q"
+def reward(state, answer):
+    # checks
+    return answer.strip() == str(helper(state["numbers"]))
+'''
+
+
+def test_names_numbers_texts_and_comments_do_not_make_another_verifier():
+    other = (
+        BASE.replace("helper", "total").replace("numbers", "xs").replace("=3", "=5")
+        .replace('"""Adds up."""', '"""Something else."""').replace("# checks", "# x")
+        .replace('return "q"', 'return "another question"')
+    )  # fmt: skip
+    assert measures.verifier_form(other) == measures.verifier_form(BASE)
+    for old, new in [("sum(", "max("), ("*", "+"), ("==", "in"), ("strip", "lower")]:
+        changed = BASE.replace(old, new)
+        assert measures.verifier_form(changed) != measures.verifier_form(BASE), (old, new)
+
+
+def test_a_template_is_what_the_questions_share():
+    asked = ["Anna buys 3 red pears, 12 in all.", "Otto buys 40 green pears, 5 in all."]
+    assert measures.template(asked) == "w buys 0 w pears , 0 in all ."
+    assert measures.template(asked) != measures.template(["Anna sells 3 pears."])
+
+
+def test_the_scripted_families_are_all_different():
+    """By name and by the code of their verifiers; a good half of them are short (test_gates)."""
+    assert len(FAMILIES) >= 40
+    assert len({family.name for family in FAMILIES}) == len(FAMILIES)
+    forms = {measures.verifier_form(family.source()) for family in FAMILIES}
+    assert len(forms) == len(FAMILIES)
+
+
+def test_figures_of_a_set():
+    one = measures.form_of(BASE, ["add 1 2", "add 3 4"])
+    two = measures.form_of(BASE.replace("sum", "max"), ["most of 1 2", "most of 3 4"])
+    found = measures.measure({"a": one, "b": two, "c": one}, {"a": "k", "b": "k", "c": "l"})
+    assert found["environments"] == 3
+    assert found["distinct_both"] == found["distinct_verifiers"] == 2
+    assert found["nearest_similarity"]["max"] == 1.0
+    assert found["keywords"] == 2
+    assert found["most_of_one_keyword"] == 2

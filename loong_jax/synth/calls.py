@@ -1,19 +1,32 @@
-"""Requests to an author, their results, and every call with its reply in one JSON-lines file.
+"""Calls of an author: requests in words, replies as they came or as JSON of an agreed shape.
 
-A call is written before its reply is used: a process that is killed loses no reply it received; the
-next one reads them back by key. One process at a time writes to a file.
+Every call with its reply is a line of one file, written before the reply is used: a process that is
+killed loses no reply it received; the next one reads them back by key. One process at a time writes
+to a file.
+
+A prompt is a file of synth/prompts with three parts between lines of three dashes: its purpose, the
+system message, the user message. `{name}` in the user message becomes the field of that name
+between `<name>` and `</name>` on lines of their own. Marks inside a field are escaped, so text of a
+model cannot leave its place, and a reader of the messages finds every field again.
 """
 
 import dataclasses
 import fcntl
+import functools
 import json
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jsonschema
+
 from loong_jax.errors import ConfigError, LoongError
+from loong_jax.problems import response
+from loong_jax.verifiers import tool_calls
+from loong_jax.verifiers.judge import prompts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,15 +83,13 @@ class Reply:
     """`text` and `parsed` are None where `failure` is not; `parsed` needs a schema.
 
     A failure is `refused`, `timed_out`, `malformed`, `truncated`, `over_budget`, `unreachable`,
-    `down` or `http_<status>`. A malformed or refusing text is in the
-    transcript.
+    `down` or `http_<status>`. A malformed or refusing text is in the transcript.
     """
 
     text: str | None
     parsed: Any
     failure: str | None
     transcript: Transcript
-    was_stored: bool = False  # known before it was asked for, not paid for now
 
 
 class CallStore:
@@ -168,3 +179,96 @@ class CallStore:
                 end += len(line)
         os.ftruncate(self._fd, end)
         return end
+
+
+# ---- requests in words
+
+DIRECTORY = Path(__file__).parent / "prompts"
+
+
+@functools.cache
+def prompt(name: str) -> prompts.Prompt:
+    """The prompt of this name, such as "loongenv/code"."""
+    return prompts.read((DIRECTORY / f"{name}.md").read_text(encoding="utf-8"))
+
+
+def messages(prompt: prompts.Prompt, fields: Mapping[str, str]) -> list[dict[str, str]]:
+    marks = re.compile(rf"</?(?:{'|'.join(prompt.fields) or '$^'})>")
+
+    def filled(match: re.Match[str]) -> str:
+        value = marks.sub(lambda mark: f"&lt;{mark[0][1:]}", fields[match[1]])
+        return f"<{match[1]}>\n{value}\n</{match[1]}>"
+
+    user = prompts.FIELD.sub(filled, prompt.user)
+    return [{"role": "system", "content": prompt.system}, {"role": "user", "content": user}]
+
+
+# ---- replies of an agreed shape
+
+MAX_CHARS = 500_000
+_REFUSAL = re.compile(
+    r"(?:i'?m|i am) (?:very |so |really )?sorry\b|sorry[,.]? (?:but )?i (?:can|could|am|will)"
+    r"|i (?:can ?not|can't|am unable to|'?m unable to|won't|must decline)"
+    r"|as an ai\b|unfortunately,? i (?:can|am)",
+    re.IGNORECASE,
+)
+_CURLY_APOSTROPHE = "\N{RIGHT SINGLE QUOTATION MARK}"
+
+
+class Malformed(ValueError):
+    """The text is not the object that was asked for."""
+
+
+def is_refusal(text: str) -> bool:
+    """True if a reply that is no answer begins as refusals do."""
+    text = text.replace(_CURLY_APOSTROPHE, "'").strip().lstrip("\"'*_ ")
+    return _REFUSAL.match(text) is not None
+
+
+def without_thinking(text: str) -> str:
+    """The reply of a reasoning model without its thinking."""
+    return text.rpartition("</think>")[2].strip()
+
+
+def parse(text: str, schema: Mapping[str, Any]) -> Any:
+    """The one JSON object of a reply, perhaps in a fence; Malformed where it breaks the schema."""
+    if len(text) > MAX_CHARS:
+        raise Malformed(f"{len(text)} characters are more than {MAX_CHARS}")
+    text = response.unframed(without_thinking(text), "json").strip()
+    try:
+        found = json.loads(
+            text, object_pairs_hook=tool_calls.once, parse_constant=tool_calls.refuse
+        )
+        json.dumps(found, ensure_ascii=False).encode()  # no half of a surrogate pair is in it
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"no JSON ({error}): {text[:60]!r}"[:200]) from None
+    error = next(_validator(json.dumps(schema, sort_keys=True)).iter_errors(found), None)
+    if error is not None:
+        raise Malformed(f"{error.json_path}: {error.message}"[:200])
+    return found
+
+
+def fields(**properties: Any) -> dict[str, Any]:
+    """The schema of an object with exactly these keys, each `str`, `bool` or a schema.
+
+    Texts may not be empty.
+    """
+    kinds: dict[type, dict[str, Any]] = {
+        str: {"type": "string", "minLength": 1},
+        bool: {"type": "boolean"},
+    }
+    shapes = {
+        name: kinds[kind] if isinstance(kind, type) else kind for name, kind in properties.items()
+    }
+    names = list(properties)
+    return {
+        "type": "object",
+        "properties": shapes,
+        "required": names,
+        "additionalProperties": False,
+    }
+
+
+@functools.lru_cache(maxsize=256)
+def _validator(schema: str) -> Any:
+    return jsonschema.Draft202012Validator(json.loads(schema))

@@ -11,11 +11,13 @@ import time
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.synth.authors import AuthorDown, CallStore, Request, Settings, structured
-from tests.synth.scripted import Said, ledger
+from loong_jax.synth import calls
+from loong_jax.synth.authors import AuthorDown
+from loong_jax.synth.calls import CallStore, Request, Settings
+from tests.synth.scripted import Said, play
 from tests.synth.scripted.played import ATTEMPTS
 
-SCHEMA = structured.fields(code=str)
+SCHEMA = calls.fields(code=str)
 
 
 def requests(count, **changes):
@@ -42,7 +44,6 @@ def test_replies_come_in_order_and_are_paid_for_once(scripted, author):
     second = author(server)
     again = second.ask(requests(12))
     assert [r.text for r in again] == [r.text for r in replies[:12]]
-    assert all(r.was_stored for r in again)
     assert len(server.ledger.entries) == 12
     assert second.budget.num_requests == 12, "what the store holds counts against the budget"
     second.ask(requests(1, seed=1))
@@ -58,7 +59,7 @@ def test_a_transcript_says_all_that_was_asked(scripted, author):
     assert (said.model, said.seed, said.role) == ("scripted", 5, "coder")
     assert said.prompt_tokens + said.reply_tokens > 100
     assert not said.is_estimate
-    assert ledger.digest(said.messages, said.seed) == server.ledger.entries[0]["digest"]
+    assert play.digest(said.messages, said.seed) == server.ledger.entries[0]["digest"]
     assert json.loads(said.reply) == reply.parsed
     [other] = made.ask(
         [Request(role="another", prompt_name="loongenv/code", fields=requests(1)[0].fields, seed=5)]
@@ -91,7 +92,7 @@ def test_failures_are_data(scripted, author, defect, failure, is_paid):
     made.store.close()
     asked = len(server.ledger.entries)
     [again] = author(server).ask(requests(1))
-    assert (again.failure, again.was_stored) == (failure, True)
+    assert again.failure == failure
     assert len(server.ledger.entries) == asked
 
 
@@ -136,7 +137,7 @@ def test_a_failure_after_the_last_reply_is_stored_when_a_run_settles(scripted, a
     [failed] = made.ask(requests(1))
     assert failed.transcript.key not in made.store
     [again] = made.ask(requests(1))
-    assert (again.transcript, again.was_stored) == (failed.transcript, True)
+    assert again.transcript == failed.transcript
     assert len({entry["digest"] for entry in server.ledger.entries}) == 1
     assert made.budget.num_requests == 1, "it is final, and known"
     made.settle()
@@ -186,9 +187,10 @@ def test_a_killed_process_repeats_no_paid_call(scripted, tmp_path):
     program = textwrap.dedent(
         f"""
         import os, signal
-        from loong_jax.synth.authors import Author, CallStore
+        from loong_jax.synth.authors import Author
+        from loong_jax.synth.calls import CallStore
         from loong_jax.verifiers.judge.client import Endpoint
-        from tests.synth.authors.test_author import requests
+        from tests.synth.test_authors import requests
         store = CallStore({str(tmp_path / "calls.jsonl")!r})
         put = store.put
         def put_and_die(key, record):

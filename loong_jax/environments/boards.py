@@ -1,9 +1,11 @@
-"""Squares of digits, each once in every row and column. Their solutions are unique."""
+"""Boards: squares of digits, each once in every row and column; nonograms; lights out."""
 
+import functools
 import itertools
 import operator
 import random
 from collections.abc import Sequence
+from typing import Any
 
 from loong_jax.environments import answers, csp
 from loong_jax.environments.environment import Puzzle, State
@@ -202,3 +204,154 @@ class Futoshiki(_Square):
             f"{less}.\nThere is exactly one solution. Answer with the whole grid: {size} lines of "
             f"{size} digits."
         )
+
+
+NONOGRAMS = {1: 4, 2: 5, 3: 6, 4: 7, 5: 8}
+
+
+def runs(cells: Sequence[int]) -> list[int]:
+    """Lengths of the runs of filled cells; [0] where there are none."""
+    text = "".join("#" if cell else " " for cell in cells)
+    return [len(run) for run in text.split()] or [0]
+
+
+@functools.cache
+def _fitting(size: int, clue: tuple[int, ...]) -> list[tuple[int, ...]]:
+    every = (tuple(bits >> place & 1 for place in range(size)) for bits in range(1 << size))
+    return [cells for cells in every if tuple(runs(cells)) == clue]
+
+
+class Nonogram(Puzzle):
+    """State: {"rows": runs of each row, "columns": runs of each column}."""
+
+    name = "nonogram"
+
+    def draw(self, level: int, rng: random.Random) -> State | None:
+        size = NONOGRAMS[level]
+        cells = [[int(rng.random() < 0.55) for _ in range(size)] for _ in range(size)]
+        return {
+            "rows": [runs(row) for row in cells],
+            "columns": [runs(column) for column in zip(*cells, strict=True)],
+        }
+
+    def prompt(self, state: State) -> str:
+        size = len(state["rows"])
+        words = {
+            side: "; ".join(" ".join(map(str, clue)) for clue in state[side])
+            for side in ("rows", "columns")
+        }
+        return (
+            f"Fill some cells of a {size} by {size} grid. For each line the lengths of its runs of "
+            "filled cells are told in order; 0 means that no cell is filled.\nRows from top to "
+            f"bottom: {words['rows']}\nColumns from left to right: {words['columns']}\nAny grid "
+            f"that fits is right. Answer with {size} lines of {size} symbols: # for a filled cell "
+            "and . for an empty one."
+        )
+
+    def flaw(self, state: State, answer: str) -> str | None:
+        size = len(state["rows"])
+        cells = [[cell == "#" for cell in row] for row in answers.grid(answer, size, size, "#.")]
+        for side, lines in (("row", cells), ("column", zip(*cells, strict=True))):
+            for number, (line, clue) in enumerate(zip(lines, state[f"{side}s"], strict=True), 1):
+                if runs(line) != clue:
+                    return f"the runs of {side} {number} are {runs(line)}"
+        return None
+
+    def answer(self, state: State) -> str:
+        size = len(state["rows"])
+
+        def extend(rows: list[tuple[int, ...]], columns: list[list[tuple[int, ...]]]) -> Any:
+            """`columns` are the lines that each column may still be."""
+            if len(rows) == size:
+                return rows
+            for row in _fitting(size, tuple(state["rows"][len(rows)])):
+                left = [
+                    [line for line in lines if line[len(rows)] == cell]
+                    for lines, cell in zip(columns, row, strict=True)
+                ]
+                if all(left) and (found := extend([*rows, row], left)):
+                    return found
+            return None
+
+        found = extend([], [_fitting(size, tuple(clue)) for clue in state["columns"]])
+        return "\n".join("".join("#" if cell else "." for cell in row) for row in found)
+
+
+LIGHTS = {1: 3, 2: 4, 3: 5, 4: 6, 5: 7}
+
+
+def switched(size: int, cell: int) -> int:
+    """The lights that one switch changes, as a bit mask: its own and its neighbours'."""
+    row, column = divmod(cell, size)
+    mask = 1 << cell
+    for r, c in ((row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)):
+        if 0 <= r < size and 0 <= c < size:
+            mask |= 1 << (r * size + c)
+    return mask
+
+
+def _mask(rows: list[str]) -> int:
+    return sum(1 << place for place, cell in enumerate("".join(rows)) if cell == "1")
+
+
+def _rows(mask: int, size: int) -> list[str]:
+    return [
+        "".join(str(mask >> (row * size + column) & 1) for column in range(size))
+        for row in range(size)
+    ]
+
+
+class LightsOut(Puzzle):
+    """State: {"lights": rows of 0 and 1}."""
+
+    name = "lights_out"
+
+    def draw(self, level: int, rng: random.Random) -> State | None:
+        size, lights = LIGHTS[level], 0
+        for cell in range(size * size):
+            if rng.random() < 0.5:
+                lights ^= switched(size, cell)
+        return {"lights": _rows(lights, size)} if lights else None
+
+    def prompt(self, state: State) -> str:
+        size = len(state["lights"])
+        return (
+            f"A {size} by {size} grid of lights, each with a switch that turns over its own light "
+            "and those just above, below, left and right of it. All lights were off; then some "
+            "switches were pressed once. Now the lights are (1 is on):\n"
+            + "\n".join(state["lights"])
+            + "\nWhich switches were pressed? Any set that gives these lights is right. Answer "
+            f"with {size} lines of {size} symbols: 1 for a pressed switch, 0 for the others."
+        )
+
+    def flaw(self, state: State, answer: str) -> str | None:
+        size = len(state["lights"])
+        pressed = _mask(answers.grid(answer, size, size, "01"))
+        lights = 0
+        for cell in range(size * size):
+            if pressed >> cell & 1:
+                lights ^= switched(size, cell)
+        wrong = lights ^ _mask(state["lights"])
+        if not wrong:
+            return None
+        row, column = divmod((wrong & -wrong).bit_length() - 1, size)
+        return f"the light in row {row + 1}, column {column + 1} would be another"
+
+    def answer(self, state: State) -> str:
+        """Elimination over GF(2): each basis vector carries the presses that make it."""
+        size = len(state["lights"])
+        basis: dict[int, tuple[int, int]] = {}  # highest bit: lights, presses
+
+        def reduced(lights: int, presses: int) -> tuple[int, int]:
+            while lights and lights.bit_length() in basis:
+                other, more = basis[lights.bit_length()]
+                lights, presses = lights ^ other, presses ^ more
+            return lights, presses
+
+        for cell in range(size * size):
+            lights, presses = reduced(switched(size, cell), 1 << cell)
+            if lights:
+                basis[lights.bit_length()] = (lights, presses)
+        rest, presses = reduced(_mask(state["lights"]), 0)
+        assert not rest
+        return "\n".join(_rows(presses, size))
