@@ -9,10 +9,10 @@ Kimi k1.5 (arXiv:2501.12599) for partial rollouts; the others are common practic
 import dataclasses
 
 from loong_jax.orchestrator import dora
-from loong_jax.orchestrator.changes import Action, Assign, EndStale, Issue, Lend, Swap
+from loong_jax.orchestrator.changes import Action, Afterwards, Assign, EndStale, Issue, Lend, Swap
 from loong_jax.orchestrator.ledger import Ledger
 from loong_jax.orchestrator.protocols import Policy, SwapsWeights, check_policy
-from loong_jax.orchestrator.tickets import UNFINISHED
+from loong_jax.orchestrator.tickets import UNFINISHED, Phase
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,18 +29,7 @@ class SynchronousPolicy:
         check_policy(self)
 
     def decide(self, view: Ledger, now: float) -> list[Action]:
-        del now
-        if view.trainer != "idle" or view.newest_version < view.step:
-            return []
-        batch = dora.oldest_batch(view, self)
-        if batch is not None:
-            return dora.train(view, batch)
-        if actions := lend_all(view) + assign_empty(view, view.newest_version):
-            return actions
-        missing = self.groups_per_step - len(view.tickets)
-        if missing > 0:
-            return [Issue(missing, view.newest_version)]
-        return dora.dispatch(view)
+        return in_turns(view, self, max_ahead=1.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,27 +52,7 @@ class TailBatchingPolicy:
         check_policy(self, self.max_ahead)
 
     def decide(self, view: Ledger, now: float) -> list[Action]:
-        del now
-        if view.trainer != "idle" or view.newest_version < view.step:
-            return []
-        batch = dora.oldest_batch(view, self)
-        if batch is not None:
-            chosen = set(batch)
-            rest = tuple(n for n in view.tickets if n not in chosen)
-            if rest and not any(view.tickets[n].phase in ("verifying", "scoring") for n in rest):
-                return [EndStale(rest, "defer")]
-            if not rest:
-                return dora.train(view, batch)
-            return []
-        if actions := lend_all(view) + assign_empty(view, view.newest_version):
-            return actions
-        missing = self.groups_per_step - len(view.tickets)
-        if missing > 0:
-            if not view.tickets and view.source.num_deferred >= self.groups_per_step:
-                return [Issue(missing, view.newest_version, deferred=True)]
-            started = int(self.max_ahead * self.groups_per_step)
-            return [Issue(missing if view.tickets else started, view.newest_version)]
-        return dora.dispatch(view)
+        return in_turns(view, self, self.max_ahead)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,29 +73,22 @@ class OneStepOffPolicy:
         check_policy(self)
 
     def decide(self, view: Ledger, now: float) -> list[Action]:
-        del now
         if view.trainer == "idle" and view.newest_version == view.step:
             batch = dora.oldest_batch(view, self)
             if batch is not None and not view.tickets.count(*UNFINISHED):
                 return dora.train(view, batch)
         if view.trainer == "publishing" or view.newest_version < view.step:
             return []
-        if actions := lend_all(view) + self._follow(view):
+        queued = view.tickets.versions("queued")
+        follow = []  # new weights between two batches; one mended meanwhile, those of the batch
+        if queued or not view.tickets.count("decoding"):
+            follow = assign_empty(view, min(queued, default=view.newest_version))
+        if actions := lend_all(view) + follow:
             return actions
         num_next = len(view.tickets) - view.tickets.count("leased")
         if view.trainer in ("idle", "training") and num_next < self.groups_per_step:
             return [Issue(self.groups_per_step - num_next, view.newest_version)]
         return dora.dispatch(view)
-
-    def _follow(self, view: Ledger) -> list[Action]:
-        """Replicas take new weights up between two batches.
-
-        One that was lost and mended meanwhile takes up those that the batch is written under.
-        """
-        queued = view.tickets.versions("queued")
-        if not queued and view.tickets.count("decoding"):
-            return []
-        return assign_empty(view, min(queued, default=view.newest_version))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -150,22 +112,16 @@ class PartialRolloutPolicy:
         check_policy(self, self.max_ahead)
 
     def decide(self, view: Ledger, now: float) -> list[Action]:
-        del now
         if view.trainer == "publishing" or view.newest_version < view.step:
             return []
         batch = dora.batch_of_window(view, self)
         if batch is not None:
             return dora.train(view, batch)
-        behind = tuple(
-            t.number for t in view.tickets.in_phase("queued") if t.version < view.newest_version
+        return (
+            end_behind(view, "again", "queued")  # after a resume: not a token of them is written
+            or lend_all(view) + swap_running(view, keep_cache=self.keep_cache)
+            or admit_and_dispatch(view, self, self.max_ahead)
         )
-        if behind:  # after a resume: not a token of them is written
-            return [EndStale(behind, "again")]
-        if actions := lend_all(view) + swap_running(
-            view, view.newest_version, keep_cache=self.keep_cache
-        ):
-            return actions
-        return admit_and_dispatch(view, self, self.max_ahead)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -187,7 +143,6 @@ class DropAndReplacePolicy:
         check_policy(self, self.max_ahead)
 
     def decide(self, view: Ledger, now: float) -> list[Action]:
-        del now
         if view.trainer == "publishing" or view.newest_version < view.step:
             return []
         if actions := dora.end_stale(view, self, "drop"):
@@ -195,16 +150,43 @@ class DropAndReplacePolicy:
         batch = dora.oldest_batch(view, self)
         if batch is not None:
             return dora.train(view, batch)
-        old = tuple(
-            t.number
-            for t in view.tickets.in_phase("queued", "decoding")
-            if t.version < view.newest_version
+        return (
+            end_behind(view, "drop", "queued", "decoding")
+            or lend_all(view) + assign_empty(view, view.newest_version)
+            or admit_and_dispatch(view, self, self.max_ahead)
         )
-        if old:
-            return [EndStale(old, "drop")]
-        if actions := lend_all(view) + assign_empty(view, view.newest_version):
-            return actions
-        return admit_and_dispatch(view, self, self.max_ahead)
+
+
+def in_turns(view: Ledger, policy: Policy, max_ahead: float) -> list[Action]:
+    """All devices write a batch under the newest weights, then all train on it.
+
+    Groups started beyond P are put off for a round of their own, once a batch of them is there.
+    """
+    if view.trainer != "idle" or view.newest_version < view.step:
+        return []
+    batch = dora.oldest_batch(view, policy)
+    if batch is not None:
+        rest = sorted(set(view.tickets) - set(batch))
+        if not rest:
+            return dora.train(view, batch)
+        if any(view.tickets[n].phase in ("verifying", "scoring") for n in rest):
+            return []
+        return [EndStale(tuple(rest), "defer")]
+    if actions := lend_all(view) + assign_empty(view, view.newest_version):
+        return actions
+    missing = policy.groups_per_step - len(view.tickets)
+    if missing <= 0:
+        return dora.dispatch(view)
+    if not view.tickets and view.source.num_deferred >= policy.groups_per_step:
+        return [Issue(missing, view.newest_version, deferred=True)]
+    started = int(max_ahead * policy.groups_per_step)
+    return [Issue(missing if view.tickets else started, view.newest_version)]
+
+
+def end_behind(view: Ledger, afterwards: Afterwards, *phases: Phase) -> list[Action]:
+    """Ends what is in these phases under versions before the newest."""
+    behind = [t.number for t in view.tickets.in_phase(*phases) if t.version < view.newest_version]
+    return [EndStale(tuple(behind), afterwards)] if behind else []
 
 
 def admit_and_dispatch(view: Ledger, policy: Policy, max_ahead: float) -> list[Action]:
@@ -235,13 +217,14 @@ def assign_empty(view: Ledger, version: int) -> list[Action]:
     ]
 
 
-def swap_running(view: Ledger, version: int, *, keep_cache: bool) -> list[Action]:
-    """Every generating replica takes up `version`, in the middle of its responses."""
+def swap_running(view: Ledger, *, keep_cache: bool) -> list[Action]:
+    """Every generating replica takes up the newest version, in the middle of its responses."""
+    newest = view.newest_version
     return [
-        Swap(number, version, keep_cache)
+        Swap(number, newest, keep_cache)
         if view.tickets.num_decoding(number)
-        else Assign(number, version)
+        else Assign(number, newest)
         for hosted, numbers in view.sets.hosts.items()
-        if hosted != version
+        if hosted != newest
         for number in numbers
     ]

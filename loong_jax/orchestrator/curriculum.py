@@ -1,18 +1,16 @@
 """Curricula: the problems posed, and the limit of responses, as training goes on.
 
-Two curricula of arXiv:2509.18883, 3.4.1, as data and pure functions. STEM: problems are included by
-their pass rate, and thresholds that move make the data harder. Code: the limit of a response grows
-once the 90th percentile of lengths comes near it. The report gives no thresholds, and by default
-there are none. What both remember is a `CurriculumState`, plain values that a checkpoint holds.
+Two curricula of arXiv:2509.18883, 3.4.1. STEM: problems are included by their pass rate, and
+thresholds that move make the data harder. Code: the limit of a response grows once the 90th
+percentile of lengths comes near it. The report gives no thresholds, and by default there are none.
 """
 
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below, refuse_no_share
 from loong_jax.problems.problem import Problem, current_uid
 
 MAX_PASSED_OVER = 256  # problems in a row that may be set aside; the next one is posed anyway
@@ -63,11 +61,8 @@ class PassRates:
                     f"{bound_at(self.ceilings, step)}, so nothing would be posed. Correct floors "
                     "or ceilings."
                 )
-        if not 0 < self.weight <= 1 or self.after_groups < 1 or self.pause < 1:
-            raise ConfigError(
-                f"weight={self.weight} must lie in (0, 1], after_groups={self.after_groups} and "
-                f"pause={self.pause} be at least 1."
-            )
+        refuse_no_share(self, "weight")
+        refuse_below(self, 1, "after_groups", "pause")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,11 +85,10 @@ class GrowingContext:
     def __post_init__(self):
         if min(self.limits, default=1) < 1 or list(self.limits) != sorted({*self.limits}):
             raise ConfigError(f"limits={self.limits} must be rising numbers of tokens.")
-        if not 0 < self.percentile <= 100 or not 0 < self.near <= 1 or self.window < 1:
-            raise ConfigError(
-                f"percentile={self.percentile} must lie in (0, 100], near={self.near} in (0, 1], "
-                f"and window={self.window} be at least 1."
-            )
+        refuse_no_share(self, "near")
+        refuse_below(self, 1, "window")
+        if not 0 < self.percentile <= 100:
+            raise ConfigError(f"percentile={self.percentile} is not in (0, 100]. Choose one there.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,12 +105,7 @@ class Curriculum:
 
     @property
     def is_on(self) -> bool:
-        return self.used() != (None, None)
-
-    def used(self) -> tuple[PassRates | None, GrowingContext | None]:
-        """The two curricula, None for one that does nothing."""
-        rates, context = self.pass_rates, self.context
-        return rates if rates.is_on else None, context if context.is_on else None
+        return self.pass_rates.is_on or self.context.is_on
 
 
 class Standing(NamedTuple):
@@ -127,128 +116,103 @@ class Standing(NamedTuple):
     ticket: int  # the run's number of tickets when it was last judged
 
 
-class CurriculumState(NamedTuple):
-    """All that the curricula remember."""
+class Course:
+    """The memory of the curricula of a run; empty for one that is off."""
 
-    standings: Mapping[str, Standing] = MappingProxyType({})
-    num_passed_over: int = 0  # problems that were not posed, over the run
-    stage: int = 0  # index of the limit in force
-    lengths: tuple[int, ...] = ()  # of the last responses under it
+    def __init__(self, curriculum: Curriculum):
+        self._rates, self._context = curriculum.pass_rates, curriculum.context
+        self.standings: dict[str, Standing] = {}
+        self.num_passed_over = 0  # problems that were not posed, over the run
+        self.stage = 0  # index of the limit in force
+        self.lengths: tuple[int, ...] = ()  # of the last responses under it
 
+    @property
+    def limit(self) -> int | None:
+        """Tokens of a response that is issued now; None for as many as the sampling allows."""
+        return self._context.limits[self.stage] if self._context.is_on else None
 
-# ---- pass rates ---------------------------------------------------------------------------------
+    def is_posed(self, problem: Problem, *, step: int, ticket: int) -> bool:
+        """True if a problem is posed as ticket `ticket`, after `step` steps."""
+        standing = self.standings.get(self._key_of(problem))
+        if standing is None or not self._rests(standing, ticket):
+            return True
+        floor, ceiling = self._bounds(step)
+        return floor <= standing.rate <= ceiling
 
+    def judged(self, problem: Problem, outcomes: Sequence[str], *, ticket: int) -> None:
+        """The verdicts on a group of an open ticket; ungradable ones change nothing."""
+        graded = [outcome for outcome in outcomes if outcome in ("correct", "wrong")]
+        if not graded or not self._rates.is_on:
+            return
+        rate, num_groups = graded.count("correct") / len(graded), 1
+        key = self._key_of(problem)
+        if old := self.standings.get(key):
+            is_anew = ticket - old.ticket > self._rates.pause
+            weight = 1.0 if is_anew else self._rates.weight
+            rate = weight * rate + (1 - weight) * old.rate
+            num_groups += old.num_groups
+        self.standings[key] = Standing(rate, num_groups, ticket)
 
-def key_of(settings: PassRates, problem: Problem) -> str:
-    """The key under which a problem's pass rate is kept: the problem itself, or its level."""
-    if settings.of == "problem":
-        return problem.uid
-    return f"{problem.environment}/{problem.level}"
+    def written(self, lengths: Sequence[int], *, limit: int | None) -> None:
+        """The lengths of a group that was issued under `limit`; those of another limit are left
+        out. The next limit is in force where they say so.
+        """
+        context = self._context
+        if limit is None or limit != self.limit:
+            return
+        self.lengths = (*self.lengths, *lengths)[-context.window :]
+        is_last = self.stage + 1 == len(context.limits)
+        if len(self.lengths) < context.window or is_last:
+            return
+        if self._percentile() >= context.near * limit:
+            self.stage, self.lengths = self.stage + 1, ()
 
+    def metrics(self, *, step: int, ticket: int) -> dict[str, Any]:
+        """Counters for the line of a step; {} without curricula."""
+        found: dict[str, Any] = {}
+        if self._rates.is_on:
+            floor, ceiling = self._bounds(step)
+            rates = [s.rate for s in self.standings.values() if self._rests(s, ticket)]
+            found |= {
+                "curriculum/num_known": len(self.standings),
+                "curriculum/num_too_easy": sum(rate > ceiling for rate in rates),
+                "curriculum/num_too_hard": sum(rate < floor for rate in rates),
+                "curriculum/num_passed_over": self.num_passed_over,
+                "curriculum/floor": floor,
+                "curriculum/ceiling": ceiling,
+            }
+        if self._context.is_on:
+            found["curriculum/max_new_tokens"] = self.limit
+            if self.lengths:
+                found["curriculum/length_percentile"] = self._percentile()
+        return found
 
-def is_posed(
-    settings: PassRates, state: CurriculumState, problem: Problem, *, step: int, ticket: int
-) -> bool:
-    """True if a problem is posed as ticket `ticket`, after `step` steps."""
-    standing = state.standings.get(key_of(settings, problem))
-    if standing is None or standing.num_groups < settings.after_groups:
-        return True
-    if ticket - standing.ticket > settings.pause:
-        return True
-    floor, ceiling = bound_at(settings.floors, step), bound_at(settings.ceilings, step)
-    return floor <= standing.rate <= ceiling
-
-
-def after_verdicts(
-    settings: PassRates,
-    state: CurriculumState,
-    problem: Problem,
-    outcomes: Sequence[str],
-    *,
-    ticket: int,
-) -> CurriculumState:
-    """The state after the verdicts on a group; ungradable ones change nothing."""
-    graded = [outcome for outcome in outcomes if outcome in ("correct", "wrong")]
-    if not graded:
-        return state
-    rate = graded.count("correct") / len(graded)
-    key = key_of(settings, problem)
-    old = state.standings.get(key)
-    if old is not None:
-        is_anew = ticket - old.ticket > settings.pause
-        weight = 1.0 if is_anew else settings.weight
-        rate = weight * rate + (1 - weight) * old.rate
-    num_groups = 1 if old is None else old.num_groups + 1
-    standing = Standing(rate, num_groups, ticket)
-    return state._replace(standings={**state.standings, key: standing})
-
-
-# ---- context ------------------------------------------------------------------------------------
-
-
-def limit_of(settings: GrowingContext, state: CurriculumState) -> int:
-    """Tokens of a response that is issued now."""
-    return settings.limits[state.stage]
-
-
-def after_lengths(
-    settings: GrowingContext, state: CurriculumState, lengths: Sequence[int], *, limit: int | None
-) -> CurriculumState:
-    """The state after the lengths of a group that was issued under `limit`; those of another limit
-    are left out. The next limit is in force where they say so.
-    """
-    if limit != limit_of(settings, state):
-        return state
-    kept = (*state.lengths, *lengths)[-settings.window :]
-    is_last = state.stage + 1 == len(settings.limits)
-    if len(kept) < settings.window or is_last:
-        return state._replace(lengths=kept)
-    if percentile(kept, settings.percentile) < settings.near * limit_of(settings, state):
-        return state._replace(lengths=kept)
-    return state._replace(stage=state.stage + 1, lengths=())
-
-
-def percentile(values: Sequence[int], percent: float) -> int:
-    """The smallest value that at least `percent` of a hundred values do not exceed."""
-    return sorted(values)[max(0, math.ceil(percent / 100 * len(values)) - 1)]
-
-
-# ---- what is kept and shown ---------------------------------------------------------------------
-
-
-def metrics(
-    curriculum: Curriculum, state: CurriculumState, *, step: int, ticket: int
-) -> dict[str, Any]:
-    """Counters for the line of a step; {} without curricula."""
-    found: dict[str, Any] = {}
-    if (rates := curriculum.pass_rates).is_on:
-        floor, ceiling = bound_at(rates.floors, step), bound_at(rates.ceilings, step)
-        resting = [
-            standing
-            for standing in state.standings.values()
-            if standing.num_groups >= rates.after_groups and ticket - standing.ticket <= rates.pause
-        ]
-        found |= {
-            "curriculum/num_known": len(state.standings),
-            "curriculum/num_too_easy": sum(standing.rate > ceiling for standing in resting),
-            "curriculum/num_too_hard": sum(standing.rate < floor for standing in resting),
-            "curriculum/num_passed_over": state.num_passed_over,
-            "curriculum/floor": floor,
-            "curriculum/ceiling": ceiling,
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "standings": {key: list(standing) for key, standing in self.standings.items()},
+            "num_passed_over": self.num_passed_over,
+            "stage": self.stage,
+            "lengths": list(self.lengths),
         }
-    if (context := curriculum.context).is_on:
-        found["curriculum/max_new_tokens"] = limit_of(context, state)
-        if state.lengths:
-            found["curriculum/length_percentile"] = percentile(state.lengths, context.percentile)
-    return found
 
+    def restore(self, record: Mapping[str, Any]) -> None:
+        self.standings = {current_uid(k): Standing(*of) for k, of in record["standings"].items()}
+        self.num_passed_over, self.stage = record["num_passed_over"], record["stage"]
+        self.lengths = tuple(record["lengths"])
 
-def to_json(state: CurriculumState) -> dict[str, Any]:
-    standings = {key: list(standing) for key, standing in state.standings.items()}
-    return state._asdict() | {"standings": standings, "lengths": list(state.lengths)}
+    def _key_of(self, problem: Problem) -> str:
+        level = f"{problem.environment}/{problem.level}"
+        return problem.uid if self._rates.of == "problem" else level
 
+    def _bounds(self, step: int) -> tuple[float, float]:
+        return bound_at(self._rates.floors, step), bound_at(self._rates.ceilings, step)
 
-def from_json(record: Mapping[str, Any]) -> CurriculumState:
-    standings = {current_uid(key): Standing(*of) for key, of in record["standings"].items()}
-    given = {"standings": standings, "lengths": tuple(record["lengths"])}
-    return CurriculumState(**{**record, **given})
+    def _rests(self, standing: Standing, ticket: int) -> bool:
+        """True while its rate decides whether it is posed."""
+        is_known = standing.num_groups >= self._rates.after_groups
+        return is_known and ticket - standing.ticket <= self._rates.pause
+
+    def _percentile(self) -> int:
+        """The smallest length that so many in a hundred do not exceed."""
+        rank = math.ceil(self._context.percentile / 100 * len(self.lengths))
+        return sorted(self.lengths)[max(0, rank - 1)]

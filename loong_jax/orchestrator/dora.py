@@ -13,23 +13,9 @@ import math
 from typing import Any, Literal
 
 from loong_jax import own
-from loong_jax.errors import ConfigError, shown
-from loong_jax.orchestrator import rebalance
-from loong_jax.orchestrator.changes import (
-    Action,
-    Afterwards,
-    Assign,
-    Dispatch,
-    Drain,
-    EndStale,
-    Issue,
-    Lend,
-    Reclaim,
-    Score,
-    SetGate,
-    SetIssueLimit,
-    Train,
-)
+from loong_jax.errors import ConfigError, refuse_below, shown
+from loong_jax.orchestrator import changes, rebalance
+from loong_jax.orchestrator.changes import Action
 from loong_jax.orchestrator.ledger import Ledger, ReadOnly
 from loong_jax.orchestrator.protocols import MovesGroups, Policy, check_policy
 from loong_jax.orchestrator.rebalance import Triggers
@@ -71,10 +57,7 @@ class ElasticGate:
                 f"lowest={self.lowest} <= threshold={self.threshold} <= highest={self.highest} "
                 "must hold within [0, 1]: they are shares of a batch."
             )
-        if self.raised_by < 0 or self.lowered_by < 0:
-            raise ConfigError(
-                f"raised_by={self.raised_by} and lowered_by={self.lowered_by} must be >= 0."
-            )
+        refuse_below(self, 0, "raised_by", "lowered_by")
 
     def decide(self, missing: float, threshold: float) -> tuple[bool, float]:
         """(lend, next threshold); `missing` is a share of a batch, in [0, 1]."""
@@ -118,12 +101,9 @@ class DoraPolicy:
 
     def __post_init__(self):
         check_policy(self)
-        takes_none = self.replicas_per_version is not None and self.replicas_per_version < 1
-        if not 0 < self.max_ahead < math.inf or takes_none:
-            raise ConfigError(
-                f"max_ahead={self.max_ahead} must be positive and finite, and replicas_per_version="
-                f"{self.replicas_per_version} at least 1, or nothing is generated."
-            )
+        refuse_below(self, 1, "replicas_per_version")
+        if not 0 < self.max_ahead < math.inf:
+            raise ConfigError(f"max_ahead={self.max_ahead} must be positive and finite. Use 1.0.")
         if self.deterministic and (self.over_stale != "avoid" or self.triggers is not None):
             raise ConfigError(
                 f"deterministic=True with over_stale={self.over_stale!r} and triggers="
@@ -154,10 +134,10 @@ class DoraPolicy:
             judged = tuple(ticket.number for ticket in view.tickets.in_phase("judged"))
             may_score = view.trainer == "idle" and not lent and not self.deterministic
             if may_score and len(judged) >= (self.score_at_least or math.inf):
-                return [Score(judged, self.generators_score)]
+                return [changes.Score(judged, self.generators_score)]
             return []
         if lent and self.triggers is not None:
-            return [*rebalance.evacuate(view, lent), Reclaim(lent)]
+            return [*rebalance.evacuate(view, lent), changes.Reclaim(lent)]
         return train(view, batch, with_generators=self.generators_score)
 
     def next_batch(self, view: Ledger) -> tuple[int, ...] | None:
@@ -184,16 +164,17 @@ class DoraPolicy:
         holds_work = any(view.tickets.num_decoding(number) for number in taken)
         nobody_else = len(taken) == len(view.sets.working)
         if self.gate is None or holds_work or nobody_else:
-            return [Lend(taken)]
+            return [changes.Lend(taken)]
         there = view.tickets.count("judged", "scoring", "ready")
         missing = max(0.0, 1 - there / self.groups_per_step)
         if view.gate_step == view.step:
             # Refused for this step, but the batch cannot come together without these devices.
             stuck = not view.tickets.count("decoding", "verifying", "scoring")
-            return [Lend(taken)] if stuck and missing else []
+            return [changes.Lend(taken)] if stuck and missing else []
         threshold = self.gate.threshold if view.lend_threshold is None else view.lend_threshold
         lends, following = self.gate.decide(missing, threshold)
-        return [SetGate(following), Lend(taken)] if lends else [SetGate(following)]
+        gate = changes.SetGate(following)
+        return [gate, changes.Lend(taken)] if lends else [gate]
 
     def _let_go(self, view: Ledger) -> list[Action]:
         """Empty replicas whose devices the trainer keeps hold no version that the window has left:
@@ -201,7 +182,7 @@ class DoraPolicy:
         """
         oldest = view.newest_version - self.max_staleness
         return [
-            Assign(number, view.newest_version)
+            changes.Assign(number, view.newest_version)
             for number in view.sets.taken
             if (version := view.replicas[number].version) is not None
             and version < oldest
@@ -230,10 +211,10 @@ class DoraPolicy:
                 continue
             uncovered = queued_versions - {r.version for r in generating.values()}
             if uncovered:
-                return [Assign(number, min(uncovered))]
+                return [changes.Assign(number, min(uncovered))]
             may_turn = replica.version is None or replica.draining or is_due
             if may_turn and replica.version != view.newest_version:
-                return [Assign(number, view.newest_version)]
+                return [changes.Assign(number, view.newest_version)]
         draining = sum(replica.draining for replica in generating.values())
         wanted = (self.replicas_per_version or 0) - newest - draining
         oldest_useful = view.newest_version - self.max_staleness + 1
@@ -245,7 +226,7 @@ class DoraPolicy:
             and not replica.draining
         )
         return [
-            Drain(number)
+            changes.Drain(number)
             for place, (version, _, number) in enumerate(behind)
             if place < wanted or version < oldest_useful
         ]
@@ -268,7 +249,7 @@ class DoraPolicy:
                 return []
             count = min(room, num_free(view, version))
             if count > 0:
-                return [Issue(count, version)]
+                return [changes.Issue(count, version)]
         return []
 
     def _room(self, view: Ledger, version: int) -> int:
@@ -291,15 +272,15 @@ class DoraPolicy:
         if view.newest_version < view.step:
             return []
         if view.num_issued < view.issue_limit:
-            return [Issue(view.issue_limit - view.num_issued, view.newest_version)]
+            return [changes.Issue(view.issue_limit - view.num_issued, view.newest_version)]
         if all(ticket.phase in ("judged", "ready") for ticket in view.tickets.values()):
             missing = self.groups_per_step - len(view.tickets)
             if missing > 0:
-                return [SetIssueLimit(view.num_issued + missing)]
+                return [changes.SetIssueLimit(view.num_issued + missing)]
         return []
 
 
-def algorithm_1(groups_per_step: int, max_staleness: int = 2, **changes: Any) -> DoraPolicy:
+def algorithm_1(groups_per_step: int, max_staleness: int = 2, **others: Any) -> DoraPolicy:
     """DORA as the paper runs it: replicas are shared out by outstanding work, and groups move."""
     settings: dict[str, Any] = {
         "over_stale": "wait",
@@ -308,7 +289,7 @@ def algorithm_1(groups_per_step: int, max_staleness: int = 2, **changes: Any) ->
         "replicas_per_version": None,
         "score_at_least": None,
         "generators_score": True,
-        **changes,
+        **others,
     }
     return DoraPolicy(groups_per_step=groups_per_step, max_staleness=max_staleness, **settings)
 
@@ -316,7 +297,7 @@ def algorithm_1(groups_per_step: int, max_staleness: int = 2, **changes: Any) ->
 # ---- decisions that policies share ----
 
 
-def end_stale(view: Ledger, policy: Policy, afterwards: Afterwards) -> list[Action]:
+def end_stale(view: Ledger, policy: Policy, afterwards: changes.Afterwards) -> list[Action]:
     """Groups that no step may use any more: what is still being written is cancelled.
 
     While a step is being trained, groups outside it will be one step older when they could be.
@@ -330,7 +311,7 @@ def end_stale(view: Ledger, policy: Policy, afterwards: Afterwards) -> list[Acti
         for ticket in view.tickets.in_phase(*phases)
         if age_of - ticket.version > policy.max_staleness
     )
-    return [EndStale(stale, afterwards)]
+    return [changes.EndStale(stale, afterwards)]
 
 
 def room_for(view: Ledger, policy: Policy, version: int) -> int:
@@ -384,9 +365,9 @@ def batch_of_window(view: Ledger, policy: Policy) -> tuple[int, ...] | None:
 def train(view: Ledger, batch: tuple[int, ...], *, with_generators: bool = False) -> list[Action]:
     """Scores what of the batch is not scored, then trains it; elastic devices come back first."""
     if lent := view.sets.lent:
-        return [Reclaim(lent)]
+        return [changes.Reclaim(lent)]
     unscored = tuple(n for n in batch if view.tickets[n].phase == "judged")
-    return [Score(unscored, with_generators)] if unscored else [Train(batch)]
+    return [changes.Score(unscored, with_generators)] if unscored else [changes.Train(batch)]
 
 
 def num_free(view: Ledger, version: int) -> int:
@@ -415,6 +396,6 @@ def dispatch(view: Ledger) -> list[Action]:
             chosen.setdefault(replica, []).append(number)
             heapq.heapreplace(hosts_by_load, (load + 1, replica))
     return [
-        Dispatch(replica, tuple(numbers), view.tickets[numbers[0]].version)
+        changes.Dispatch(replica, tuple(numbers), view.tickets[numbers[0]].version)
         for replica, numbers in chosen.items()
     ]

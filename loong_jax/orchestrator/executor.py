@@ -9,24 +9,13 @@ import heapq
 import queue
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from loong_jax.orchestrator import changes
+from loong_jax.orchestrator import changes, protocols
 from loong_jax.orchestrator.changes import Action, Change
 from loong_jax.orchestrator.faults import FaultBudget
 from loong_jax.orchestrator.ledger import Ledger
-from loong_jax.orchestrator.protocols import (
-    EventQueue,
-    LendsDevices,
-    MovesGroups,
-    ReplicaGroup,
-    RunLog,
-    ScoresEverywhere,
-    SwapsWeights,
-    TrainerGroup,
-    Versions,
-)
 from loong_jax.problems.verdict import Verdict
 from loong_jax.rollout.records import Group
 from loong_jax.verifiers.pool import VerifierPool, VerifierRequest
@@ -38,8 +27,8 @@ VERIFIER_LOST = ("worker lost", "pool closed")  # reasons that say nothing about
 class Inbox:
     """Events in the order they come, and alarms when they are due."""
 
-    def __init__(self, clock: Callable[[], float], events: EventQueue | None):
-        self._events: EventQueue = events if events is not None else queue.Queue()
+    def __init__(self, clock: Callable[[], float], events: protocols.EventQueue | None):
+        self._events: protocols.EventQueue = events if events is not None else queue.Queue()
         self.put = self._events.put
         self._clock = clock
         self._alarms: list[tuple[float, int, Any]] = []  # when, order, event
@@ -66,92 +55,85 @@ class Inbox:
         heapq.heappush(self._alarms, (self._clock() + pause_s, self._num_alarms, event))
 
 
+@dataclasses.dataclass(eq=False)
 class Executor:
     """Commands replicas, trainer and version store."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        commit: Callable[[Change], None],
-        replicas: ReplicaGroup,
-        trainer: TrainerGroup,
-        versions: Versions,
-    ):
-        self._ledger, self._commit = ledger, commit
-        self._replicas, self._trainer, self._versions = replicas, trainer, versions
-        self._moves: Counter[tuple[int, int]] = Counter()  # sources and targets under way
+    ledger: Ledger
+    commit: Callable[[Change], None]
+    replicas: protocols.ReplicaGroup
+    trainer: protocols.TrainerGroup
+    versions: protocols.Versions
+    # sources and targets of moves under way
+    moves: Counter[tuple[int, int]] = dataclasses.field(default_factory=Counter)
 
     def carry_out(self, action: Action) -> None:
         """Enters the action in the ledger and does it."""
-        # looked up before the ledger forgets where they are
-        decoding = self.decoding(action.tickets) if isinstance(action, changes.EndStale) else {}
-        self._commit(action)
+        if isinstance(action, changes.EndStale):
+            self.end(action)
+            return
+        self.commit(action)
         match action:
             case changes.Dispatch(replica, numbers, version):
-                tickets = [self._ledger.tickets[number].ticket for number in numbers]
-                self._replicas.dispatch(replica, tickets, version)
+                tickets = [self.ledger.tickets[number].ticket for number in numbers]
+                self.replicas.dispatch(replica, tickets, version)
             case changes.Assign(replica, version):
-                self._replicas.assign(replica, version)
+                self.replicas.assign(replica, version)
                 self.retire_versions()
             case changes.Migrate(source, target, numbers):
-                self._moves[source, target] += 1
-                self.can(MovesGroups).migrate(source, target, numbers)
+                self.moves[source, target] += 1
+                self.can(protocols.MovesGroups).migrate(source, target, numbers)
             case changes.Swap(replica, version, keep_cache):
-                self.can(SwapsWeights).swap(replica, version, keep_cache=keep_cache)
+                self.can(protocols.SwapsWeights).swap(replica, version, keep_cache=keep_cache)
                 self.retire_versions()
             case changes.Lend(replicas):
-                self.can(LendsDevices).lend(replicas)
+                self.can(protocols.LendsDevices).lend(replicas)
             case changes.Reclaim(replicas):
-                self.can(LendsDevices).reclaim(replicas)
+                self.can(protocols.LendsDevices).reclaim(replicas)
             case changes.Score(numbers, with_generators):
-                groups = [self._ledger.group(number) for number in numbers]
-                if with_generators and isinstance(self._trainer, ScoresEverywhere):
-                    self._trainer.score_everywhere(groups)
+                groups = [self.ledger.group(number) for number in numbers]
+                if with_generators and isinstance(self.trainer, protocols.ScoresEverywhere):
+                    self.trainer.score_everywhere(groups)
                 else:
-                    self._trainer.score(groups)
+                    self.trainer.score(groups)
             case changes.Train():
-                groups = self._ledger.lease + self._ledger.reread
-                self._trainer.train(self._ledger.step + 1, groups)
-            case changes.EndStale():
-                self.cancel(decoding)
+                groups = self.ledger.lease + self.ledger.reread
+                self.trainer.train(self.ledger.step + 1, groups)
 
     def may_do(self, actions: Iterable[Action]) -> bool:
         """False for moves while others are under way: a sample that moves is not yet at its target,
         which the ledger names as its place already. They wait for `on_moved`.
         """
-        return not self._moves or not any(isinstance(action, changes.Migrate) for action in actions)
+        return not self.moves or not any(isinstance(action, changes.Migrate) for action in actions)
 
     def on_moved(self, source: int, target: int) -> None:
-        self._moves -= Counter([(source, target)])
+        self.moves -= Counter([(source, target)])
 
     def on_lost(self, replica: int) -> None:
         """Moves from and to a replica that failed are over."""
-        for pair in [pair for pair in self._moves if replica in pair]:
-            del self._moves[pair]
+        self.moves = Counter({p: n for p, n in self.moves.items() if replica not in p})
 
     def can(self, ability: type[Ability]) -> Ability:
         """The replicas, once more, as something that has the optional methods of `ability`."""
-        assert isinstance(self._replicas, ability), f"{ability.__name__} is not among its needs"
-        return self._replicas
+        assert isinstance(self.replicas, ability), f"{ability.__name__} is not among its needs"
+        return self.replicas
 
     def retire_versions(self) -> None:
         """Versions nobody needs go; one whose publishing is not entered yet stays."""
-        for version in set(self._versions.numbers()) - self._ledger.live_versions():
-            if version <= self._ledger.newest_version:
-                self._versions.retire(version)
+        for version in set(self.versions.numbers()) - self.ledger.live_versions():
+            if version <= self.ledger.newest_version:
+                self.versions.retire(version)
 
-    def decoding(self, numbers: Iterable[int]) -> dict[int, list[int]]:
-        """The tickets among `numbers` that are being written, by replica."""
+    def end(self, change: changes.EndStale | changes.Ended) -> None:
+        """Enters the change, and cancels those of its tickets that are being written."""
         by_replica: dict[int, list[int]] = {}
-        for number in numbers:
-            replica = self._ledger.tickets[number].replica
+        for number in change.tickets:
+            replica = self.ledger.tickets[number].replica
             if replica is not None:
                 by_replica.setdefault(replica, []).append(number)
-        return by_replica
-
-    def cancel(self, by_replica: Mapping[int, list[int]]) -> None:
+        self.commit(change)
         for replica, numbers in by_replica.items():
-            self._replicas.cancel(replica, numbers)
+            self.replicas.cancel(replica, numbers)
 
 
 class GroupVerified(NamedTuple):
@@ -169,39 +151,34 @@ class VerifyAgain(NamedTuple):
     attempts: tuple[int, ...]
 
 
+@dataclasses.dataclass(eq=False)
 class Verifying:
     """Sends the groups in the ledger to the verifiers; `GroupVerified` in the inbox answers."""
 
-    def __init__(
-        self,
-        run_name: str,
-        verifiers: VerifierPool,
-        ledger: Ledger,
-        inbox: Inbox,
-        log: RunLog,
-        clock: Callable[[], float],
-        deadline_s: float,
-    ):
-        self._deadline_s = deadline_s
-        self._run_name = run_name  # makes keys differ between runs that share a pool
-        self._verifiers, self._ledger, self._inbox = verifiers, ledger, inbox
-        self._log, self._clock = log, clock
-        self._times: dict[int, int] = {}  # asked before, of tickets whose verifier was lost
+    run_name: str  # makes keys differ between runs that share a pool
+    verifiers: VerifierPool
+    ledger: Ledger
+    inbox: Inbox
+    log: protocols.RunLog
+    clock: Callable[[], float]
+    deadline_s: float
+    # how often was asked before, of tickets whose verifier was lost
+    times: dict[int, int] = dataclasses.field(default_factory=dict)
 
     def ask(self, number: int, attempts: Sequence[int] | None = None) -> None:
         """Asks for the verdicts of these attempts (None: of all), each within the deadline."""
-        group = self._ledger.group(number)
+        group = self.ledger.group(number)
         asked = range(len(group.rollouts)) if attempts is None else attempts
-        times = self._times.get(number, 0)
-        prefix = f"{self._run_name}/again{times}" if times else self._run_name
-        start_s = self._clock()
-        futures = self._verifiers.submit(
+        times = self.times.get(number, 0)
+        prefix = f"{self.run_name}/again{times}" if times else self.run_name
+        start_s = self.clock()
+        futures = self.verifiers.submit(
             [
                 VerifierRequest(
                     key=f"{prefix}/{number}/{group.rollouts[index].attempt}",
                     problem=group.ticket.problem,
                     response_text=group.rollouts[index].text,
-                    deadline_s=self._deadline_s,
+                    deadline_s=self.deadline_s,
                 )
                 for index in asked
             ]
@@ -214,7 +191,7 @@ class Verifying:
                 if remaining[0]:
                     return
             verdicts = tuple(future.result() for future in futures)
-            self._inbox.put(GroupVerified(number, tuple(asked), verdicts, start_s, self._clock()))
+            self.inbox.put(GroupVerified(number, tuple(asked), verdicts, start_s, self.clock()))
 
         for future in futures:
             future.add_done_callback(one_done)
@@ -224,21 +201,18 @@ class Verifying:
 
         A lost verifier says nothing about the answer.
         """
-        entry = self._ledger.tickets[event.number]
-        rollouts = list(self._ledger.group(event.number).rollouts)
+        group, unanswered = self.ledger.group(event.number), []
+        rollouts = list(group.rollouts)
         for attempt, verdict in zip(event.attempts, event.verdicts, strict=True):
             rollouts[attempt] = dataclasses.replace(rollouts[attempt], verdict=verdict)
-        group = self._ledger.group(event.number).replace_rollouts(tuple(rollouts))
-        unanswered = tuple(
-            attempt
-            for attempt, verdict in zip(event.attempts, event.verdicts, strict=True)
-            if verdict.reason in VERIFIER_LOST
-        )
-        times = self._times.pop(event.number, 0) + 1
+            if verdict.reason in VERIFIER_LOST:
+                unanswered.append(attempt)
+        group = group.replace_rollouts(tuple(rollouts))
+        times = self.times.pop(event.number, 0) + 1
         if not unanswered or times >= budget.verifications:
             return group
-        self._times[event.number] = times
-        entry.group = group  # with the verdicts that there are
-        self._inbox.alarm(budget.pause_s(times), VerifyAgain(event.number, unanswered))
-        self._log.event({"kind": "verify_again", "num_answers": len(unanswered)})
+        self.times[event.number] = times
+        self.ledger.tickets[event.number].group = group  # with the verdicts that there are
+        self.inbox.alarm(budget.pause_s(times), VerifyAgain(event.number, tuple(unanswered)))
+        self.log.event({"kind": "verify_again", "num_answers": len(unanswered)})
         return None

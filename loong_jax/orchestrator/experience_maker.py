@@ -36,7 +36,9 @@ class TrainerWithGenerators:
 
     def __init__(self, trainer: TrainerGroup, generators: Scorers):
         self._trainer, self._generators = trainer, generators
-        self._emit: Emit | None = None
+        self.score, self.train, self.publish = trainer.score, trainer.train, trainer.publish
+        self.save, self.close = trainer.save, trainer.close
+        self._say: Emit  # from `start` on
         self.num_scored = {"trainer": 0, "generators": 0}  # groups, since the start
         self._lock = threading.Lock()  # of the batch that is scored everywhere:
         self._order: list[int] = []
@@ -45,11 +47,8 @@ class TrainerWithGenerators:
         self._num_missing = 0  # parts of it
 
     def start(self, emit: Emit) -> None:
-        self._emit = emit
+        self._say = emit
         self._trainer.start(self._on_event)
-
-    def score(self, groups: Sequence[Group]) -> None:
-        self._trainer.score(groups)
 
     def score_everywhere(self, groups: Sequence[Group]) -> None:
         """Scores groups on trainer and generators; one event for all of them."""
@@ -63,18 +62,6 @@ class TrainerWithGenerators:
             assert replica is not None
             self._generators.score(replica, part, functools.partial(self._on_scored, part))
         self._trainer.score(own)
-
-    def train(self, step: int, groups: Sequence[Group]) -> None:
-        self._trainer.train(step, groups)
-
-    def publish(self, version: int) -> None:
-        self._trainer.publish(version)
-
-    def save(self, step: int, control: Mapping[str, Any]) -> None:
-        self._trainer.save(step, control)
-
-    def close(self, timeout_s: float) -> None:
-        self._trainer.close(timeout_s)
 
     # ---- answers, from any thread ---------------------------------------------------------------
 
@@ -104,10 +91,6 @@ class TrainerWithGenerators:
         starts, ends = zip(*self._times, strict=True)
         scored = tuple(self._scored[number] for number in self._order)
         self._say(GroupsScored(scored, min(starts), max(ends)))
-
-    def _say(self, event: Any) -> None:
-        assert self._emit is not None, "start the trainer first"
-        self._emit(event)
 
 
 def share_out(

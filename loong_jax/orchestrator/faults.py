@@ -9,7 +9,7 @@ import dataclasses
 from typing import get_args
 
 from loong_jax import own
-from loong_jax.errors import ConfigError, LoongError, shown
+from loong_jax.errors import ConfigError, LoongError, refuse_below, shown
 from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.changes import Action
 from loong_jax.orchestrator.ledger import Ledger
@@ -17,6 +17,7 @@ from loong_jax.orchestrator.protocols import MovesGroups, Policy, SwapsWeights
 from loong_jax.orchestrator.tickets import UNLEASED
 
 SATURATED_SHARE = 0.9
+MAX_OPEN_STEPS = 100  # steps' worth of tickets that may be open
 
 
 class BudgetSpent(LoongError):
@@ -42,8 +43,7 @@ class FaultBudget:
     max_back_off_s: float = 60.0
 
     def __post_init__(self):
-        if min(self.replica_losses, self.verifications, self.failed_tickets) < 1:
-            raise ConfigError(f"{self}: every budget must be at least 1, which allows no failure.")
+        refuse_below(self, 1, "replica_losses", "verifications", "failed_tickets")
         if not 0 <= self.back_off_s <= self.max_back_off_s:
             raise ConfigError(
                 f"back_off_s={self.back_off_s} is not in 0..max_back_off_s={self.max_back_off_s}."
@@ -156,3 +156,17 @@ def refuse_action(action: Action, ledger: Ledger, policy: Policy) -> None:
         case _:
             return
     raise ConfigError(f"the policy {own.name_of(policy)} decided {shown(action, 120)}: {fault}")
+
+
+def refuse_excess(action: Action, ledger: Ledger, policy: Policy, most_a_step: int) -> None:
+    """Raises ConfigError for a count that is none, or more tickets than may be open."""
+    num_open = len(ledger.tickets)
+    most = max(most_a_step, MAX_OPEN_STEPS * policy.groups_per_step)
+    if not isinstance(action, changes.Issue):
+        return
+    if not (isinstance(action.count, int) and 0 < action.count <= most - num_open):
+        raise ConfigError(
+            f"the policy {own.name_of(policy)} decided {action} where {num_open} tickets are open: "
+            f"its count is no whole number from 1 to what is left of the {most} that may be open "
+            "at a time. Issue what `groups_per_step` still lacks."
+        )

@@ -70,19 +70,15 @@ class Journal:
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         found: list[Change] = []
-        segments = [number for number in self.segments() if number >= first]
-        if not segments or segments[0] != first:
-            segments = []
-        for place, number in enumerate(segments):
-            read, is_whole = self._read(number)
-            found += read
-            if not is_whole:
-                segments = segments[: place + 1]
-                break
+        last, goes_on = first, first in self.segments()
         for number in self.segments():
-            if number >= first and number not in segments:
+            if number >= first and goes_on:
+                read, goes_on = self._read(number)
+                found += read
+                last = number
+            elif number >= first:
                 self._delete(number)
-        self._begin(segments[-1] if segments else first)
+        self._begin(last)
         return found
 
     def segments(self) -> list[int]:
@@ -99,10 +95,14 @@ class Journal:
             if record is None:
                 break
             if end == 0:
-                _check_header(record, number)
+                if record != (expected := _header(number)):
+                    raise CheckpointError(
+                        f"a journal that begins with {record}, and not with {expected}. Resume "
+                        "with the release that wrote it."
+                    )
             else:
                 change = from_json(record)
-                if not all(self._is_there(place) for place in _places(change)):
+                if None in map(self._view, _places(change)):
                     break
                 found.append(change)
             end += len(line)
@@ -120,8 +120,7 @@ class Journal:
             self._arrays = os.open(self._path(number, "arrays"), flags, 0o644)
         self._arrays_end = os.fstat(self._arrays).st_size
         if os.fstat(self._log).st_size == 0:
-            header = ["journal", {"format_version": FORMAT_VERSION, "segment": number}]
-            _write(self._log, _encode_line(header), self._path(number, "log"))
+            _write(self._log, _encode_line(_header(number)), self._path(number, "log"))
         self.sync()
 
     # ---- writing --------------------------------------------------------------------------------
@@ -195,9 +194,6 @@ class Journal:
         self._maps.pop(number, None)
         for kind in ("log", "arrays"):
             self._path(number, kind).unlink(missing_ok=True)
-
-    def _is_there(self, place: Place) -> bool:
-        return self._view(place) is not None
 
     def _view(self, place: Place) -> memoryview | None:
         """The bytes at `place`, unless they are short or damaged."""
@@ -300,20 +296,14 @@ def _encode_line(record: Any) -> bytes:
 
 
 def _decode_line(line: bytes) -> Any | None:
-    """The record, or None where the line is torn or damaged."""
     body = line[9:-1]
     if not line.endswith(b"\n") or line[:9] != b"%08x " % zlib.crc32(body):
         return None
     return json.loads(body)
 
 
-def _check_header(record: Any, number: int) -> None:
-    expected = ["journal", {"format_version": FORMAT_VERSION, "segment": number}]
-    if record != expected:
-        raise CheckpointError(
-            f"a journal that begins with {record}, and not with {expected}. Resume with the "
-            "release that wrote it."
-        )
+def _header(number: int) -> list[Any]:
+    return ["journal", {"format_version": FORMAT_VERSION, "segment": number}]
 
 
 def to_json(change: Change) -> list[Any]:

@@ -208,12 +208,14 @@ class Ledger:
                 self._check_versions(group)
                 (entry,) = self._move((number,), ("queued", "decoding"), "verifying")
                 entry.group, self.cache_pressure = group, pressure
-                self.source.written(entry.ticket, [len(r.tokens) for r in group.rollouts])
+                lengths = [len(r.tokens) for r in group.rollouts]
+                self.source.course.written(lengths, limit=entry.ticket.max_new_tokens)
             case changes.Verified(number, disposition, is_solved, verdicts):
                 outcomes = [verdict["outcome"] for verdict in verdicts] or [
                     r.verdict.outcome for g in groups for r in g.rollouts if r.verdict is not None
                 ]
-                self.source.judged(self._entry(number, ("verifying",)).ticket, outcomes)
+                problem = self._entry(number, ("verifying",)).ticket.problem
+                self.source.course.judged(problem, outcomes, ticket=number)
                 if disposition == "keep":
                     (entry,) = self._move((number,), ("verifying",), "judged")
                     (entry.group,) = groups
@@ -229,8 +231,7 @@ class Ledger:
                 self.trainer = "idle"
             case changes.Trained(step, numbers, limit):
                 if self.reuse.share:
-                    self.trained.read(self.reread)
-                    self.trained.keep(self.lease, self.step)
+                    self.trained.after_step(self.lease, self.reread, self.step)
                 self.lease = self.reread = ()
                 self._end(numbers, "trained")
                 self.step, self.issue_limit, self.trainer = step, limit, "publishing"
@@ -359,20 +360,9 @@ class Ledger:
         self.trained.restore(record["trained"])
 
 
-_SCALARS = (
-    "total_steps",
-    "step",
-    "newest_version",
-    "trainer",
-    "num_issued",
-    "issue_limit",
-    "cache_pressure",
-    "lend_threshold",
-    "gate_step",
-    "num_fruitless",
-    "num_failed",
-    "num_solved",
-)
+_SCALARS = ("total_steps", "step", "newest_version", "trainer", "num_issued", "issue_limit")
+_SCALARS += ("cache_pressure", "lend_threshold", "gate_step")
+_SCALARS += ("num_fruitless", "num_failed", "num_solved")
 
 
 def _entry_to_plain(entry: Entry) -> dict[str, Any]:

@@ -18,28 +18,12 @@ from typing import Any, TypeVar
 
 from loong_jax import interrupts, own
 from loong_jax.errors import ConfigError, shown
-from loong_jax.orchestrator import changes, dora, faults, journal
+from loong_jax.orchestrator import changes, dora, faults, journal, protocols
 from loong_jax.orchestrator.changes import Change
-from loong_jax.orchestrator.executor import (
-    Executor,
-    GroupVerified,
-    Inbox,
-    VerifyAgain,
-    Verifying,
-)
+from loong_jax.orchestrator.executor import Executor, GroupVerified, Inbox, VerifyAgain, Verifying
 from loong_jax.orchestrator.faults import FaultBudget, WorkerLost
 from loong_jax.orchestrator.journal import Journal, Replayed
 from loong_jax.orchestrator.ledger import Ledger, ReplicaState
-from loong_jax.orchestrator.protocols import (
-    EventQueue,
-    Grade,
-    LendsDevices,
-    Policy,
-    ReplicaGroup,
-    RunLog,
-    TrainerGroup,
-    Versions,
-)
 from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import events as rl_events
 from loong_jax.rollout import records
@@ -50,7 +34,6 @@ from loong_jax.verifiers.pool import VerifierPool
 logger = logging.getLogger(__name__)
 
 MAX_DECISIONS = 10_000  # of a policy between two events
-MAX_OPEN_STEPS = 100  # steps' worth of tickets that may be open
 
 Event = TypeVar("Event")
 
@@ -58,7 +41,7 @@ Event = TypeVar("Event")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopSettings:
     num_steps: int
-    scheduler: Policy
+    scheduler: protocols.Policy
     checkpoint_every: int = 10  # steps; the last step is always saved
     verdict_deadline_s: float = 20.0
     stall_timeout_s: float = 300.0  # without any event; compiling counts as silence
@@ -69,39 +52,30 @@ class LoopSettings:
     seed: int = 0  # of reuse
 
 
+@dataclasses.dataclass(kw_only=True, eq=False)
 class Orchestrator:
     """Owns the ledger of one run and drives its three groups of processes."""
 
-    def __init__(
-        self,
-        *,
-        name: str,  # makes verifier keys differ between runs that share a pool
-        settings: LoopSettings,
-        trainer: TrainerGroup,
-        replicas: ReplicaGroup,
-        verifiers: VerifierPool,
-        tickets: TicketSource,
-        versions: Versions,
-        grade: Grade,
-        log: RunLog,
-        clock: Callable[[], float] = time.monotonic,
-        events: EventQueue | None = None,
-        keep_going: Callable[[], bool] = lambda: True,
-        journal: Journal | None = None,
-    ):
-        self.settings = settings
-        self.trainer = trainer
-        self.replicas = replicas
-        self.versions = versions
-        self.log = log
-        self.clock = clock
-        self.keep_going = keep_going  # asked after every step; False makes it the last one
-        self.grade = grade
-        self.journal = journal
+    name: str  # makes verifier keys differ between runs that share a pool
+    settings: LoopSettings
+    trainer: protocols.TrainerGroup
+    replicas: protocols.ReplicaGroup
+    verifiers: VerifierPool
+    tickets: TicketSource
+    versions: protocols.Versions
+    grade: protocols.Grade
+    log: protocols.RunLog
+    clock: Callable[[], float] = time.monotonic
+    events: protocols.EventQueue | None = None
+    keep_going: Callable[[], bool] = lambda: True  # asked after every step; False makes it the last
+    journal: Journal | None = None
+
+    def __post_init__(self):
+        settings, replicas = self.settings, self.replicas
         scheduler = settings.scheduler
-        elastic = replicas.elastic_replicas if isinstance(replicas, LendsDevices) else ()
+        elastic = replicas.elastic_replicas if isinstance(replicas, protocols.LendsDevices) else ()
         self.ledger = Ledger(
-            source=tickets,
+            source=self.tickets,
             replicas=[ReplicaState(elastic=n in elastic) for n in range(replicas.num_replicas)],
             groups_per_replica=replicas.groups_per_replica,
             max_staleness=scheduler.max_staleness,
@@ -118,11 +92,17 @@ class Orchestrator:
         self._segments: dict[int, int] = {}  # the same of checkpoints being written, by step
         self._saving = self._saved = 0  # steps of the last checkpoints begun, and ended
         self._losses = [0] * replicas.num_replicas  # in a row
-        self._inbox = Inbox(clock, events)
+        self._inbox = Inbox(self.clock, self.events)
         self._verifying = Verifying(
-            name, verifiers, self.ledger, self._inbox, log, clock, settings.verdict_deadline_s
+            self.name,
+            self.verifiers,
+            self.ledger,
+            self._inbox,
+            self.log,
+            self.clock,
+            settings.verdict_deadline_s,
         )
-        self._executor = Executor(self.ledger, self.commit, replicas, trainer, versions)
+        self._executor = Executor(self.ledger, self.commit, replicas, self.trainer, self.versions)
 
     def commit(self, change: Change, groups: Sequence[Group] = ()) -> None:
         """The change is in the journal, then in the ledger; its effect may follow.
@@ -132,10 +112,6 @@ class Orchestrator:
         if self.journal is not None:
             self.journal.write(change)
         self.ledger.enter(change, groups)
-
-    def _keep(self, group: Group) -> tuple[changes.Place, ...]:
-        """Stores the group's arrays in the journal, and gives their place; () without a journal."""
-        return () if self.journal is None else (self.journal.keep(group),)
 
     # ---- going on -------------------------------------------------------------------------------
 
@@ -173,7 +149,7 @@ class Orchestrator:
             if replica.version is not None:
                 self.replicas.assign(number, replica.version)
         if paused := self.ledger.sets.taken:
-            self._executor.can(LendsDevices).reclaim(paused)
+            self._executor.can(protocols.LendsDevices).reclaim(paused)
         for ticket in self.ledger.tickets.in_phase("verifying"):
             self._verifying.ask(ticket.number)
         if self.ledger.trainer == "publishing":
@@ -184,7 +160,8 @@ class Orchestrator:
                 if not self.ledger.is_finished:
                     self._advance(self._next_event())
                     self._leave_if_told()
-        self._cancel_open_tickets()
+        self.cancelled_at_end = tuple(entry.ticket for entry in self.ledger.tickets.values())
+        self._executor.end(changes.Ended(tuple(self.ledger.tickets), "cancelled_at_end"))
         return self.ledger
 
     def _go_on(self, replayed: Replayed) -> None:
@@ -312,7 +289,7 @@ class Orchestrator:
             return  # cancelled while its last tokens were on their way, or written twice
         if ticket.replica is not None:
             self._losses[ticket.replica] = 0
-        place = next(iter(self._keep(group)), None)
+        place = None if self.journal is None else self.journal.keep(group)
         self.commit(changes.Generated(number, self.replicas.cache_pressure(), place), [group])
         self._verifying.ask(number)
 
@@ -343,7 +320,7 @@ class Orchestrator:
 
     def _on_scored(self, event: rl_events.GroupsScored) -> None:
         self._say("score", event)
-        places = tuple(place for group in event.groups for place in self._keep(group))
+        places = () if self.journal is None else tuple(map(self.journal.keep, event.groups))
         numbers = tuple(group.ticket.number for group in event.groups)
         self.commit(changes.Scored(numbers, places), event.groups)
 
@@ -368,7 +345,7 @@ class Orchestrator:
         num_open: int,
     ) -> None:
         self._say("train", event, step=event.step)
-        taught = self.ledger.source.metrics(step=event.step, ticket=counts["issued"])
+        taught = self.ledger.source.course.metrics(step=event.step, ticket=counts["issued"])
         metrics = {**event.metrics, **reread, **taught, "tickets": counts, "open": num_open}
         self.log.step(event.step, metrics, groups)
 
@@ -407,7 +384,6 @@ class Orchestrator:
         self._inbox.alarm(pause_s, changes.ReplicaBack(replica))
 
     def _say(self, kind: str, event: Any = None, **fields: Any) -> None:
-        """A line of the log, with the times of `event` or that of now."""
         times = {"at_s": self.clock()}
         if event is not None:
             times = {"start_s": event.start_s, "end_s": event.end_s}
@@ -416,7 +392,7 @@ class Orchestrator:
     # ---- actions ------------------------------------------------------------------------------
 
     def _act(self) -> None:
-        policy = self.settings.scheduler
+        settings, policy = self.settings, self.settings.scheduler
         for _ in range(MAX_DECISIONS):
             actions = dora.decide(self.ledger, policy, self.clock())
             if not actions and self._saving == self._saved:
@@ -425,28 +401,9 @@ class Orchestrator:
                 return  # asked again after the next event
             for action in actions:
                 faults.refuse_action(action, self.ledger, policy)
-                if isinstance(action, changes.Issue):
-                    self._refuse_excess(action)
+                faults.refuse_excess(action, self.ledger, policy, settings.max_tickets_per_step)
                 self._executor.carry_out(action)
         raise ConfigError(
             f"the policy {own.name_of(policy)} went on to decide, {shown(actions)} last, "
             f"{MAX_DECISIONS} times without an event. Return [] where there is nothing to do."
         )
-
-    def _refuse_excess(self, issue: changes.Issue) -> None:
-        """Raises ConfigError for a count that is none, or more tickets than may be open."""
-        policy, num_open = self.settings.scheduler, len(self.ledger.tickets)
-        most = max(self.settings.max_tickets_per_step, MAX_OPEN_STEPS * policy.groups_per_step)
-        if not (isinstance(issue.count, int) and 0 < issue.count <= most - num_open):
-            raise ConfigError(
-                f"the policy {own.name_of(policy)} decided {issue} where {num_open} tickets are "
-                f"open: its count is no whole number from 1 to what is left of the {most} that may "
-                "be open at a time. Issue what `groups_per_step` still lacks."
-            )
-
-    def _cancel_open_tickets(self) -> None:
-        numbers = tuple(self.ledger.tickets)
-        self.cancelled_at_end = tuple(entry.ticket for entry in self.ledger.tickets.values())
-        decoding = self._executor.decoding(numbers)
-        self.commit(changes.Ended(numbers, "cancelled_at_end"))
-        self._executor.cancel(decoding)

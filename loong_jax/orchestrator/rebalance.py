@@ -12,7 +12,7 @@ Pure functions of numbers; nothing here knows what a cache or a weight is.
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_no_share
 from loong_jax.orchestrator.changes import Action, Assign, Balanced, Migrate
 from loong_jax.orchestrator.ledger import Ledger
 from loong_jax.orchestrator.tickets import UNFINISHED
@@ -27,10 +27,10 @@ class Triggers:
     least_gap_s: float = 5.0  # between two that pressure asked for
 
     def __post_init__(self):
-        if not (self.period_s > 0 and self.least_gap_s > 0 and 0 < self.cache_pressure <= 1):
+        refuse_no_share(self, "cache_pressure")
+        if not (self.period_s > 0 and self.least_gap_s > 0):
             raise ConfigError(
-                f"period_s={self.period_s} and least_gap_s={self.least_gap_s} must be positive and "
-                f"cache_pressure={self.cache_pressure} in (0, 1]."
+                f"period_s={self.period_s} and least_gap_s={self.least_gap_s} must be positive."
             )
 
 

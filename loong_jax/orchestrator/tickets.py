@@ -8,12 +8,11 @@ stream of problems, and problems to be issued again.
 
 import dataclasses
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from loong_jax.orchestrator import curriculum as curricula
 from loong_jax.orchestrator.changes import Afterwards
-from loong_jax.orchestrator.curriculum import Curriculum, CurriculumState
+from loong_jax.orchestrator.curriculum import MAX_PASSED_OVER, Course, Curriculum
 from loong_jax.problems.problem import Problem
 from loong_jax.rollout.records import Group, Ticket, TicketEnd
 
@@ -120,8 +119,8 @@ class TicketSource:
     A problem whose ticket did not train is issued again, until it has been issued `max_issues`
     times; stale tickets do not count, since their problem was never judged by a batch. The
     re-issued go to the back of a queue that is served before the stream goes on. A curriculum may
-    pass problems of the stream over and bound the lengths of answers; `judged` and `written` tell
-    it how the groups of open tickets did.
+    pass problems of the stream over and bound the lengths of answers; `course` is told how the
+    groups of open tickets did.
     """
 
     def __init__(
@@ -137,9 +136,7 @@ class TicketSource:
         # problem, issues, and how many of them came to a verdict
         self._again: deque[tuple[Problem, int, int]] = deque()
         self._deferred: deque[tuple[Problem, int, int]] = deque()  # for a round of their own
-        self._curriculum = curriculum or Curriculum()
-        self._rates, self._context = self._curriculum.used()  # None where it does nothing
-        self._learnt = CurriculumState()
+        self.course = Course(curriculum or Curriculum())
 
     @property
     def num_deferred(self) -> int:
@@ -156,43 +153,20 @@ class TicketSource:
             problem, issues, num_judged = self._again.popleft()
         else:
             problem, issues, num_judged = self._next_of_stream(number, step), 0, 0
-        limit = self._context and curricula.limit_of(self._context, self._learnt)
+        limit = self.course.limit
         ticket = Ticket(number=number, problem=problem, issue=issues, max_new_tokens=limit)
         return ticket, num_judged
 
     def _next_of_stream(self, number: int, step: int) -> Problem:
         """The next one that the curriculum does not set aside, or the last one looked at."""
-        passed_over = 0
-        while True:
+        for passed_over in range(MAX_PASSED_OVER + 1):
             problem = self._problem_at(self._cursor)
             self._cursor += 1
-            if self._rates is None or passed_over == curricula.MAX_PASSED_OVER:
-                break
-            if curricula.is_posed(self._rates, self._learnt, problem, step=step, ticket=number):
-                break
-            passed_over += 1
-        if passed_over:
-            total = self._learnt.num_passed_over + passed_over
-            self._learnt = self._learnt._replace(num_passed_over=total)
-        return problem
-
-    def written(self, ticket: Ticket, lengths: Sequence[int]) -> None:
-        """The group of an open ticket has responses of these lengths, in tokens."""
-        if self._context is not None:
-            self._learnt = curricula.after_lengths(
-                self._context, self._learnt, lengths, limit=ticket.max_new_tokens
-            )
-
-    def judged(self, ticket: Ticket, outcomes: Sequence[str]) -> None:
-        """The group of an open ticket has verdicts with these outcomes."""
-        if self._rates is not None:
-            self._learnt = curricula.after_verdicts(
-                self._rates, self._learnt, ticket.problem, outcomes, ticket=ticket.number
-            )
-
-    def metrics(self, *, step: int, ticket: int) -> dict[str, Any]:
-        """Counters of the curriculum after `step` steps and `ticket` tickets."""
-        return curricula.metrics(self._curriculum, self._learnt, step=step, ticket=ticket)
+            is_posed = self.course.is_posed(problem, step=step, ticket=number)
+            if is_posed or passed_over == MAX_PASSED_OVER:
+                self.course.num_passed_over += passed_over
+                return problem
+        raise AssertionError("the last one is posed")
 
     def end(
         self, ticket: Ticket, num_judged: int, how: TicketEnd, afterwards: Afterwards = "again"
@@ -214,7 +188,7 @@ class TicketSource:
             "cursor": self._cursor,
             "again": [[p.to_json(), *issues] for p, *issues in self._again],
             "deferred": [[p.to_json(), *issues] for p, *issues in self._deferred],
-            "curriculum": curricula.to_json(self._learnt),
+            "curriculum": self.course.to_json(),
         }
 
     def restore(self, record: Mapping[str, Any]) -> None:
@@ -224,7 +198,7 @@ class TicketSource:
             for queue in (record["again"], record.get("deferred", ()))
         )
         if record["curriculum"] is not None:
-            self._learnt = curricula.from_json(record["curriculum"])
+            self.course.restore(record["curriculum"])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

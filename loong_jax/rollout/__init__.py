@@ -4,6 +4,7 @@
     engine_config            settings of engines and of samples
     slot_engine              the engine on dense slots
     programs, slots          its compiled programs; contents of slots, and sampling of tokens
+    devices                  where its arrays lie: on one device, or on a mesh
     attempts, slot_table     samples on their way; which have slots, and which queues
     replica, local_replicas  continuous batching under one policy version; replicas in threads
     versions                 the living policy versions
@@ -11,7 +12,7 @@
 
 What some configurations need besides:
 
-    reading, pages, paged_engine, speculation, devices    chunks, pages, drafts, meshes
+    pages, paged_engine, speculation                      pages, drafts
     hosts, hosted_replicas, publishing                    replicas in other processes
     agentic, serving, jetstream                           tools; servers; JetStream's contract
     reuse                                                 groups that are trained on again

@@ -7,7 +7,7 @@ are used as they are, and unfinished ones are read again, prompt and partial, an
 
 import dataclasses
 import threading
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -36,6 +36,7 @@ class Job:
     limits: tuple[int, ...] | None = None  # tokens of each attempt, in place of max_new_tokens
     listen: "Listen | None" = None  # to what each block wrote
     rollouts: dict[int, Rollout] = dataclasses.field(default_factory=dict)
+    num_told: int = 0  # of these, that a driver in another process was told of
 
 
 @dataclasses.dataclass(eq=False)
@@ -56,9 +57,10 @@ class Attempt:
     member: int = 0
     versions: list[tuple[int, int]] = dataclasses.field(default_factory=list)  # as of a `Rollout`
     text: TextStream | None = None  # of the last turn as far as stop texts were looked for
+    num_told: int = 0  # calls that a driver in another process was told of
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"text": None}  # it holds a tokenizer, and is made again
+        return self.__dict__ | {"text": None, "num_told": 0}  # a text holds a tokenizer
 
     def __post_init__(self):
         self.versions = self.versions or [(0, self.job.version)]
@@ -92,7 +94,7 @@ class Attempt:
 
     def forget(self) -> None:
         """Begins again: the same request draws the same tokens."""
-        self.length = 0
+        self.length = self.num_told = 0
         self.tokens.clear()
         self.log_probs.clear()
         self.tool_turns.clear()
@@ -136,7 +138,7 @@ class Attempt:
 
     def cut(self, num_tokens: int) -> None:
         """Without its last `num_tokens` tokens."""
-        self.text = None
+        self.text, self.num_told = None, 0
         self.length -= num_tokens
         for calls in (self.tokens, self.log_probs, *([self.targets] if self.targets else [])):
             left = num_tokens
@@ -260,40 +262,54 @@ class PartialReport(NamedTuple):
     new: PartialRollout
 
 
-class PartialGroups:
-    """Partial groups by ticket number. May be used from any thread."""
+class SentTickets(Container[int]):
+    """Tickets that were sent to replicas and are open, by number, and what is written of them.
+
+    May be used from any thread.
+    """
 
     def __init__(self):
         self._lock = threading.RLock()
+        self._tickets: dict[int, tuple[Ticket, int]] = {}  # and the version each is written under
         self._partials: dict[int, PartialGroup] = {}
+
+    def __contains__(self, number: object) -> bool:
+        return number in self._tickets
+
+    def add(self, tickets: Iterable[Ticket], version: int) -> None:
+        with self._lock:
+            self._tickets |= {ticket.number: (ticket, version) for ticket in tickets}
 
     def keep(self, partials: Mapping[int, PartialGroup]) -> None:
         """Whole partials; each replaces what was known of its ticket."""
         with self._lock:
-            self._partials.update(partials)
+            self._partials |= {n: partial for n, partial in partials.items() if n in self}
 
-    def add(self, report: PartialReport | Rollout) -> None:
+    def report(self, report: PartialReport | Rollout) -> None:
         """A part of a response, or one that has ended."""
         with self._lock:
-            if isinstance(report, Rollout):
-                partial = self._of(report.ticket, report.version)
-                partial.unfinished.pop(report.attempt, None)
-                partial.ended[report.attempt] = report
+            if report.ticket not in self:
                 return
-            unfinished = self._of(report.ticket, report.version).unfinished
-            known = unfinished.get(report.attempt)
+            partial = self._partials.get(report.ticket)
+            if partial is None or partial.version != report.version:
+                partial = self._partials[report.ticket] = PartialGroup(report.version, {}, {})
+            unfinished, attempt = partial.unfinished, report.attempt
+            if isinstance(report, Rollout):
+                unfinished.pop(attempt, None)
+                partial.ended[attempt] = report
+                return
+            known = unfinished.get(attempt)
             if report.start and (known is None or len(known.tokens) < report.start):
                 return  # what lies between was lost: the partial stays as long as it is
+            unfinished[attempt] = report.new
             if report.start and known is not None:
                 tokens, log_probs = (
                     np.concatenate([old[: report.start], new])
                     for old, new in zip(known[:2], report.new[:2], strict=True)
                 )
-                unfinished[report.attempt] = PartialRollout(tokens, log_probs, known.started_s)
-            else:
-                unfinished[report.attempt] = report.new
+                unfinished[attempt] = PartialRollout(tokens, log_probs, known.started_s)
 
-    def known(self, numbers: Iterable[int], version: int) -> dict[int, PartialGroup]:
+    def partials(self, numbers: Iterable[int], version: int) -> dict[int, PartialGroup]:
         """These tickets' partial groups under `version`, by number."""
         with self._lock:
             found = {number: self._partials.get(number) for number in numbers}
@@ -301,31 +317,26 @@ class PartialGroups:
             n: partial for n, partial in found.items() if partial and partial.version == version
         }
 
-    def take(self, numbers: Collection[int], version: int) -> dict[int, PartialGroup]:
-        """As `known`; all of them are forgotten."""
+    def lost(self, numbers: Iterable[int]) -> list[tuple[Ticket, int, dict[int, PartialGroup]]]:
+        """Those of these tickets that are open, to go on elsewhere: each with its version, and what
+        is known of it.
+        """
         with self._lock:
-            found = self.known(numbers, version)
-            self.forget(numbers)
-        return found
+            found = [self._tickets[number] for number in numbers if number in self]
+            return [(t, version, self.partials([t.number], version)) for t, version in found]
 
     def forget(self, numbers: Iterable[int]) -> None:
+        """These tickets are not written any more."""
         with self._lock:
             for number in numbers:
+                self._tickets.pop(number, None)
                 self._partials.pop(number, None)
 
     def forget_version(self, version: int) -> None:
         """Nobody goes on with what was written under a version that is gone."""
         with self._lock:
             self._partials = {n: p for n, p in self._partials.items() if p.version != version}
-
-    def __len__(self) -> int:
-        return len(self._partials)
-
-    def _of(self, ticket: int, version: int) -> PartialGroup:
-        partial = self._partials.get(ticket)
-        if partial is None or partial.version != version:
-            partial = self._partials[ticket] = PartialGroup(version, {}, {})
-        return partial
+            self._tickets = {n: sent for n, sent in self._tickets.items() if sent[1] != version}
 
 
 Listen = Callable[[Attempt, FinishReason | None], None]  # after a block; the reason at the end
@@ -358,6 +369,7 @@ def to_host(attempts: Iterable[Attempt]) -> None:
 class MigrationPayload(NamedTuple):
     """Tickets that leave a replica for another."""
 
+    source: int  # number of that replica
     version: int
     jobs: tuple[Job, ...]  # with the responses that have ended
     attempts: tuple[Attempt, ...]  # the others; those that ran, or were to, have a prefix
@@ -386,11 +398,3 @@ def partials_of(
             unfinished = PartialRollout(*attempt.written(0), attempt.started_s)
             partials[attempt.job.ticket.number].unfinished[attempt.number] = unfinished
     return partials
-
-
-class Moved(NamedTuple):
-    """The outcome of a migration; tokens of prompts count."""
-
-    ticket_numbers: tuple[int, ...]
-    num_tokens_moved: int
-    num_tokens_reprefilled: int

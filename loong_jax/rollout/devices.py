@@ -1,4 +1,4 @@
-"""An engine on a mesh: where its weights, caches and slots lie, and how programs are compiled.
+"""The devices of an engine: where weights, caches and slots lie, and how programs are compiled.
 
 On a mesh the model keeps, within a program, the shardings that its rules state. Everything around
 it, slots that come and go, pages, draws, is written as for one device, and the compiler partitions
@@ -10,17 +10,69 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import NamedSharding, PartitionSpec, Sharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
-from loong_jax.errors import ConfigError
 from loong_jax.models.families import ModelConfig, family_of
 from loong_jax.models.parameters import Weights
-from loong_jax.rollout.engine_config import EngineSettings
-from loong_jax.rollout.programs import WHOLE, OneDevice
 from loong_jax.rollout.slots import Cache
 from loong_jax.rollout.speculation import DraftedCache
 from loong_jax.sharding import ShardingRules, launch
+
+WHOLE: Any = PartitionSpec()  # `Any`, as what is cut stands in place of arrays
+
+
+class OneDevice:
+    """JAX's first device. `model_of(params)` is called within programs, `make_cache(batch,
+    capacity)` makes an empty cache.
+    """
+
+    mesh: Mesh | None = None
+    caches: Any = WHOLE  # how caches are cut
+    one_cache: Any = WHOLE  # as `caches`, of a single sequence
+
+    def __init__(self, model_of: Callable[[Weights], Any], make_cache: Callable[[int, int], Cache]):
+        self.model_of = model_of
+        self.make_cache = make_cache
+
+    def abstract_cache(self, batch: int, capacity: int) -> Cache:
+        """The shapes of `make_cache`, wherever it lies."""
+        return jax.eval_shape(lambda: self.make_cache(batch, capacity))
+
+    def load(self, weights: Weights) -> Weights:
+        """Weights where the model expects them; those that lie elsewhere are copied there."""
+        return jax.tree.map(jnp.asarray, weights)
+
+    def bring(self, tree: Any) -> Any:
+        """A prefix or what was read, of another engine perhaps, where programs take it from."""
+        arrays = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array))
+        return tree if all(self._is_here(array.sharding) for array in arrays) else self._move(tree)
+
+    def _is_here(self, sharding: Sharding) -> bool:
+        return isinstance(sharding, SingleDeviceSharding)
+
+    def _move(self, tree: Any) -> Any:
+        """Over the host, as what `device_put` places is bound to its device."""
+        return jax.device_get(tree)
+
+    def whole(self, tree: Any) -> Any:
+        """Arrays that every device is to hold as they are."""
+        return tree
+
+    def abstract(self, tree: Any, spec: PartitionSpec) -> Any:
+        """Shapes of arrays that are cut so, as `jax.ShapeDtypeStruct`."""
+        return jax.eval_shape(lambda: tree)
+
+    def compile(
+        self, program: Callable[..., Any], *, outs: Any, donate: int | tuple[int, ...] = ()
+    ) -> Callable[..., Any]:
+        """`program` compiled; `outs` says how its results, or all leaves below one, are cut."""
+        return jax.jit(program, donate_argnums=donate)
+
+    def eval_shape(self, program: Callable[..., Any], *args: Any) -> Any:
+        """The result of `program` as `jax.ShapeDtypeStruct`."""
+        return jax.eval_shape(program, *args)
 
 
 class OnMesh(OneDevice):
@@ -47,26 +99,6 @@ class OnMesh(OneDevice):
         weights = family.abstract_weights(config, rules)[1]
         self._shardings = jax.tree.map(lambda leaf: leaf.sharding, weights)
         self._specs = jax.tree.map(lambda leaf: leaf.sharding.spec, weights)
-
-    def refuse_uneven(self, config: EngineSettings) -> None:
-        """ConfigError where sequences of `config` cannot be shared evenly among the devices."""
-        rules, parts = self._rules, self._rules.parts("act_batch")
-        sizes: dict[str, tuple[int, ...]] = {}
-        sizes |= {
-            "slots_per_replica": (config.slots_per_replica,),
-            "prefill_prompts": (config.prefill_prompts,),
-        }
-        sizes["narrow_slots"] = config.narrow_slots
-        if config.pages is not None:
-            sizes["num_pages"] = (config.pages.num_pages,)
-        for name, size in sizes.items():
-            if any(one % parts for one in size):
-                axes = ", ".join(f"{axis}={rules.size(axis)}" for axis in rules.axes("act_batch"))
-                raise ConfigError(
-                    f"{name}={', '.join(map(str, size))} cannot be shared evenly among the {parts} "
-                    f"parts that the mesh cuts sequences into ({axes}). Use multiples of {parts}, "
-                    "or another mesh."
-                )
 
     def abstract_cache(self, batch: int, capacity: int) -> Cache:
         return jax.eval_shape(lambda: self._make(batch, capacity))
@@ -103,7 +135,7 @@ class OnMesh(OneDevice):
         cut = {"hidden": rows, "cache": rows if method == "draft_extend" else self.caches}
         given = {name: value for name, value in given.items() if value is not None}
         specs = {
-            name: jax.tree.map(functools.partial(_always, cut.get(name, WHOLE)), value)
+            name: jax.tree.map(lambda _, place=cut.get(name, WHOLE): place, value)  # noqa: B008
             for name, value in given.items()
         }
 
@@ -118,10 +150,6 @@ class OnMesh(OneDevice):
             return self._make(batch, capacity, self._rules)
 
 
-def _always(value: Any, _: Any) -> Any:
-    return value
-
-
 def _called(method: str, *names: str) -> Callable[..., Any]:
     """A method of `_MeshModel`, which takes arguments of these names, and others by name."""
 
@@ -133,8 +161,6 @@ def _called(method: str, *names: str) -> Callable[..., Any]:
 
 
 class _MeshModel:
-    """A model on a mesh, with the methods that programs of an engine call."""
-
     def __init__(self, devices: OnMesh, params: Weights):
         self.devices, self.params = devices, params
 

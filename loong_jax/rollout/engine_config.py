@@ -6,12 +6,11 @@ depend on its slot, batch or replica.
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import tyro
 
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.rollout.records import SamplingSettings, Ticket
 
 MOST_MANTISSA_BITS = 23  # of float32, the leading one not counted
@@ -61,11 +60,7 @@ class PageConfig:
     view_lengths: tuple[int, ...] = ()  # further lengths to decode over while samples are short
 
     def __post_init__(self):
-        if min(self.num_pages, self.page_size) < 1:
-            raise ConfigError(
-                f"num_pages={self.num_pages} and page_size={self.page_size} must be at least 1. "
-                "Raise them."
-            )
+        refuse_below(self, 1, "num_pages", "page_size")
         if any(length < 1 or length % self.page_size for length in self.view_lengths):
             raise ConfigError(
                 f"view_lengths={self.view_lengths} must be multiples of page_size="
@@ -105,16 +100,23 @@ class EngineSettings:
     routing: bool = False  # the targets chosen for every token are recorded, for replay
 
     def __post_init__(self):
-        for name in (
-            "num_replicas",
-            "slots_per_replica",
-            "prefill_prompts",
-            "prefill_members",
-            "decode_steps",
-        ):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1. Raise it.")
-        self._refuse_pool()
+        refuse_below(self, 1, "num_replicas", "slots_per_replica", "decode_steps")
+        refuse_below(self, 1, "prefill_prompts", "prefill_members")
+        refuse_below(self, 0, "max_stop_ids")
+        if not 0 <= self.num_elastic <= self.num_replicas:
+            raise ConfigError(
+                f"num_elastic={self.num_elastic} is not in 0..{self.num_replicas}, num_replicas."
+            )
+        if self.num_elastic and not isinstance(self.placement, ThreadReplicas):
+            raise ConfigError(
+                f"num_elastic={self.num_elastic} replicas would share the trainer's devices, and "
+                f"placement={self.placement} puts them into other processes. Use ThreadReplicas."
+            )
+        if self.num_replicas % self.replicas_per_host:
+            raise ConfigError(
+                f"num_replicas={self.num_replicas} is no multiple of the {self.replicas_per_host} "
+                "that a process of `placement` holds. Change one of the two."
+            )
         lengths, capacity = self.prefill_lengths, self.cache_length
         if list(lengths) != sorted(set(lengths)) or min(lengths, default=1) < 1:
             raise ConfigError(f"prefill_lengths={lengths} must rise from at least 1. Sort them.")
@@ -125,8 +127,6 @@ class EngineSettings:
             )
         if any(width < 1 for width in self.narrow_slots):
             raise ConfigError(f"narrow_slots={self.narrow_slots} must be at least 1. Raise them.")
-        if self.max_stop_ids < 0:
-            raise ConfigError(f"max_stop_ids={self.max_stop_ids} is negative. Use 0 for none.")
         bits = self.mantissa_bits
         if bits is not None and not 1 <= bits <= MOST_MANTISSA_BITS:
             raise ConfigError(
@@ -152,22 +152,6 @@ class EngineSettings:
                 f"{capacity}: a single sample could not end. Raise num_pages."
             )
 
-    def _refuse_pool(self) -> None:
-        if not 0 <= self.num_elastic <= self.num_replicas:
-            raise ConfigError(
-                f"num_elastic={self.num_elastic} is not in 0..{self.num_replicas}, num_replicas."
-            )
-        if self.num_elastic and not isinstance(self.placement, ThreadReplicas):
-            raise ConfigError(
-                f"num_elastic={self.num_elastic} replicas would share the trainer's devices, and "
-                f"placement={self.placement} puts them into other processes. Use ThreadReplicas."
-            )
-        if self.num_replicas % self.replicas_per_host:
-            raise ConfigError(
-                f"num_replicas={self.num_replicas} is no multiple of the {self.replicas_per_host} "
-                "that a process of `placement` holds. Change one of the two."
-            )
-
     @property
     def replicas_per_host(self) -> int:
         """The number of replicas in one process."""
@@ -187,25 +171,15 @@ class EngineSettings:
         def up(count: int) -> int:
             return -(-count // parts) * parts
 
-        slots = up(self.slots_per_replica)
+        slots, pages = up(self.slots_per_replica), self.pages
         return dataclasses.replace(
             self,
             slots_per_replica=slots,
             prefill_prompts=up(self.prefill_prompts),
             prefill_members=min(self.prefill_members, slots),
             narrow_slots=tuple(sorted({up(n) for n in self.narrow_slots if up(n) < slots})),
-            pages=self.pages
-            and dataclasses.replace(self.pages, num_pages=up(self.pages.num_pages)),
+            pages=pages and dataclasses.replace(pages, num_pages=up(pages.num_pages)),
         )
-
-    @property
-    def reads_in_chunks(self) -> bool:
-        """Some prompts are read behind others, or behind what is kept of others."""
-        return self.chunked_prefill or (self.pages is not None and self.pages.reuse_prefixes)
-
-    def num_stops(self, end_ids: Sequence[int]) -> int:
-        """The number of tokens that may end a sample, beside the tokenizer's first of `end_ids`."""
-        return self.max_stop_ids + len(end_ids) - 1
 
     def prefill_length(self, prompt_length: int) -> int:
         """The bucket of a prompt, by its own length alone. Raises ValueError where none fits."""

@@ -15,18 +15,10 @@ from concurrent.futures import Future
 from typing import Any
 
 from loong_jax.rollout import hosts as messages
-from loong_jax.rollout.attempts import MigrationPayload, PartialGroup, PartialGroups
+from loong_jax.rollout import records
+from loong_jax.rollout.attempts import MigrationPayload, PartialGroup, SentTickets
 from loong_jax.rollout.hosts import HostLauncher, HostLink, HostSetup
 from loong_jax.rollout.publishing import Begin, Publisher
-from loong_jax.rollout.records import (
-    Emit,
-    Group,
-    GroupGenerated,
-    GroupsMigrated,
-    ReplicaFailed,
-    Ticket,
-    WhenScored,
-)
 from loong_jax.rollout.versions import VersionError, VersionStore
 
 logger = logging.getLogger(__name__)
@@ -61,24 +53,23 @@ class HostedReplicaGroup:
         self._start_timeout_s, self._silence_timeout_s = start_timeout_s, silence_timeout_s
         self._publisher = publisher or Publisher(share=launcher.share)
         self._lock = threading.RLock()  # of what follows
-        self._links: list[HostLink | None] = [None] * num_hosts
+        self._links: list[HostLink] = []  # by number of the host, once started
         self._failed: set[int] = set()  # replicas to mend
         self._held: dict[int, int] = {}  # version by replica
-        self._sent: dict[int, tuple[Ticket, int]] = {}  # open tickets and their versions
-        self._partials = PartialGroups()
+        self._sent = SentTickets()
         self._past: Counter[str] = Counter()  # counts of hosts that are gone
-        self._emit: Emit | None = None
+        self._say: records.Emit  # from `start` on
         self._closing = threading.Event()
         self._watch = threading.Thread(target=self._watch_hosts, name="host-watch", daemon=True)
 
     # ---- commands, from the orchestrator's thread -----------------------------------------------
 
-    def start(self, emit: Emit) -> None:
+    def start(self, emit: records.Emit) -> None:
         """Starts the processes and returns; commands wait until they are ready."""
-        assert self._emit is None, "the group was started before"
-        self._emit = emit
+        assert not self._links, "the group was started before"
+        self._say = emit
         self._versions.follow(self)
-        for host in range(len(self._links)):
+        for host in range(self.num_replicas // self._setup.num_replicas):
             self._start_host(host)
         self._watch.start()
 
@@ -105,30 +96,28 @@ class HostedReplicaGroup:
                     if self._held.get(replica) == version:
                         raise
                 return  # while the host started, another version took its place
-            link.send(_call(method, replica=replica, version=version, **arguments))
+            given = dict(replica=replica, version=version, **arguments)
+            link.send(messages.Call(method, given))
 
         link.put(carry_out)
 
-    def dispatch(self, replica: int, tickets: Sequence[Ticket], version: int) -> None:
+    def dispatch(self, replica: int, tickets: Sequence[records.Ticket], version: int) -> None:
         """Responses that a lost replica had begun under `version` go along."""
-        with self._lock:
-            self._sent |= {ticket.number: (ticket, version) for ticket in tickets}
-        partials = self._partials.known([ticket.number for ticket in tickets], version)
+        self._sent.add(tickets, version)
+        partials = self._sent.partials([ticket.number for ticket in tickets], version)
         self._post_tickets(replica, tickets, version, partials)
 
     def cancel(self, replica: int, ticket_numbers: Sequence[int]) -> None:
         with self._lock:  # before or after groups that arrive, never between two halves of that
-            self._forget(ticket_numbers)
-            numbers = tuple(ticket_numbers)
-            self._post(replica, _call("cancel", replica=replica, ticket_numbers=numbers))
+            self._sent.forget(ticket_numbers)
+            self._post(replica, "cancel", replica=replica, ticket_numbers=tuple(ticket_numbers))
 
     def migrate(self, source: int, target: int, ticket_numbers: Sequence[int]) -> None:
         """`LocalReplicaGroup.migrate`; between hosts the caches go through this process."""
         assert source != target, f"replica {source} cannot migrate to itself"
         numbers, to = tuple(ticket_numbers), self._link(target)
         if self._link(source) is to:
-            move = _call("migrate", source=source, target=target, ticket_numbers=numbers)
-            self._post(source, move)
+            self._post(source, "migrate", source=source, target=target, ticket_numbers=numbers)
             return
         given = self._link(source).call("give", replica=source, ticket_numbers=numbers)
         given.add_done_callback(lambda given: self._arrive(source, target, to, numbers, given))
@@ -141,12 +130,14 @@ class HostedReplicaGroup:
             return tuple(
                 replica
                 for link in self._links
-                if link is not None and link.is_ready and version in link.versions
+                if link.is_ready and version in link.versions
                 for replica in self._of(link)
                 if replica not in self._failed
             )
 
-    def score(self, replica: int, groups: Sequence[Group], then: WhenScored) -> None:
+    def score(
+        self, replica: int, groups: Sequence[records.Group], then: records.WhenScored
+    ) -> None:
         """`LocalReplicaGroup.score`, for one of the `scorers` of all these versions."""
         scored = self._link(replica).call("score", replica=replica, groups=tuple(groups))
         scored.add_done_callback(
@@ -162,34 +153,32 @@ class HostedReplicaGroup:
             if self._link(replica).is_lost:
                 self._start_host(replica // self._setup.num_replicas)
             else:
-                self._post(replica, _call("mend", replica=replica))
+                self._post(replica, "mend", replica=replica)
 
     def statistics(self) -> dict[str, int]:
         """Counters of all replicas, as of the last heartbeats; see `Replica.statistics`."""
         with self._lock:
             total = Counter(self._past)
             for link in self._links:
-                total.update(link.counts if link is not None else {})
+                total.update(link.counts)
         return dict(total)
 
     def cache_pressure(self) -> float:
         """The cache pressure of the fullest replica, as of the last heartbeats."""
-        living = [link for link in self._links if link is not None and not link.is_lost]
-        return max([link.cache_pressure for link in living], default=0.0)
+        return max([link.cache_pressure for link in self._links if not link.is_lost], default=0.0)
 
     def pids(self) -> list[int | None]:
         """Process of each host; None while it starts."""
-        return [link and link.pid for link in self._links]
+        return [link.pid for link in self._links]
 
     def close(self, timeout_s: float) -> None:
         """Ends the hosts after the blocks under way; kills those that take longer."""
         self._closing.set()
         deadline_s = time.monotonic() + timeout_s
         for link in self._links:
-            if link is not None:
-                link.close(max(0.0, deadline_s - time.monotonic()))
+            link.close(max(0.0, deadline_s - time.monotonic()))
         for link in self._links:
-            if link is not None and not link.join(max(0.0, deadline_s - time.monotonic())):
+            if not link.join(max(0.0, deadline_s - time.monotonic())):
                 logger.warning("%s did not end within %.1f s and is killed", link.name, timeout_s)
                 link.kill()
                 link.join(5.0)
@@ -205,16 +194,13 @@ class HostedReplicaGroup:
     def on_put(self, version: int) -> None:
         """Publishes to all hosts that are ready; the others are sent it when they need it."""
         with self._lock:
-            ready = [link for link in self._links if link is not None and link.is_ready]
+            ready = [link for link in self._links if link.is_ready]
         self._publish(version, ready)
 
     def on_retire(self, version: int) -> None:
-        self._partials.forget_version(version)
-        with self._lock:
-            self._sent = {n: sent for n, sent in self._sent.items() if sent[1] != version}
+        self._sent.forget_version(version)
         for link in self._links:
-            if link is not None:
-                link.put(lambda link=link: self._retire(version, link))
+            link.put(lambda link=link: self._retire(version, link))
 
     def _publish(self, version: int, links: Sequence[HostLink]) -> None:
         """To all of them in two phases; returns once each has it or is lost."""
@@ -240,14 +226,12 @@ class HostedReplicaGroup:
     def _on_report(self, link: HostLink, report: Any) -> None:
         match report:
             case messages.Wrote(reports):
-                with self._lock:
-                    for part in reports:
-                        if part.ticket in self._sent:
-                            self._partials.add(part)
+                for part in reports:
+                    self._sent.report(part)
                 return
-            case GroupGenerated(group):
-                self._forget([group.ticket.number])
-            case ReplicaFailed(replica):
+            case records.GroupGenerated(group):
+                self._sent.forget([group.ticket.number])
+            case records.ReplicaFailed(replica):
                 with self._lock:
                     self._failed.add(replica)
                     self._release(replica)
@@ -266,20 +250,16 @@ class HostedReplicaGroup:
         with self._lock:
             if to.is_lost:
                 return  # the tickets were in the target's hands, and failed with it
-            lost = [n for n in numbers if n in self._sent] if payload is None else []
-            tickets = [self._sent[n] for n in lost]
+            lost = self._sent.lost(numbers) if payload is None else []
             left = payload and payload.only(self._sent)
             if left and left.jobs:
-                self._post(target, _call("take", replica=target, payload=left, source=source))
-        if payload is not None:
-            if not (left and left.jobs):  # all have ended, or were cancelled on the way
-                self._say(GroupsMigrated(source, target, (), 0, 0))
-            return
-        for ticket, version in tickets:
-            partials = self._partials.known([ticket.number], version)
+                self._post(target, "take", replica=target, payload=left)
+            elif left:  # all have ended, or were cancelled on the way
+                self._say(records.GroupsMigrated(source, target, (), 0, 0))
+        for ticket, version, partials in lost:
             num_tokens = sum(partial.num_tokens for partial in partials.values())
             self._post_tickets(target, [ticket], version, partials)
-            self._say(GroupsMigrated(source, target, (ticket.number,), 0, num_tokens))
+            self._say(records.GroupsMigrated(source, target, (ticket.number,), 0, num_tokens))
 
     def _on_lost(self, link: HostLink, why: str) -> None:
         """Called once for every life of a host."""
@@ -293,13 +273,12 @@ class HostedReplicaGroup:
             for replica in replicas:
                 self._release(replica)
         for replica in replicas:
-            self._say(ReplicaFailed(replica, f"{link.name}: {why}"))
+            self._say(records.ReplicaFailed(replica, f"{link.name}: {why}"))
 
     def _watch_hosts(self) -> None:
-        """Ends hosts that are silent."""
         while not self._closing.wait(self._setup.heartbeat_s):
             for link in self._links:
-                if link is None or link.is_lost:
+                if link.is_lost:
                     continue
                 silent_s = time.monotonic() - link.heard_s
                 limit_s = self._silence_timeout_s if link.is_ready else self._start_timeout_s
@@ -314,7 +293,7 @@ class HostedReplicaGroup:
         link = HostLink(
             f"host {host}", self._launcher.new(host, setup), self._on_report, self._on_lost
         )
-        self._links[host] = link
+        self._links[host : host + 1] = [link]
         link.start()
 
     def _of(self, link: HostLink) -> range:
@@ -322,18 +301,17 @@ class HostedReplicaGroup:
         return range(host * self._setup.num_replicas, (host + 1) * self._setup.num_replicas)
 
     def _link(self, replica: int) -> HostLink:
-        link = self._links[replica // self._setup.num_replicas]
-        assert link is not None, "start the group first"
-        return link
+        return self._links[replica // self._setup.num_replicas]
 
-    def _post(self, replica: int, message: Any) -> None:
-        link = self._link(replica)
-        link.put(lambda: link.send(message))
+    def _post(self, at: int, method: str, **arguments: Any) -> None:
+        """Calls a method of the group in which replica `at` is."""
+        link = self._link(at)
+        link.put(lambda: link.send(messages.Call(method, arguments)))
 
     def _post_tickets(
         self,
         replica: int,
-        tickets: Sequence[Ticket],
+        tickets: Sequence[records.Ticket],
         version: int,
         partials: dict[int, PartialGroup],
     ) -> None:
@@ -341,11 +319,10 @@ class HostedReplicaGroup:
         link = self._link(replica)
 
         def carry_out() -> None:
-            with self._lock:
-                wanted = tuple(ticket for ticket in tickets if ticket.number in self._sent)
+            wanted = tuple(ticket for ticket in tickets if ticket.number in self._sent)
             if wanted:
-                given = dict(tickets=wanted, version=version, partials=partials)
-                link.send(_call("dispatch", replica=replica, **given))
+                given = dict(replica=replica, tickets=wanted, version=version, partials=partials)
+                link.send(messages.Call("dispatch", given))
 
         link.put(carry_out)
 
@@ -354,20 +331,6 @@ class HostedReplicaGroup:
         version = self._held.pop(replica, None)
         if version is not None:
             self._versions.release(version, f"replica-{replica}")
-
-    def _forget(self, numbers: Sequence[int]) -> None:
-        with self._lock:
-            for number in numbers:
-                self._sent.pop(number, None)
-            self._partials.forget(numbers)
-
-    def _say(self, event: Any) -> None:
-        assert self._emit is not None
-        self._emit(event)
-
-
-def _call(method: str, **arguments: Any) -> messages.Call:
-    return messages.Call(method, arguments)
 
 
 def _or_none(answer: Future[Any]) -> Any:

@@ -53,21 +53,11 @@ class HostSetup(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A method of the host's `LocalReplicaGroup`; nothing is answered."""
+    """A method of the host's `LocalReplicaGroup`, or "publish", with a message for its staging."""
 
     method: str
     arguments: dict[str, Any]
-
-
-class Ask(NamedTuple):
-    """A `Call` of "give" or "score", or a message of `publishing`, for the host's staging.
-
-    Answered by `Answer` with the same number.
-    """
-
-    number: int
-    method: str
-    arguments: dict[str, Any]
+    number: int | None = None  # of an `Answer` that is waited for: to "give", "score", "publish"
 
 
 class Retire(NamedTuple):
@@ -241,13 +231,13 @@ class HostLink:
         """Asks the host's staging, as a `Member` of a publication."""
         number, answer = self._question()
         if not answer.done():
-            self.send(Ask(number, "publish", dict(message=message)), data)
+            self.send(Call("publish", dict(message=message), number), data)
         return answer
 
     def call(self, method: str, **arguments: Any) -> Future[Any]:
-        """The answer of the host to come, after all that was put before; see `Ask`."""
+        """The answer of the host to come, after all that was put before; see `Call`."""
         number, answer = self._question()
-        self.put(lambda: self.send(Ask(number, method, arguments)))
+        self.put(lambda: self.send(Call(method, arguments, number)))
         return answer
 
     def _question(self) -> tuple[int, Future[Any]]:
@@ -277,12 +267,8 @@ class HostLink:
 
     def close(self, timeout_s: float) -> None:
         """Asks the host to end; `join` waits for it."""
-
-        def say() -> None:
-            self.send(Close(timeout_s))
-
         if self.is_ready:
-            self.put(say)
+            self.put(lambda: self.send(Close(timeout_s)))
         else:
             self.kill()
 

@@ -12,26 +12,16 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from loong_jax.errors import LoongError
+from loong_jax.rollout import records
 from loong_jax.rollout.attempts import (
     MigrationPayload,
-    Moved,
     PartialGroup,
-    PartialGroups,
+    SentTickets,
     partials_of,
-)
-from loong_jax.rollout.records import (
-    Emit,
-    Group,
-    GroupGenerated,
-    GroupsMigrated,
-    ReplicaFailed,
-    ReplicaIdle,
-    Ticket,
-    WhenScored,
 )
 from loong_jax.rollout.replica import Replica
 from loong_jax.rollout.slot_engine import SlotEngine
@@ -40,7 +30,9 @@ from loong_jax.rollout.versions import VersionError, VersionStore
 logger = logging.getLogger(__name__)
 
 Do = Callable[[Replica], None]
-ScoreGroup = Callable[[Any, Group], Group]  # of weights: `behavior_logprob` filled in
+ScoreGroup = Callable[
+    [Any, records.Group], records.Group
+]  # of weights: `behavior_logprob` filled in
 
 POLL_S = 0.2  # how long an idle thread waits before it looks whether it should end
 
@@ -130,24 +122,23 @@ class LocalReplicaGroup:
         self._reclaimed: set[int] = set()  # elastic ones that the trainer has now
         self._mailboxes = {number: Mailbox() for number in self._numbers}
         self._threads: list[threading.Thread] = []
-        self._emit: Emit | None = None
+        self._say: records.Emit  # from `start` on
         self._score_group = score_group
         self._after_block = after_block
         self._counts: dict[int, dict[str, int]] = {number: {} for number in self._numbers}
         self._past_counts: Counter[str] = Counter()  # of replicas that have failed
         self._pressures: dict[int, float] = {}
-        self._sent: dict[int, tuple[Ticket, int]] = {}  # open tickets and their versions, by number
-        self._partials = PartialGroups()
+        self._sent = SentTickets()
         self._closing = threading.Event()
         self._warm_up = threading.Lock()
         self._warm: list[SlotEngine] = []
 
     # ---- commands, from the orchestrator's thread -----------------------------------------------
 
-    def start(self, emit: Emit) -> None:
+    def start(self, emit: records.Emit) -> None:
         """Starts the threads. `emit` is called from them."""
         assert not self._threads, "the group was started before"
-        self._emit = emit
+        self._say = emit
         self._versions.follow(self)
         for number in self._numbers:
             self._start_thread(number)
@@ -191,7 +182,7 @@ class LocalReplicaGroup:
     def dispatch(
         self,
         replica: int,
-        tickets: Sequence[Ticket],
+        tickets: Sequence[records.Ticket],
         version: int,
         partials: Mapping[int, PartialGroup] | None = None,
         **settings: Any,
@@ -202,20 +193,20 @@ class LocalReplicaGroup:
         ones of `Replica.submit`.
         """
         tickets = tuple(tickets)
-        known = self._partials.take([ticket.number for ticket in tickets], version)
-        known |= partials or {}
-        self._sent |= {ticket.number: (ticket, version) for ticket in tickets}
+        self._sent.add(tickets, version)
+        self._sent.keep(partials or {})
+        known = self._sent.partials([ticket.number for ticket in tickets], version)
 
         def carry_out(host: Replica) -> None:
             mismatch = f"version {version} came to a replica that hosts {host.version}"
             assert host.version == version, mismatch
             host.submit(tickets, partials=known, **settings)
 
-        self._mailboxes[replica].put(carry_out, lambda: self._partials.keep(known))
+        self._mailboxes[replica].put(carry_out)
 
     def cancel(self, replica: int, ticket_numbers: Sequence[int]) -> None:
         numbers = tuple(ticket_numbers)
-        self._forget(numbers)
+        self._sent.forget(numbers)
         self._mailboxes[replica].put(lambda host: host.cancel(numbers))
 
     def pause(self, replica: int) -> None:
@@ -254,9 +245,12 @@ class LocalReplicaGroup:
 
         def arrive(payload: MigrationPayload | None) -> None:
             if payload is not None:
-                self._set_down(target, payload, source)
-            else:
-                self.begin_again(source, target, numbers)
+                self._set_down(target, payload)
+                return
+            for ticket, version, partials in self._sent.lost(numbers):
+                num_tokens = sum(partial.num_tokens for partial in partials.values())
+                self.dispatch(target, [ticket], version)
+                self._say(records.GroupsMigrated(source, target, (ticket.number,), 0, num_tokens))
 
         self.give(source, numbers, arrive)
 
@@ -279,36 +273,26 @@ class LocalReplicaGroup:
         """
         self._mailboxes[replica].put(then, lambda: then(None))
 
-    def take(self, replica: int, payload: MigrationPayload, source: int) -> None:
-        """Groups that replica `source`, of this group or another, gave; answered by
-        `GroupsMigrated`.
-        """
-        self._sent |= {job.ticket.number: (job.ticket, payload.version) for job in payload.jobs}
-        self._set_down(replica, payload, source)
+    def take(self, replica: int, payload: MigrationPayload) -> None:
+        """Groups that a replica of another group gave; answered by `GroupsMigrated`."""
+        self._sent.add([job.ticket for job in payload.jobs], payload.version)
+        self._set_down(replica, payload)
 
-    def _set_down(self, replica: int, payload: MigrationPayload, source: int) -> None:
+    def _set_down(self, replica: int, payload: MigrationPayload) -> None:
         def carry_out(host: Replica) -> None:
             # where all have ended or were cancelled, the replica may host another version by now
             left = payload.only(self._sent)
-            moved = host.take(left) if left.jobs else Moved((), 0, 0)
-            self._say(GroupsMigrated(source, replica, *moved))
+            nothing = records.GroupsMigrated(payload.source, replica, (), 0, 0)
+            self._say(host.take(left) if left.jobs else nothing)
 
         def keep() -> None:
-            self._partials.keep(partials_of(payload.version, payload.jobs, payload.attempts))
+            self._sent.keep(partials_of(payload.version, payload.jobs, payload.attempts))
 
         self._mailboxes[replica].put(carry_out, keep)
 
-    def begin_again(self, source: int, target: int, ticket_numbers: Iterable[int]) -> None:
-        """Tickets that were lost with `source` on their way to `target` go on there."""
-        for number in ticket_numbers:
-            if number in self._sent:
-                ticket, version = self._sent[number]
-                partials = self._partials.take([number], version)
-                num_tokens = sum(partial.num_tokens for partial in partials.values())
-                self.dispatch(target, [ticket], version, partials)
-                self._say(GroupsMigrated(source, target, (number,), 0, num_tokens))
-
-    def score(self, replica: int, groups: Sequence[Group], then: WhenScored) -> None:
+    def score(
+        self, replica: int, groups: Sequence[records.Group], then: records.WhenScored
+    ) -> None:
         """Between two blocks the replica runs the trainer's program: `then` has the groups with
         their behaviour log-probabilities, or None where a version is gone or the replica fails.
         """
@@ -363,10 +347,7 @@ class LocalReplicaGroup:
 
     def on_retire(self, version: int) -> None:
         """Forgets partial groups of a version that is gone."""
-        self._partials.forget_version(version)
-        for number, (_, its_version) in list(self._sent.items()):
-            if its_version == version:
-                self._sent.pop(number, None)
+        self._sent.forget_version(version)
 
     def close(self, timeout_s: float) -> None:
         """Ends the threads after their current block; raises LoongError for one that does not."""
@@ -403,16 +384,16 @@ class LocalReplicaGroup:
                 mailbox.carry_out(replica, POLL_S if replica.is_empty or replica.is_paused else 0.0)
                 if replica.is_empty:
                     if was_busy:
-                        self._say(ReplicaIdle(number))
+                        self._say(records.ReplicaIdle(number))
                 elif not replica.is_paused:
                     groups, block = replica.step()
                     if block.num_tokens or block.active_slots:  # and not only tools were waited for
                         self._say(block)
                     for group in groups:
-                        self._forget([group.ticket.number])
-                        self._say(GroupGenerated(group))
+                        self._sent.forget([group.ticket.number])
+                        self._say(records.GroupGenerated(group))
                     if replica.is_empty:
-                        self._say(ReplicaIdle(number))
+                        self._say(records.ReplicaIdle(number))
                     self._after_block(replica)
                 self._counts[number] = replica.statistics()
                 self._pressures[number] = replica.cache_pressure
@@ -422,12 +403,12 @@ class LocalReplicaGroup:
         if replica is not None and replica.version is not None:
             self._versions.release(replica.version, f"replica-{number}")
         if failure and replica is not None:
-            self._partials.keep(replica.partials())
+            self._sent.keep(replica.partials())
         replica = None  # its cache is free when a new one takes its place
         self._pressures.pop(number, None)
         mailbox.end()
         if failure:
-            self._say(ReplicaFailed(number, failure))
+            self._say(records.ReplicaFailed(number, failure))
 
     def _compile(self, engine: SlotEngine, params: Any) -> None:
         """The first replica of an engine compiles for all."""
@@ -435,13 +416,3 @@ class LocalReplicaGroup:
             if not any(engine is other for other in self._warm):
                 engine.warm_up(params)
                 self._warm.append(engine)
-
-    def _say(self, event: Any) -> None:
-        assert self._emit is not None
-        self._emit(event)
-
-    def _forget(self, numbers: Iterable[int]) -> None:
-        """These tickets are not written any more."""
-        self._partials.forget(numbers)
-        for number in numbers:
-            self._sent.pop(number, None)

@@ -21,15 +21,18 @@ import numpy as np
 from flax import nnx
 
 from loong_jax.data.tokenizer import Tokenizer
+from loong_jax.errors import ConfigError
+from loong_jax.models import families
 from loong_jax.models.families import ModelConfig
 from loong_jax.models.parameters import Weights
 from loong_jax.rollout import pages as page_pool
+from loong_jax.rollout.devices import WHOLE, OneDevice, OnMesh
 from loong_jax.rollout.engine_config import EngineSettings, SampleRequest
 from loong_jax.rollout.pages import OutOfPages, PageAllocator
-from loong_jax.rollout.programs import WHOLE, Reading, ResultTokens
-from loong_jax.rollout.reading import CachedPrefixes
+from loong_jax.rollout.programs import CachedPrefixes, Reading, ResultTokens
 from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.rollout.slots import DecodeState, Prefix
+from loong_jax.rollout.speculation import DraftedCache
 from loong_jax.sharding import ShardingRules
 
 
@@ -69,8 +72,6 @@ class PagedState(NamedTuple):
 
 class PagedEngine(SlotEngine):
     """A `SlotEngine` with the cache in pages (`config.pages`)."""
-
-    is_paged = True
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -150,7 +151,6 @@ class PagedEngine(SlotEngine):
         return CachedPrefixes(self._view(decode_state.arrays.cache, table), start)
 
     def _empty_table(self, num_rows: int, length: int) -> np.ndarray:
-        """An empty table of the pages of sequences of `length` positions, int32 [rows, pages]."""
         return np.zeros((num_rows, length // self.pages.page_size), np.int32)
 
     def bulk_insert(
@@ -334,7 +334,24 @@ def engine_for(
     config: EngineSettings,
     rules: ShardingRules | None = None,
 ) -> SlotEngine:
-    """The engine of a model as `config` says: with slots that own their cache, or over pages."""
-    if config.pages is None:
-        return SlotEngine.for_model(graphdef, model, tokenizer, config, rules)
-    return PagedEngine.for_model(graphdef, model, tokenizer, config, rules)
+    """The engine of the model that `init_weights` of its family gave `graphdef` for, under the same
+    rules: with slots that own their cache, or over pages, as `config` says.
+    """
+    family = families.family_of(model)
+    if config.routing and not family.routes:
+        raise ConfigError(
+            "routing=True, and this model has no routers whose choices could be recorded. Set "
+            "it to False."
+        )
+    drafts = config.speculation and family.drafts(model)
+    if rules is not None and rules.mesh is not None:
+        devices = OnMesh(graphdef, model, rules, drafts=drafts)
+    else:
+        make_cache: Any = DraftedCache.zeros if drafts else family.make_cache
+        devices = OneDevice(
+            lambda weights: nnx.merge(graphdef, nnx.State(weights)),
+            functools.partial(make_cache, model),
+        )
+    kind = SlotEngine if config.pages is None else PagedEngine
+    hidden = jax.ShapeDtypeStruct((model.hidden_size,), model.dtype) if drafts else None
+    return kind(devices, tokenizer, config, family.num_before(model), hidden)

@@ -107,7 +107,8 @@ class PageAllocator:
                 f"{self.num_pages} are held. Wait for a slot to end, or preempt one."
             )
         for page in shared:
-            self._hold(page)
+            self._num_kept -= not self._holders[page]
+            self._holders[page] += 1
         self._tables[slot] = list(shared)
         self.counts.num_pages_shared += len(shared)
         self.grow(slot, length)
@@ -121,7 +122,10 @@ class PageAllocator:
         if num_new > self.num_available:
             return False
         for _ in range(num_new):
-            page = self._free.pop() if self._free else self._evict()
+            if not self._free:
+                self._hide(next(page for page in self._page_of.values() if not self._holders[page]))
+                self.counts.num_pages_evicted += 1
+            page = self._free.pop()
             self._holders[page] = 1
             table.append(page)
         return True
@@ -138,7 +142,7 @@ class PageAllocator:
             if other is not None:
                 if self._holders[other]:
                     continue
-                self._free_kept(other)
+                self._hide(other)
             self._page_of[key] = page
             self._name_of[page] = version, key
 
@@ -159,31 +163,15 @@ class PageAllocator:
         """Pages of a version that is gone are not found any more."""
         for page, (of, _) in list(self._name_of.items()):
             if of == version:
-                if self._holders[page]:
-                    self._hide(page)
-                else:
-                    self._free_kept(page)
-
-    def _hold(self, page: int) -> None:
-        if not self._holders[page]:
-            self._num_kept -= 1
-        self._holders[page] += 1
-
-    def _evict(self) -> int:
-        page = next(page for page in self._page_of.values() if not self._holders[page])
-        self._hide(page)
-        self._num_kept -= 1
-        self.counts.num_pages_evicted += 1
-        return page
-
-    def _free_kept(self, page: int) -> None:
-        self._hide(page)
-        self._num_kept -= 1
-        self._free.append(page)
+                self._hide(page)
 
     def _hide(self, page: int) -> None:
+        """It is not found any more, and free where no slot holds it."""
         _, key = self._name_of.pop(page)
         del self._page_of[key]
+        if not self._holders[page]:
+            self._num_kept -= 1
+            self._free.append(page)
 
     def _keys(self, version: int, tokens: np.ndarray):
         """One key per full page, of everything up to its end: 16 bytes, so none meets another."""
@@ -274,28 +262,16 @@ def decode(
     start = part.slot.position
     part, result = programs.decode_block(params, part)
     written, most = part.slot.position - start, programs.block_tokens
-    if programs.speculation:
+    if programs.config.speculation:
+        # A step also writes the two drafts before its token, where pages of the slot hold them.
+        size = jax.tree.leaves(state.cache.draft)[0].shape[3]
+        first = jnp.maximum(start - 2, part.slot.prompt_length // size * size)
+        num_rows = jnp.where(written > 0, part.slot.position - first, 0)
         pool = DraftedCache(
             write_back(state.cache.main, part.cache.main, table, start, written, most),
-            _write_drafts_back(state.cache.draft, part, table, start, most),
+            write_back(state.cache.draft, part.cache.draft, table, first, num_rows, most + 2),
         )
     else:
         pool = write_back(state.cache, part.cache, table, start, written, most)
     rows = slot_rows.put_slots(state.slot, part.slot, slots)
     return DecodeState(pool, rows, part.num_drafts), result
-
-
-def _write_drafts_back(
-    pool: Pool,
-    part: DecodeState,
-    table: Int[Array, "W pages"],
-    start: Int[Array, "W"],
-    most: int,
-) -> Pool:
-    """Writes drafts back: a step also writes the two rows before its token, in the slot's pages."""
-    size = jax.tree.leaves(pool)[0].shape[3]
-    own = part.slot.prompt_length // size * size
-    first = jnp.maximum(start - 2, own)
-    end = part.slot.position
-    num_written = jnp.where(end > start, end - first, 0)
-    return write_back(pool, part.cache.draft, table, first, num_written, most + 2)

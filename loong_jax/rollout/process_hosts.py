@@ -24,6 +24,7 @@ from loong_jax import logs
 from loong_jax.errors import ConfigError
 from loong_jax.rollout import hosts as messages
 from loong_jax.rollout.hosts import Ended, HostSetup, Receive
+from loong_jax.rollout.replica_host import ReplicaHost
 
 SINGLE_THREADED = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
@@ -206,10 +207,8 @@ def main(file_number: int) -> None:
     connection = Connection(file_number)
     core = connection.recv()
     if core is not None:
-        os.sched_setaffinity(0, {core})  # before JAX counts them
+        os.sched_setaffinity(0, {core})  # before JAX looks for devices
     setup = connection.recv()
-    from loong_jax.rollout.replica_host import ReplicaHost  # it imports JAX
-
     lock = threading.Lock()
 
     def send(report: Any) -> None:

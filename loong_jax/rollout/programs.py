@@ -12,74 +12,24 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec, Sharding, SingleDeviceSharding
 from jaxtyping import Array, Bool, Float, Int, Shaped, UInt32
 
 from loong_jax.models.parameters import Weights
 from loong_jax.rollout import slots as slot_rows
 from loong_jax.rollout import speculation
 from loong_jax.rollout.engine_config import EngineSettings, SampleRequest
-from loong_jax.rollout.slots import Cache, DecodeState, Drawn, Prefix, SlotState, Truncation
+from loong_jax.rollout.slots import (
+    Cache,
+    DecodeState,
+    Drawing,
+    Drawn,
+    Prefix,
+    SlotState,
+    Truncation,
+)
+from loong_jax.rollout.speculation import Drafting
 
-WHOLE: Any = PartitionSpec()  # `Any`, as what is cut stands in place of arrays
 NOT_RECORDED = -1  # in place of a target: no choice to replay
-
-
-class OneDevice:
-    """JAX's first device. `model_of(params)` is called within programs, `make_cache(batch,
-    capacity)` makes an empty cache.
-    """
-
-    mesh: Mesh | None = None
-    caches: Any = WHOLE  # how caches are cut
-    one_cache: Any = WHOLE  # as `caches`, of a single sequence
-
-    def __init__(self, model_of: Callable[[Weights], Any], make_cache: Callable[[int, int], Cache]):
-        self.model_of = model_of
-        self.make_cache = make_cache
-
-    def refuse_uneven(self, config: EngineSettings) -> None:
-        """One device takes any number of sequences."""
-
-    def abstract_cache(self, batch: int, capacity: int) -> Cache:
-        """The shapes of `make_cache`, wherever it lies."""
-        return jax.eval_shape(lambda: self.make_cache(batch, capacity))
-
-    def load(self, weights: Weights) -> Weights:
-        """Weights where the model expects them; those that lie elsewhere are copied there."""
-        return jax.tree.map(jnp.asarray, weights)
-
-    def bring(self, tree: Any) -> Any:
-        """A prefix or what was read, of another engine perhaps, where programs take it from."""
-        arrays = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array))
-        return tree if all(self._is_here(array.sharding) for array in arrays) else self._move(tree)
-
-    def _is_here(self, sharding: Sharding) -> bool:
-        return isinstance(sharding, SingleDeviceSharding)
-
-    def _move(self, tree: Any) -> Any:
-        """Over the host, as what `device_put` places is bound to its device."""
-        return jax.device_get(tree)
-
-    def whole(self, tree: Any) -> Any:
-        """Arrays that every device is to hold as they are."""
-        return tree
-
-    def abstract(self, tree: Any, spec: PartitionSpec) -> Any:
-        """Shapes of arrays that are cut so, as `jax.ShapeDtypeStruct`."""
-        del spec
-        return jax.eval_shape(lambda: tree)
-
-    def compile(
-        self, program: Callable[..., Any], *, outs: Any, donate: int | tuple[int, ...] = ()
-    ) -> Callable[..., Any]:
-        """`program` compiled; `outs` says how its results, or all leaves below one, are cut."""
-        del outs
-        return jax.jit(program, donate_argnums=donate)
-
-    def eval_shape(self, program: Callable[..., Any], *args: Any) -> Any:
-        """The result of `program` as `jax.ShapeDtypeStruct`."""
-        return jax.eval_shape(program, *args)
 
 
 @runtime_checkable
@@ -106,11 +56,7 @@ class Members(NamedTuple):
     exists: Bool[Array, "members"]
     stream: UInt32[Array, "members 5"]
     max_new_tokens: Int[Array, "members"]
-    temperature: Float[Array, "members"]
-    greedy: Bool[Array, "members"]
-    stop: Int[Array, "members"]
-    truncation: Truncation | None = None
-    stops: Int[Array, "members stops"] | None = None
+    drawing: Drawing
 
     @classmethod
     def of(
@@ -125,27 +71,25 @@ class Members(NamedTuple):
         Each of `end_ids` ends a sample, as its own stop_ids do.
         """
         count = config.prefill_members
-        row = np.zeros(count, np.int32)
-        stream = np.zeros((count, 5), np.uint32)
+        row, stream = np.zeros(count, np.int32), np.zeros((count, 5), np.uint32)
         max_new_tokens, top_k = np.ones(count, np.int32), np.zeros(count, np.int32)
         temperature, top_p = np.ones(count, np.float32), np.ones(count, np.float32)
         greedy, min_p = np.zeros(count, bool), np.zeros(count, np.float32)
-        ends = end_ids[1:]
-        stops = np.full((count, config.num_stops(end_ids)), -1, np.int32)
-        stops[:, : len(ends)] = ends
+        num_ends = len(end_ids)
+        stops = np.full((count, num_ends + config.max_stop_ids), -1, np.int32)
+        stops[:, :num_ends] = end_ids
         for i, (prompt, request) in enumerate(zip(rows, requests, strict=True)):
             sampling = request.sampling
             row[i], stream[i] = prompt, request.stream
             max_new_tokens[i] = sampling.max_new_tokens
             temperature[i], greedy[i] = sampling.temperature, sampling.greedy
             top_k[i], top_p[i], min_p[i] = sampling.top_k, sampling.top_p, sampling.min_p
-            stops[i, len(ends) : len(ends) + len(sampling.stop_ids)] = sampling.stop_ids
-        exists = np.arange(count) < len(requests)
-        stop = np.full(count, end_ids[0], np.int32)
-        arrays: Any = (row, exists, stream, max_new_tokens, temperature, greedy, stop)
-        arrays += (Truncation(top_k, top_p, min_p) if config.truncation else None,)  # pyright: ignore
-        arrays += (stops if stops.size else None,)
-        return cls(*arrays)
+            stops[i, num_ends : num_ends + len(sampling.stop_ids)] = sampling.stop_ids
+        exists: Any = np.arange(count) < len(requests)
+        kept: Any = (top_k, top_p, min_p)
+        drawing: Any = (temperature, greedy, stops)
+        drawing += (Truncation(*kept) if config.truncation else None,)
+        return cls(row, exists, stream, max_new_tokens, Drawing(*drawing))  # pyright: ignore
 
 
 class ResultTokens(NamedTuple):
@@ -199,6 +143,22 @@ class ResultTokens(NamedTuple):
         return self.tokens[row, :count], self.log_prob[row, :count]
 
 
+class CachedPrefixes(NamedTuple):
+    """Prompts of which the first `start` tokens are read already, one per row of the cache."""
+
+    cache: Cache  # of `cache_length`
+    start: np.ndarray  # int32 [prefill_prompts]
+
+
+class ReadSoFar(NamedTuple):
+    """Prompts of which some tokens, or all, are read."""
+
+    cache: Cache
+    logits: Float[Array, "B V"]  # after the last token that was read
+    target: Int[Array, "B S L K"] | None  # the router's choices, where they are recorded
+    drafting: Drafting | None  # where there are drafts
+
+
 @dataclasses.dataclass(frozen=True)
 class Reading:
     """Prompts and the samples that are to start from them, on the way."""
@@ -207,7 +167,7 @@ class Reading:
     lengths: np.ndarray  # int32 [B], 0 for rows without a prompt
     start: np.ndarray  # int32 [B], tokens read so far; all of a prompt that is read at the end
     members: Members
-    read: Any = None  # `ReadSoFar` of chunks; None: whole prompts, read in one call at the end
+    read: ReadSoFar | None = None  # of chunks; None: whole prompts, read in one call at the end
     label: Any = None  # of whoever began it, for the end
 
     @property
@@ -230,15 +190,13 @@ class Programs:
     """Pure functions of weights and state, to be compiled by who keeps the caches."""
 
     model_of: Callable[[Weights], Any]
-    num_before: int  # tokens before the one to decode that the model is given as `history`
-    decode_steps: int  # decode steps per call
-    routing: bool = False  # the router's choices as well
-    speculation: bool = False  # with drafts
+    config: EngineSettings
 
     @property
     def block_tokens(self) -> int:
         """Tokens that a block may write, per slot."""
-        return self.decode_steps * (speculation.TOKENS_PER_STEP if self.speculation else 1)
+        steps = self.config.decode_steps
+        return steps * speculation.TOKENS_PER_STEP if self.config.speculation else steps
 
     def prefill(
         self,
@@ -246,97 +204,120 @@ class Programs:
         tokens: Int[Array, "B T"],
         lengths: Int[Array, "B"],
         members: Members,
+        history: Int[Array, "B before"] | None,
     ) -> tuple[Prefix, ResultTokens]:
-        """Caches of the prompts, and the first token of every member."""
+        """Caches of the prompts, which end in `history`, and the first token of every member."""
         mask_BT = jnp.arange(tokens.shape[1])[None] < lengths[:, None]
         model = self.model_of(params)
         output, cache = model.prefill(tokens, mask_BT)
         last_logits_BV = logits_at(model, output, jnp.maximum(lengths - 1, 0))
-        history = self._last_tokens(tokens, lengths, members.row)
         target = drafting = None
-        if self.speculation:
+        if self.config.speculation:
             cache, drafting = speculation.read_whole(model, cache, output.hidden, tokens, lengths)
-        if self.routing:
+        if self.config.routing:
             target_BTLK = jnp.moveaxis(output.target, 0, 2)
             target = jnp.where(mask_BT[..., None, None], target_BTLK, NOT_RECORDED)
-        return self.first_tokens(cache, last_logits_BV, lengths, members, history, target, drafting)
+        read = ReadSoFar(cache, last_logits_BV, target, drafting)
+        return self.first_tokens(read, lengths, members, history)
 
-    def first_tokens(self, cache, last_logits_BV, lengths, members, history, target, drafting):
+    def read_chunk(
+        self,
+        params: Weights,
+        read: ReadSoFar,
+        tokens: Int[Array, "B T"],
+        start: Int[Array, "B"],
+        num_new: Int[Array, "B"],
+        following: Int[Array, "B"],
+        history: Int[Array, "B before"] | None,
+    ) -> ReadSoFar:
+        """Reads the next `num_new` tokens of each prompt, behind the `start` that were read.
+
+        Prompts without new tokens keep their logits. `following` is the token after the new ones.
+        """
+        cache, logits, target, drafting = read
+        mask_BT = jnp.arange(tokens.shape[1])[None] < num_new[:, None]
+        before = {} if history is None else {"history": history}
+        model = self.model_of(params)
+        if drafting is None:
+            output, cache = model.prefill(tokens, mask_BT, cache, start, **before)
+        else:
+            output, main = model.prefill(tokens, mask_BT, cache.main, start, **before)
+            cache, hidden = cache._replace(main=main), output.hidden
+            cache, drafting = speculation.read_chunk(
+                model, cache, hidden, tokens, start, num_new, following, drafting
+            )
+        last_BV = logits_at(model, output, jnp.maximum(num_new - 1, 0))
+        if target is not None:
+            row_B1 = jnp.arange(tokens.shape[0])[:, None]
+            position_BT = start[:, None] + jnp.arange(tokens.shape[1])[None]
+            position_BT = jnp.where(mask_BT, position_BT, target.shape[1])
+            new_BTLK = jnp.moveaxis(output.target, 0, 2)
+            target = target.at[row_B1, position_BT].set(new_BTLK, mode="drop")
+        logits = jnp.where(num_new[:, None] > 0, last_BV, logits)
+        return ReadSoFar(cache, logits, target, drafting)
+
+    def first_tokens(
+        self,
+        read: ReadSoFar,
+        lengths: Int[Array, "B"],
+        members: Members,
+        history: Int[Array, "B before"] | None,
+    ) -> tuple[Prefix, ResultTokens]:
+        """The first token of every member, behind prompts that are read and end in `history`."""
         position = lengths[members.row]
         key = slot_rows.stream_keys(members.stream)
-        drawn = slot_rows.draw(
-            last_logits_BV[members.row],
-            key,
-            position,
-            members.temperature,
-            members.greedy,
-            members.truncation,
-        )
+        drawn = slot_rows.draw(read.logits[members.row], key, position, members.drawing)
         last_position = position + members.max_new_tokens - 1
-        goes_on = members.exists & (drawn.token != members.stop) & (position < last_position)
+        is_end = _ends(drawn.token, members.drawing)
         slot = SlotState(
             token=drawn.token,
             position=position,
             prompt_length=position,
             last_position=last_position,
-            active=goes_on & ~_is_among(drawn.token, members.stops),
+            active=members.exists & ~is_end & (position < last_position),
             key=key,
-            temperature=members.temperature,
-            greedy=members.greedy,
-            stop=members.stop,
-            history=history,
-            truncation=members.truncation,
-            stops=members.stops,
-            drafting=jax.tree.map(lambda a: a[members.row], drafting),
+            drawing=members.drawing,
+            history=None if history is None else history[members.row],
+            drafting=jax.tree.map(lambda a: a[members.row], read.drafting),
         )
         result = ResultTokens.pack(
             drawn.token[:, None],
             members.exists[:, None],
             jnp.ones_like(drawn.token),
             drawn.log_prob[:, None],
-            None if target is None else target[members.row],
+            None if read.target is None else read.target[members.row],
         )
-        return Prefix(cache, members.row, slot), result
-
-    def _last_tokens(
-        self, tokens: Int[Array, "B T"], lengths: Int[Array, "B"], row: Int[Array, "members"]
-    ) -> Int[Array, "members before"] | None:
-        """The end of each member's prompt; anything in place of what a short one does not have."""
-        if not self.num_before:
-            return None
-        index = lengths[row][:, None] - self.num_before + jnp.arange(self.num_before)[None]
-        return jnp.take_along_axis(tokens[row], jnp.maximum(index, 0), axis=1)
+        return Prefix(read.cache, members.row, slot), result
 
     def decode_block(self, params: Weights, state: DecodeState) -> tuple[DecodeState, ResultTokens]:
         """`decode_steps` steps of every slot as one scan."""
         model = self.model_of(params)
         if isinstance(model, Quicker):
             model = model.layers_cut()
-        one_step = self._drafted_step if self.speculation else self._step
+        one_step = self._drafted_step if self.config.speculation else self._step
 
         def step(state: DecodeState, _):
             return one_step(model, state)
 
-        state, written_KNB = jax.lax.scan(step, state, length=self.decode_steps)
+        state, written_KNB = jax.lax.scan(step, state, length=self.config.decode_steps)
         token, wrote, log_prob, target = jax.tree.map(_by_slot, written_KNB)
-        if self.speculation:
+        if self.config.speculation:
             token, log_prob = speculation.compact(wrote, (token, log_prob))
             wrote = speculation.compact(wrote, wrote)
         length = state.slot.position - state.slot.prompt_length + 1
         return state, ResultTokens.pack(token, wrote, length, log_prob, target)
 
     def _step(self, model: Any, state: DecodeState) -> tuple[DecodeState, StepOutput]:
-        """One token of every slot."""
         slot, target = state.slot, None
         known = _known(model, slot)
-        if self.routing:
+        if self.config.routing:
             logits, target_LBK, cache = model.decode_routed(
                 slot.token, slot.position, state.cache, **known
             )
             target = jnp.moveaxis(target_LBK, 1, 0)
         else:
             logits, cache = model.decode(slot.token, slot.position, state.cache, **known)
-        drawn, wrote = self._draw(slot, logits, slot.position + 1), slot.active
+        drawn, wrote = _draw(slot, logits, slot.position + 1), slot.active
         slot = _advance(slot, drawn, wrote)
         written = StepOutput(slot.token, wrote, jnp.where(wrote, drawn.log_prob, 0.0), target)
         return state._replace(cache=cache, slot=slot), jax.tree.map(lambda a: a[None], written)
@@ -350,14 +331,14 @@ class Programs:
         draft_logits, rows = speculation.draft_logits(
             model, state.cache.draft, before.drafting, before.token, position
         )
-        draft = self._draw(before, draft_logits, position + 1).token
+        draft = _draw(before, draft_logits, position + 1).token
         pair = jnp.stack([before.token, draft], axis=1)
         known = _known(model, before)
         logits, hidden, main = model.extend(pair, position, state.cache.main, **known)
-        first = self._draw(before, logits[:, 0], position + 1)
+        first = _draw(before, logits[:, 0], position + 1)
         middle = _advance(before, first, wrote)
         kept = middle.active & (draft == first.token)
-        second = self._draw(before, logits[:, 1], position + 2)
+        second = _draw(before, logits[:, 1], position + 2)
         slot = _advance(middle, second, kept)
         num_read = slot.position - position
         slot = slot._replace(drafting=speculation.advance(before.drafting, hidden, pair, num_read))
@@ -368,16 +349,6 @@ class Programs:
         )
         written = jax.tree.map(lambda *a: jnp.stack(a), *both)
         return DecodeState(state.cache._replace(main=main, draft=rows), slot, counts), written
-
-    def _draw(self, slot: SlotState, logits: Float[Array, "B V"], position: Int[Array, "B"]):
-        return slot_rows.draw(
-            logits,
-            slot.key,
-            position,
-            slot.temperature,
-            slot.greedy,
-            slot.truncation,
-        )
 
     def decode_block_of(
         self, params: Weights, state: DecodeState, slots: Int[Array, "W"]
@@ -392,6 +363,10 @@ class Programs:
         return slot_rows.put(state, part.cache, part.slot, slots), result
 
 
+def _draw(slot: SlotState, logits: Float[Array, "B V"], position: Int[Array, "B"]) -> Drawn:
+    return slot_rows.draw(logits, slot.key, position, slot.drawing)
+
+
 def _known(model: Any, slot: SlotState) -> dict[str, Array]:
     """Inputs of a decode step beside the tokens in hand: those before, and who is decoding."""
     known = {} if slot.history is None else {"history": slot.history}
@@ -402,8 +377,7 @@ def _advance(slot: SlotState, drawn: Drawn, wrote: Bool[Array, "B"]) -> SlotStat
     """The slots under `wrote` with one more token; others stay as they are."""
     token = jnp.where(wrote, drawn.token, slot.token)
     position = jnp.where(wrote, slot.position + 1, slot.position)
-    goes_on = (token != slot.stop) & (position < slot.last_position)
-    goes_on = goes_on & ~_is_among(token, slot.stops)
+    goes_on = ~_ends(token, slot.drawing) & (position < slot.last_position)
     history = slot.history
     if history is not None:
         moved = jnp.concatenate([history[:, 1:], slot.token[:, None]], axis=1)
@@ -417,7 +391,6 @@ def _advance(slot: SlotState, drawn: Drawn, wrote: Bool[Array, "B"]) -> SlotStat
 
 
 def _by_slot(written: Shaped[Array, "steps most B *rest"]) -> Shaped[Array, "B tokens *rest"]:
-    """Outputs of a block by slot."""
     steps, most, batch, *rest = written.shape
     return jnp.moveaxis(written.reshape(steps * most, batch, *rest), 1, 0)
 
@@ -430,7 +403,5 @@ def logits_at(model: Any, output: Any, index: Int[Array, "B"]) -> Float[Array, "
     return jnp.take_along_axis(output.logits, at, axis=1)[:, 0]
 
 
-def _is_among(token: Int[Array, "B"], stops: Int[Array, "B stops"] | None) -> Bool[Array, "B"]:
-    if stops is None:
-        return jnp.zeros_like(token, bool)
-    return jnp.any(token[:, None] == stops, axis=1)
+def _ends(token: Int[Array, "B"], drawing: Drawing) -> Bool[Array, "B"]:
+    return jnp.any(token[:, None] == drawing.stops, axis=1)

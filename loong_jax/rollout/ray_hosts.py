@@ -5,7 +5,9 @@ host's reports are what a call returns that waits for them, and that call fails 
 """
 
 import itertools
+import queue
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,11 +15,67 @@ import numpy as np
 import ray
 import ray.exceptions
 
+from loong_jax.rollout import hosts as messages
 from loong_jax.rollout.hosts import Ended, HostSetup, Receive
-from loong_jax.rollout.ray_host_actor import HostActor
+from loong_jax.rollout.replica_host import ReplicaHost
 from loong_jax.verifiers.ray_start import start_ray
 
 _WAIT_S = 5.0  # of one call for reports
+
+
+class HostActor:
+    """The inside of an actor: carries out commands by their numbers, in whatever order they come.
+
+    The first report is that the engine is made, or why it is not; None is the last one.
+    """
+
+    def __init__(self):
+        self._reports: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._early: dict[int, tuple[Any, np.ndarray | None]] = {}
+        self._next = 0
+        self._host: ReplicaHost | None = None
+
+    def start(self, setup: HostSetup) -> list[Any]:
+        with self._lock:
+            try:
+                self._host = ReplicaHost(setup, self._reports.put)
+                self._host.start()
+            except Exception as error:
+                self._fail(error)
+            self._carry_out()
+        return self.reports(0.0)
+
+    def handle(self, number: int, message: Any, data: np.ndarray | None) -> None:
+        with self._lock:
+            self._early[number] = message, data
+            self._carry_out()
+
+    def reports(self, timeout_s: float) -> list[Any]:
+        """Reports so far, or the first that comes within so long."""
+        found: list[Any] = []
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            while not found or not self._reports.empty():
+                found.append(self._reports.get(timeout=max(0.0, deadline_s - time.monotonic())))
+        except queue.Empty:
+            pass
+        return found
+
+    def _carry_out(self) -> None:
+        while self._host is not None and self._next in self._early:
+            message, data = self._early.pop(self._next)
+            self._next += 1
+            try:
+                if not self._host.handle(message, data):
+                    self._reports.put(None)
+            except Exception as error:
+                self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._host = None
+        self._reports.put(messages.Failed(f"{type(error).__name__}: {error}"))
+        self._reports.put(None)
 
 
 class RayLauncher:

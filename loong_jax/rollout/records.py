@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from loong_jax.errors import refuse_below, refuse_no_share
 from loong_jax.problems.problem import Problem
 from loong_jax.problems.response import FORMS, ResponseForm, read
 from loong_jax.problems.verdict import Verdict
@@ -47,16 +48,11 @@ class SamplingSettings:
             raise ValueError(
                 f"temperature={self.temperature} must be positive. Use greedy=True for argmax."
             )
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p={self.top_p} is not in (0, 1]. Use 1.0 to keep every token.")
+        refuse_no_share(self, "top_p")
         if not 0 <= self.min_p <= 1:
             raise ValueError(f"min_p={self.min_p} is not in [0, 1]. Use 0.0 to keep every token.")
-        if self.top_k < 0 or self.max_new_tokens < 1:
-            raise ValueError(
-                f"top_k={self.top_k} must be >= 0 and max_new_tokens={self.max_new_tokens} >= 1. "
-                "Correct the recipe."
-            )
-
+        refuse_below(self, 0, "top_k")
+        refuse_below(self, 1, "max_new_tokens")
         if "" in self.stops:
             raise ValueError("stops hold an empty text, which every sample has. Leave it out.")
 
@@ -107,9 +103,7 @@ class Rollout:
     versions: tuple[tuple[int, int], ...]  # ((first token, policy version), ...); DORA: exactly one
     finish_reason: FinishReason
     text: str = ""  # of the policy, its last turn where there are several
-    behavior_logprob: np.ndarray | None = (
-        None  # float32, trainer's program under the rollout's own version
-    )
+    behavior_logprob: np.ndarray | None = None  # float32, trainer's program, the rollout's version
     started_s: float = 0.0
     ended_s: float = 0.0
     verdict: Verdict | None = None
@@ -205,8 +199,10 @@ def completion_metrics(
     metrics = {
         "completions/mean_length": float(lengths.mean()),
         "completions/max_length": float(lengths.max()),
-        "completions/cut_off": _share(r.finish_reason == "length" for r in rollouts),
-        "completions/well_formed": _share(read(r.text, form).is_well_formed for r in rollouts),
+        "completions/cut_off": float(np.mean([r.finish_reason == "length" for r in rollouts])),
+        "completions/well_formed": float(
+            np.mean([read(r.text, form).is_well_formed for r in rollouts])
+        ),
         "rewards/masked": 1 - len(rewards) / len(rollouts),
     }
     if rewards:
@@ -216,14 +212,8 @@ def completion_metrics(
 
 def staleness_histogram(groups: Iterable[Group], trainer_version: int) -> dict[str, int]:
     """The number of rollouts that were trained on at each staleness, in steps."""
-    counts = Counter(
-        trainer_version - rollout.version for group in groups for rollout in group.rollouts
-    )
+    counts = Counter(trainer_version - rollout.version for rollout in rollouts_of(groups))
     return {str(staleness): counts[staleness] for staleness in sorted(counts)}
-
-
-def _share(flags: Iterable[bool]) -> float:
-    return float(np.mean([bool(flag) for flag in flags]))
 
 
 def readable(
@@ -290,10 +280,8 @@ def rollout_to_plain(rollout: Rollout) -> Plain:
     record["versions"] = [list(pair) for pair in rollout.versions]
     record["turns"] = [dataclasses.asdict(turn) for turn in rollout.turns]
     if rollout.routing is not None:
-        record["routing"] = {
-            "shape": list(rollout.routing.shape),
-            "targets": rollout.routing.reshape(-1),
-        }
+        shape, targets = list(rollout.routing.shape), rollout.routing.reshape(-1)
+        record["routing"] = {"shape": shape, "targets": targets}
     if rollout.verdict is not None:
         record["verdict"] = dataclasses.asdict(rollout.verdict)
     return record

@@ -16,6 +16,7 @@ import numpy as np
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.models.parameters import Weights
 from loong_jax.problems.problem import Problem
+from loong_jax.rollout import records
 from loong_jax.rollout.agentic.agent import Agent, Toolbox
 from loong_jax.rollout.agentic.paused import PausedOnTools
 from loong_jax.rollout.attempts import (
@@ -23,26 +24,17 @@ from loong_jax.rollout.attempts import (
     Job,
     Listen,
     MigrationPayload,
-    Moved,
     PartialGroup,
     partials_of,
     prefill_of,
     to_host,
 )
 from loong_jax.rollout.programs import Reading, ResultTokens
-from loong_jax.rollout.records import (
-    BlockDecoded,
-    FinishReason,
-    Group,
-    Rollout,
-    SamplingSettings,
-    Ticket,
-)
 from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.rollout.slot_table import PrefillQueue, SlotTable
 
 EncodePrompt = Callable[[Problem], np.ndarray]
-AttemptLengths = Callable[[Ticket], tuple[int, ...]]
+AttemptLengths = Callable[[records.Ticket], tuple[int, ...]]
 Prefilled = tuple[ResultTokens, list[Attempt]]  # of these, by the member that each is
 
 COUNTS = ("preemptions", "restarts", "tokens_reprefilled", "tickets_given", "tickets_taken")
@@ -63,7 +55,7 @@ class Replica:
         engine: SlotEngine,
         *,
         group_size: int,
-        sampling: SamplingSettings,
+        sampling: records.SamplingSettings,
         seed: int,
         encode_prompt: EncodePrompt | None = None,
         agent: Agent | None = None,
@@ -74,18 +66,16 @@ class Replica:
         """`agent` for samples that may call tools. `limits` gives the most tokens of each attempt
         at a ticket, in place of max_new_tokens. Raises ConfigError for settings that clash.
         """
-        reads_on = agent is None or engine.config.chunked_prefill
+        agent = agent or Agent(toolbox=Toolbox())
+        reads_on = not agent.toolbox or engine.config.chunked_prefill
         assert reads_on, "an agent reads on behind what it has read, and chunked_prefill is off"
         assert group_size >= 1, f"group_size={group_size}"
         engine.config.check_sampling(sampling)
         self.engine, self.number = engine, number
         self.group_size, self.sampling, self.seed = group_size, sampling, seed
-        self.version: int | None = None
-        self._tokenizer: Tokenizer = engine.get_tokenizer()
-        self._tools: PausedOnTools | None = None
-        if agent is not None:
-            agent.check(self._tokenizer)
-            self._tools = PausedOnTools(agent, self._tokenizer, clock)
+        self._tokenizer: Tokenizer = engine.tokenizer
+        agent.check(self._tokenizer)
+        self._tools = PausedOnTools(agent, self._tokenizer, clock)
         self._encode = encode_prompt or prompt_encoder(self._tokenizer)
         self._limits = limits
         self._clock = clock
@@ -97,6 +87,10 @@ class Replica:
         self.is_paused = False
 
     # ---- commands -------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int | None:
+        return self._slots.version
 
     @property
     def is_empty(self) -> bool:
@@ -116,7 +110,7 @@ class Replica:
         """Counters since the start, of engine and tools too; num_slots_held is as of now."""
         own = {f"num_{name}": count for name, count in self._counts.items()}
         own |= {"num_slots_held": self.active_slots} | self._slots.statistics()
-        return own if self._tools is None else own | self._tools.statistics()
+        return own | (self._tools.statistics() if self._tools.agent.toolbox else {})
 
     def pause(self) -> None:
         """Steps do nothing until `resume`; what runs keeps its slots and cache."""
@@ -129,7 +123,7 @@ class Replica:
         if self._slots.is_given_up:
             return
         self.pause()
-        aside = self._slots.give_up(self.version)
+        aside = self._slots.give_up()
         self._counts.update(rests=1, slots_rested=len(aside))
         to_host(self._waiting.held)
         self._waiting.held[:0] = aside
@@ -149,9 +143,9 @@ class Replica:
     def assign(self, version: int, params: Weights) -> None:
         """Takes up the weights of `version`. Only an empty replica changes version."""
         assert self.is_empty, f"tickets {sorted(self._jobs)[:8]} are written under {self.version}"
-        if self.version is not None and self.version != version:
-            self._slots.forget(self.version)
-        self.version, self._params = version, params
+        if self.version != version:
+            self._slots.forget()
+        self._slots.version, self._params = version, params
 
     def swap(self, version: int, params: Weights, *, keep_cache: bool) -> None:
         """Goes on with everything under the weights of `version`: one response, several versions.
@@ -168,20 +162,20 @@ class Replica:
                 self._read_again(attempt)
             for attempt in waiting:
                 self._queue(attempt, keeps_caches=False)
-            self._slots.forget(self.version)
-        paused = [] if self._tools is None else [one.attempt for one in self._tools.paused]
+            self._slots.forget()
+        paused = [one.attempt for one in self._tools.paused]
         for attempt in paused:
             attempt.cache = attempt.cache if keep_cache else None
         for attempt in (*paused, *self.under_way()):
             attempt.go_on_under(version)
-        self.version, self._params = version, params
+        self._slots.version, self._params = version, params
 
     def submit(
         self,
-        tickets: Iterable[Ticket],
+        tickets: Iterable[records.Ticket],
         *,
         group_size: int | None = None,
-        sampling: SamplingSettings | None = None,
+        sampling: records.SamplingSettings | None = None,
         partials: Mapping[int, PartialGroup] | None = None,
         listen: Listen | None = None,
     ) -> None:
@@ -200,10 +194,7 @@ class Replica:
                 limits = (min(ticket.max_new_tokens, drawn.max_new_tokens),) * size
             job = Job(ticket, prompt, size, drawn, self.version, limits, listen)
             self.engine.config.check_sampling(job.sampling)
-            if self._tools is not None:
-                self._tools.agent.tools_of(ticket.problem)
-            elif asked := ticket.problem.arguments.get("tools"):
-                Toolbox().subset(asked)
+            self._tools.agent.tools_of(ticket.problem)
             # Whatever is wrong with this ticket is said before anything of it is queued.
             self.engine.config.prefill_length(len(prompt))
             self.engine.config.check_length(len(prompt), max(limits or (drawn.max_new_tokens,)))
@@ -225,10 +216,9 @@ class Replica:
         yield from self._slots
         yield from self._waiting.attempts()
 
-    def ended(self) -> Iterator[Rollout]:
-        """Responses that have ended in groups that have not."""
-        for job in self._jobs.values():
-            yield from job.rollouts.values()
+    def jobs(self) -> Iterable[Job]:
+        """Tickets that have not ended, with their responses that have."""
+        return self._jobs.values()
 
     def partials(self) -> dict[int, PartialGroup]:
         """Responses so far by ticket number; good for `submit` of another replica."""
@@ -238,25 +228,24 @@ class Replica:
     def cancel(self, ticket_numbers: Iterable[int]) -> None:
         """Forgets these tickets at once and frees their slots; unknown numbers are ignored."""
         jobs, _ = self._remove(ticket_numbers, extract=False)
-        if self._tools is not None:
-            self._tools.cancel(set(jobs))
+        self._tools.cancel(set(jobs))
 
     def give(self, ticket_numbers: Iterable[int]) -> MigrationPayload:
         """Cancels tickets as `cancel`, and hands over their tokens and the caches of what runs."""
         assert self.version is not None
         jobs, attempts = self._remove(ticket_numbers, extract=True)
         self._counts["tickets_given"] += len(jobs)
-        paused = () if self._tools is None else tuple(self._tools.take(set(jobs)))
-        return MigrationPayload(self.version, tuple(jobs), tuple(attempts), paused)
+        paused = tuple(self._tools.take(set(jobs)))
+        return MigrationPayload(self.number, self.version, tuple(jobs), tuple(attempts), paused)
 
-    def take(self, payload: MigrationPayload) -> Moved:
+    def take(self, payload: MigrationPayload) -> records.GroupsMigrated:
         """Goes on with what another replica of the same version gave.
 
         A sample whose cache this engine cannot use is read again, prompt and partial response; one
         that is too long to be read is drawn again from its beginning, to the same tokens.
         """
         assert payload.version == self.version, f"under {payload.version}, to {self.version}"
-        num_moved = num_reprefilled = 0
+        num_moved = num_reprefilled = 0  # tokens, those of prompts too
         numbers = tuple(job.ticket.number for job in payload.jobs)
         assert self._jobs.keys().isdisjoint(numbers), f"one of tickets {numbers} is here already"
         self._jobs |= dict(zip(numbers, payload.jobs, strict=True))
@@ -268,12 +257,13 @@ class Replica:
             else:
                 num_moved += num_tokens
         for sample in payload.paused:
-            assert self._tools is not None, "samples of an agent for a replica without one"
             self._tools.put(sample)
         self._counts["tickets_taken"] += len(numbers)
-        return Moved(numbers, num_moved, num_reprefilled)
+        return records.GroupsMigrated(
+            payload.source, self.number, numbers, num_moved, num_reprefilled
+        )
 
-    def step(self) -> tuple[list[Group], BlockDecoded]:
+    def step(self) -> tuple[list[records.Group], records.BlockDecoded]:
         """Fills free slots, decodes one block, and returns the groups that are complete.
 
         Prefill, inserts and block are all under way before the one wait for their results.
@@ -281,14 +271,14 @@ class Replica:
         start_s = self._clock()
         if self.is_paused:
             return [], self._report(start_s, 0, 0, 0)
-        aside = self._slots.make_room(self.version)
+        aside = self._slots.make_room()
         self._waiting.held[:0] = aside
         self._counts["preemptions"] += len(aside)
-        groups = [] if self._tools is None else self._take_back(self._tools, start_s)
+        groups = self._take_back(start_s)
         prefills = self._admit(start_s)
         occupied = self._slots.occupied()
         block = self._slots.decode(self._params, occupied) if occupied else None
-        if block is None and not prefills and self._tools is not None:
+        if block is None and not prefills:
             self._tools.wait(WAIT_S)
         num_tokens = 0
         for result, attempts in prefills:
@@ -315,22 +305,22 @@ class Replica:
                     reason = "stop"
                 else:
                     reason = attempt.finish_reason(self._tokenizer.end_ids)
-                if reason is not None and self._tools is not None:
+                if reason is not None:
                     extract = functools.partial(self._slots.extract, slot)
                     if self._tools.begin(attempt, extract):
-                        self._slots.leave(slot, self.version)
+                        self._slots.leave(slot)
                         continue
                 if attempt.job.listen is not None:
                     attempt.job.listen(attempt, reason)
                 if reason is not None:
-                    self._slots.leave(slot, self.version)
+                    self._slots.leave(slot)
                     groups += self._end_attempt(attempt, reason, end_s)
         num_prompts = sum(len({a.prompt_key[0] for a in attempts}) for _, attempts in prefills)
         return groups, self._report(start_s, num_tokens, len(occupied), num_prompts)
 
-    def _report(self, start_s: float, *counts: int) -> BlockDecoded:
+    def _report(self, start_s: float, *counts: int) -> records.BlockDecoded:
         version = -1 if self.version is None else self.version
-        return BlockDecoded(self.number, version, start_s, self._clock(), *counts)
+        return records.BlockDecoded(self.number, version, start_s, self._clock(), *counts)
 
     # ---- parts of a step ------------------------------------------------------------------------
 
@@ -341,8 +331,7 @@ class Replica:
         prefills = [] if long_read is None else self._read_on(*long_read)
         while self._slots.has_free:
             if not room.held:
-                is_full = self._tools is not None and self._tools.is_full
-                attempts = room.next_attempts(new_prompts=not is_full)
+                attempts = room.next_attempts(new_prompts=not self._tools.is_full)
                 if not attempts:
                     break
                 prefills += self._read(attempts, now_s)
@@ -360,11 +349,9 @@ class Replica:
         for member, attempt in enumerate(attempts):
             attempt.started_s, attempt.member = attempt.started_s or now_s, member
         prompts, rows, requests = prefill_of(attempts, self.seed)
-        assert self.version is not None
         if attempts[0].cache is None:
-            known = self._slots.find(prompts, self.version)
+            known = self._slots.find(prompts)
         else:
-            assert self._tools is not None
             known = self._tools.known(attempts, self.engine.config.prefill_prompts)
         reading = self.engine.begin_prefill(
             self._params, prompts, rows, requests, existing_prefix=known, version=self.version
@@ -385,10 +372,9 @@ class Replica:
         self._waiting.held += attempts
         return [(result, attempts)]
 
-    def _take_back(self, tools: PausedOnTools, now_s: float) -> list[Group]:
-        """Queues the attempts whose tools have answered; groups that a lack of room completes."""
+    def _take_back(self, now_s: float) -> list[records.Group]:
         groups = []
-        for attempt, fits in tools.returned():
+        for attempt, fits in self._tools.returned():
             if fits:
                 self._queue(attempt)
             else:
@@ -423,7 +409,7 @@ class Replica:
             attempt = self._slots[slot]
             attempt.prefix, attempt.member = self._slots.extract(slot), 0
             attempts.append(attempt)
-        self._slots.stop(ended, self.version)
+        self._slots.stop(ended)
         return jobs, sorted(attempts, key=lambda attempt: attempt.prefix is None)
 
     def _read_again(self, attempt: Attempt) -> None:
@@ -439,7 +425,9 @@ class Replica:
         self._counts["tokens_reprefilled"] += len(attempt.sequence)
         self._waiting.queue(attempt)
 
-    def _end_attempt(self, attempt: Attempt, reason: FinishReason, end_s: float) -> list[Group]:
+    def _end_attempt(
+        self, attempt: Attempt, reason: records.FinishReason, end_s: float
+    ) -> list[records.Group]:
         """The group of its job, if it was the last one."""
         job, text = attempt.job, self._tokenizer.response_text(attempt.turn_tokens)
         job.rollouts[attempt.number] = attempt.to_rollout(reason, text, end_s)
@@ -447,4 +435,4 @@ class Replica:
             return []
         del self._jobs[job.ticket.number]
         rollouts = tuple(job.rollouts[number] for number in range(job.size))
-        return [Group(ticket=job.ticket, version=job.version, rollouts=rollouts)]
+        return [records.Group(ticket=job.ticket, version=job.version, rollouts=rollouts)]

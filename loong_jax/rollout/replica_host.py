@@ -10,19 +10,12 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from loong_jax.errors import LoongError
 from loong_jax.rollout import hosts as messages
-from loong_jax.rollout.attempts import (
-    Attempt,
-    MigrationPayload,
-    PartialReport,
-    PartialRollout,
-    to_host,
-)
+from loong_jax.rollout.attempts import MigrationPayload, PartialReport, PartialRollout, to_host
 from loong_jax.rollout.hosts import HostSetup, monotonic_clock_name
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
 from loong_jax.rollout.publishing import Staging
@@ -49,7 +42,7 @@ class ReplicaHost:
             setup.max_staleness + 1, offload=True, load=engine.devices.load
         )
         self._staging = Staging(self._versions)
-        self._reporters: WeakKeyDictionary[Replica, Reporter] = WeakKeyDictionary()
+        self._due_s: dict[int, float] = {}  # by replica: when it tells of its work again
         self._group = LocalReplicaGroup(
             engine,
             self._versions,
@@ -77,12 +70,11 @@ class ReplicaHost:
         """Carries out one command; False after `Close`. `data` are bytes that came beside it."""
         group = self._group
         match message:
-            case messages.Call(method, arguments):
+            case messages.Call("publish", arguments, int(number)):
+                self._answer(number, self._staging.handle(arguments["message"], data))
+            case messages.Call(method, arguments, None):
                 getattr(group, method)(**arguments)
-            case messages.Ask(number, "publish", arguments):
-                reply = self._staging.handle(arguments["message"], data)
-                self._send(messages.Answer(number, reply))
-            case messages.Ask(number, method, arguments):
+            case messages.Call(method, arguments, int(number)):
                 getattr(group, method)(**arguments, then=functools.partial(self._answer, number))
             case messages.Retire(version):
                 self._versions.retire(version)
@@ -116,53 +108,28 @@ class ReplicaHost:
         self._send(messages.Heartbeat(time.monotonic(), counts, pressure))
 
     def _after_block(self, replica: Replica) -> None:
-        """In the replica's thread."""
-        reporter = self._reporters.setdefault(replica, Reporter(self._setup.report_s))
-        reports = reporter.look(replica, time.monotonic())
-        if reports:
+        """In the replica's thread: tells of it, at most every `report_s`."""
+        now_s = time.monotonic()
+        if now_s < self._due_s.get(replica.number, 0.0):
+            return
+        self._due_s[replica.number] = now_s + self._setup.report_s
+        if reports := news_of(replica):
             self._send(messages.Wrote(reports))
 
 
-class Reporter:
-    """News of a replica since it was last looked at, at most every `report_s`."""
-
-    def __init__(self, report_s: float):
-        self._report_s = report_s
-        self._due_s = 0.0
-        # calls of each attempt that were reported, and tokens in them; 0 ended, for rollouts
-        self._seen: dict[tuple[int, int], tuple[int, int]] = {}
-
-    def look(self, replica: Replica, now_s: float) -> tuple[PartialReport | Rollout, ...]:
-        if now_s < self._due_s:
-            return ()
-        self._due_s = now_s + self._report_s
-        seen, self._seen = self._seen, {}
-        reports: list[PartialReport | Rollout] = []
-        for attempt in replica.under_way():
-            key = attempt.job.ticket.number, attempt.number
-            written = _news(attempt, seen.get(key, (0, 0)), replica.version)
-            if written is not None:
-                reports.append(written)
-            self._seen[key] = len(attempt.tokens), attempt.length
-        for rollout in replica.ended():
-            key = rollout.ticket, rollout.attempt
-            if seen.get(key) != _ENDED:
-                reports.append(rollout)
-            self._seen[key] = _ENDED
-        return tuple(reports)
-
-
-_ENDED = (-1, -1)
-
-
-def _news(attempt: Attempt, seen: tuple[int, int], version: int | None) -> PartialReport | None:
-    """None where nothing was written; all of it where the attempt began again."""
-    num_calls, num_tokens = seen
-    if sum(map(len, attempt.tokens[:num_calls])) != num_tokens:
-        num_calls = num_tokens = 0
-    tokens, log_probs = attempt.written(num_calls)
-    is_mixed = len(attempt.versions) > 1  # a partial has one version
-    if not len(tokens) or version is None or is_mixed or attempt.tool_turns:
-        return None
-    new = PartialRollout(tokens, log_probs, attempt.started_s)
-    return PartialReport(attempt.job.ticket.number, version, attempt.number, num_tokens, new)
+def news_of(replica: Replica) -> tuple[PartialReport | Rollout, ...]:
+    """New parts of its responses since this was last asked, and those that have ended meanwhile."""
+    reports: list[PartialReport | Rollout] = []
+    for attempt in replica.under_way():
+        tokens, log_probs = attempt.written(attempt.num_told)
+        attempt.num_told = len(attempt.tokens)
+        is_mixed = len(attempt.versions) > 1  # a partial has one version
+        if not len(tokens) or replica.version is None or is_mixed or attempt.tool_turns:
+            continue
+        new = PartialRollout(tokens, log_probs, attempt.started_s)
+        start, ticket = attempt.length - len(tokens), attempt.job.ticket.number
+        reports.append(PartialReport(ticket, replica.version, attempt.number, start, new))
+    for job in replica.jobs():
+        reports += list(job.rollouts.values())[job.num_told :]
+        job.num_told = len(job.rollouts)
+    return tuple(reports)

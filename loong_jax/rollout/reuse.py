@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.rollout import records
 from loong_jax.rollout.records import Group
 
@@ -34,10 +34,7 @@ class GroupReuse:
                 f"share={self.share} is not in [0, 1). Use 0.25 for a step of which a quarter was "
                 "trained before, 0 for none."
             )
-        if self.max_reads < 1:
-            raise ConfigError(
-                f"max_reads={self.max_reads} must be at least 1. Use share=0 to read nothing again."
-            )
+        refuse_below(self, 1, "max_reads")
         if self.num_old(1) > self.max_reads + 1e-9:
             raise ConfigError(
                 f"share={self.share} needs every group {self.num_old(1):.2g} times more, and "
@@ -70,37 +67,35 @@ class TrainedGroups:
         """Old groups to join `num_fresh` fresh ones in the step from `trainer_version`.
 
         Drawn without replacement, all that may be read with equal chances. Changes nothing: that
-        is for `read`, once the step has happened.
+        is for `after_step`, once the step has happened.
         """
         wanted = round(self._reuse.num_old(num_fresh))
-        oldest = trainer_version - self._max_staleness
-        young = [
-            group
-            for _, (group, reads) in sorted(self._kept.items())
-            if group.version >= oldest and reads < self._reuse.max_reads
-        ]
-        if not wanted or not young:
+        readable = self._readable(trainer_version)
+        if not wanted or not readable:
             return ()
+        young = [group for _, (group, _) in sorted(readable.items())]
         draw = np.random.default_rng([self._seed, trainer_version])
         order = draw.permutation(len(young))[:wanted]
         return tuple(young[place] for place in sorted(order.tolist()))
 
-    def read(self, groups: Iterable[Group]) -> None:
-        """A step has trained on these once more."""
-        for group in groups:
+    def after_step(
+        self, fresh: Iterable[Group], again: Iterable[Group], trainer_version: int
+    ) -> None:
+        """A step from `trainer_version` has trained on `fresh` groups, and on others once more.
+
+        What no later step may read is dropped.
+        """
+        for group in again:
             known, reads = self._kept[group.ticket.number]
             self._kept[group.ticket.number] = known, reads + 1
             self.num_reads += 1
+        self._kept |= {group.ticket.number: (group, 0) for group in fresh}
+        self._kept = self._readable(trainer_version + 1)
 
-    def keep(self, groups: Iterable[Group], trainer_version: int) -> None:
-        """A step from `trainer_version` has trained on these for the first time. What no later step
-        may read is dropped.
-        """
-        if not self._reuse.share:
-            return
-        self._kept |= {group.ticket.number: (group, 0) for group in groups}
-        oldest = trainer_version + 1 - self._max_staleness
-        self._kept = {
+    def _readable(self, trainer_version: int) -> dict[int, tuple[Group, int]]:
+        """Those that the step from `trainer_version` may read."""
+        oldest = trainer_version - self._max_staleness
+        return {
             number: (group, reads)
             for number, (group, reads) in self._kept.items()
             if group.version >= oldest and reads < self._reuse.max_reads

@@ -11,29 +11,33 @@ state is donated. A prompt is read once however many samples follow it. Slots th
 have finished go through the arithmetic and write nothing.
 """
 
+import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.errors import ConfigError
-from loong_jax.models import families
-from loong_jax.models.families import ModelConfig
 from loong_jax.models.parameters import Weights
 from loong_jax.rollout import slots as slot_rows
-from loong_jax.rollout.devices import OnMesh, rounded
+from loong_jax.rollout.devices import WHOLE, OneDevice, rounded
 from loong_jax.rollout.engine_config import EngineSettings, SampleRequest
-from loong_jax.rollout.programs import WHOLE, Members, OneDevice, Programs, Reading, ResultTokens
-from loong_jax.rollout.reading import CachedPrefixes, ChunkReader
+from loong_jax.rollout.programs import (
+    NOT_RECORDED,
+    CachedPrefixes,
+    Members,
+    Programs,
+    Reading,
+    ReadSoFar,
+    ResultTokens,
+)
 from loong_jax.rollout.records import SamplingSettings
-from loong_jax.rollout.slots import DecodeState, Prefix
-from loong_jax.rollout.speculation import DraftedCache
-from loong_jax.sharding import ShardingRules
+from loong_jax.rollout.slots import Cache, DecodeState, Prefix
+from loong_jax.rollout.speculation import Drafting
 
 
 class SlotEngine:
@@ -42,8 +46,6 @@ class SlotEngine:
     What a slot's sample and its cache are to the engine is for it to know: a prefix, from
     `end_prefill` to `bulk_insert`, and the decode state are handed from call to call.
     """
-
-    is_paged = False
 
     def __init__(
         self,
@@ -62,31 +64,17 @@ class SlotEngine:
                 f"{'no' if hidden is None else 'a'} drafting head to decode with. Set "
                 "num_mtp_layers=1 in the model's config to have one, and speculation to use it."
             )
-        if not (config.cache_length and config.prefill_lengths):
-            raise ConfigError(
-                f"cache_length={config.cache_length} and prefill_lengths={config.prefill_lengths} "
-                "leave lengths open, and an engine is compiled for them. Give both."
-            )
-        if self.is_paged != (config.pages is not None):
-            raise ConfigError(
-                f"pages={config.pages} for a {type(self).__name__}. Take PagedEngine with a "
-                "PageConfig, SlotEngine without."
-            )
-        devices.refuse_uneven(config)
+        assert config.prefill_lengths, "an engine is compiled for lengths"
         self.config = config
         self.devices = devices
         self.tokenizer = tokenizer
-        self.programs = Programs(
-            devices.model_of,
-            num_before,
-            config.decode_steps,
-            config.routing,
-            config.speculation,
-        )
-        self._hidden = hidden
-        self.chunks = ChunkReader(self.programs, devices, tokenizer, config, hidden)
+        self.programs = Programs(devices.model_of, config)
+        self._num_before, self._hidden = num_before, hidden
         begun = Prefix(devices.caches, WHOLE, WHOLE), WHOLE
         self._prefill = devices.compile(self.programs.prefill, outs=begun)
+        self._first_tokens = devices.compile(self.programs.first_tokens, outs=begun)
+        read = ReadSoFar(devices.caches, WHOLE, WHOLE, WHOLE)
+        self._read_chunk = devices.compile(self.programs.read_chunk, outs=read, donate=1)
         state = DecodeState(devices.caches, WHOLE, WHOLE)
         block, one = (state, WHOLE), Prefix(devices.one_cache, WHOLE, WHOLE)
         self._insert = devices.compile(slot_rows.insert, outs=state, donate=1)
@@ -95,46 +83,7 @@ class SlotEngine:
         self._extract = devices.compile(slot_rows.extract, outs=one)
         self._cancel = devices.compile(slot_rows.cancel, outs=state, donate=0)
 
-    @classmethod
-    def for_model(
-        cls,
-        graphdef: nnx.GraphDef,
-        model_config: ModelConfig,
-        tokenizer: Tokenizer,
-        config: EngineSettings,
-        rules: ShardingRules | None = None,
-    ) -> "SlotEngine":
-        """The engine of the model that `init_weights` of its family gave `graphdef` for, under the
-        same rules.
-        """
-        family = families.family_of(model_config)
-        if config.routing and not family.routes:
-            raise ConfigError(
-                "routing=True, and this model has no routers whose choices could be recorded. Set "
-                "it to False."
-            )
-        drafts = config.speculation and family.drafts(model_config)
-        hidden = jax.ShapeDtypeStruct((model_config.hidden_size,), model_config.dtype)
-        if rules is not None and rules.mesh is not None:
-            devices = OnMesh(graphdef, model_config, rules, drafts=drafts)
-        else:
-            make_cache: Callable[..., Any] = DraftedCache.zeros if drafts else family.make_cache
-            devices = OneDevice(
-                lambda weights: nnx.merge(graphdef, nnx.State(weights)),
-                functools.partial(make_cache, model_config),
-            )
-        return cls(
-            devices,
-            tokenizer,
-            config,
-            num_before=family.num_before(model_config),
-            hidden=hidden if drafts else None,
-        )
-
     # ---- the contract ---------------------------------------------------------------------------
-
-    def get_tokenizer(self) -> Tokenizer:
-        return self.tokenizer
 
     def load_params(self, weights: Weights) -> Weights:
         """Weights as the other methods take them."""
@@ -163,9 +112,9 @@ class SlotEngine:
         """Slots without samples, and counts of drafts, where there are any."""
         slots = slot_rows.empty(
             self.config.slots_per_replica,
-            self.programs.num_before,
+            self._num_before,
             truncation=self.config.truncation,
-            num_stops=self.config.num_stops(self.tokenizer.end_ids),
+            num_stops=self.config.max_stop_ids + len(self.tokenizer.end_ids),
             hidden=self._hidden,
         )
         return slots, jnp.zeros(2, jnp.int32) if self.config.speculation else None
@@ -208,7 +157,6 @@ class SlotEngine:
         `find` gave for the same prompts; prompts of one policy version alone find what is written
         under that `version`.
         """
-        del version
         config = self.config
         assert len(prompts) <= config.prefill_prompts, "split them"
         assert len(requests) <= config.prefill_members, "split them"
@@ -218,23 +166,85 @@ class SlotEngine:
         reading = Reading(tuple(prompts), lengths, lengths, members)
         if existing_prefix is None and lengths.max() <= config.prefill_lengths[-1]:
             return reading
-        return self.chunks.begin(params, reading, existing_prefix)
+        known = existing_prefix or self._nothing_read()
+        read = self._unread(params, self.devices.bring(known.cache))
+        return dataclasses.replace(reading, start=known.start, read=read)
 
     def prefill_chunk(self, params: Weights, reading: Reading) -> Reading:
         """Reads on, where `reading.num_left` is above 0, and consumes `reading`; blocks may go
-        between chunks.
+        between chunks. The next tokens of every prompt, of the smallest bucket that holds what is
+        left.
         """
-        return self.chunks.read(params, reading)
+        length = self.config.prefill_length(min(reading.num_left, self.config.prefill_lengths[-1]))
+        num_new = np.minimum(reading.lengths - reading.start, length)
+        end = reading.start + num_new
+        tokens = self._chunk_of(reading, reading.start, end, length)
+        following = np.zeros_like(reading.lengths)  # the token after the chunk, where there is one
+        for row, prompt in enumerate(reading.prompts):
+            following[row] = prompt[end[row]] if end[row] < len(prompt) else 0
+        history = self._before(reading, reading.start)
+        read = self._read_chunk(
+            params, reading.read, tokens, reading.start, num_new, following, history
+        )
+        return dataclasses.replace(reading, start=end, read=read)
 
     def end_prefill(self, params: Weights, reading: Reading) -> tuple[Any, ResultTokens]:
         """The prefix of all members and the first token of each."""
+        lengths, members = reading.lengths, reading.members
+        history = self._before(reading, lengths)
         if reading.read is not None:
-            return self.chunks.end(reading)
-        length = self.config.prefill_length(int(reading.lengths.max()))
-        tokens = np.full((len(reading.lengths), length), self.tokenizer.pad_id, np.int32)
+            return self._first_tokens(reading.read, lengths, members, history)
+        length = self.config.prefill_length(int(lengths.max()))
+        tokens = self._chunk_of(reading, np.zeros_like(lengths), lengths, length)
+        return self._prefill(params, tokens, lengths, members, history)
+
+    def _chunk_of(
+        self, reading: Reading, start: np.ndarray, end: np.ndarray, length: int
+    ) -> np.ndarray:
+        tokens = np.full((len(start), length), self.tokenizer.pad_id, np.int32)
         for row, prompt in enumerate(reading.prompts):
-            tokens[row, : len(prompt)] = prompt
-        return self._prefill(params, tokens, reading.lengths, reading.members)
+            tokens[row, : end[row] - start[row]] = prompt[start[row] : end[row]]
+        return tokens
+
+    def _before(self, reading: Reading, end: np.ndarray) -> np.ndarray | None:
+        """int32 [B, num_before]: the tokens before `end` of each prompt, the last on the right.
+
+        0 where a prompt has none; None where none are asked for.
+        """
+        if not self._num_before:
+            return None
+        history = np.zeros((len(end), self._num_before), np.int32)
+        for row, prompt in enumerate(reading.prompts):
+            piece = prompt[max(0, end[row] - self._num_before) : end[row]]
+            history[row, self._num_before - len(piece) :] = piece
+        return history
+
+    def _nothing_read(self) -> CachedPrefixes:
+        batch = self.config.prefill_prompts
+        cache = self.devices.make_cache(batch, self.config.cache_length)
+        return CachedPrefixes(cache, np.zeros(batch, np.int32))
+
+    def _unread(self, params: Weights, cache: Cache) -> ReadSoFar:
+        """Logits and choices of prompts of which nothing was read, with what is in the cache."""
+        batch = self.config.prefill_prompts
+
+        def read(params, cache):
+            start = jnp.zeros(batch, jnp.int32)
+            tokens, history = start[:, None], {}
+            if self._num_before:
+                history = {"history": jnp.zeros((batch, self._num_before), jnp.int32)}
+            main = cache.main if self.config.speculation else cache
+            model = self.programs.model_of(params)
+            return model.prefill(tokens, tokens == 0, main, start, **history)[0]
+
+        output = self.devices.eval_shape(read, params, cache)
+        logits, target = jnp.zeros((batch, output.logits.shape[-1]), jnp.float32), None
+        if self.config.routing:
+            layers, _, _, chosen = output.target.shape
+            shape = (batch, self.config.cache_length, layers, chosen)
+            target = jnp.full(shape, NOT_RECORDED, jnp.int32)
+        drafting = None if self._hidden is None else Drafting.zeros(batch, self._hidden)
+        return ReadSoFar(cache, *self.devices.whole((logits, target, drafting)))
 
     def find(
         self, decode_state: DecodeState, prompts: Sequence[np.ndarray], version: int
@@ -242,7 +252,6 @@ class SlotEngine:
         """The kept beginnings of these prompts, as `existing_prefix`; None here, where nothing is
         kept of samples that have ended.
         """
-        del decode_state, prompts, version
 
     def bulk_insert(
         self,
@@ -273,7 +282,6 @@ class SlotEngine:
         return self._decode_some(params, decode_state, padded)
 
     def _width(self, count: int) -> int:
-        """The narrow width that holds `count` slots."""
         return min(width for width in self.config.narrow_slots if width >= count)
 
     def extract(self, decode_state: DecodeState, slot: int) -> Prefix:
@@ -318,33 +326,28 @@ class SlotEngine:
         version: int | None = None,
     ) -> DecodeState:
         """Frees what an ended slot holds, here nothing: each owns its part of the cache."""
-        del slot, tokens, version
         return decode_state
 
     def forget(self, decode_state: DecodeState, version: int) -> DecodeState:
         """Drops what was kept under `version`, here nothing."""
-        del version
         return decode_state
 
     def num_that_fit(
         self, prefix: Prefix, decode_state: DecodeState, members: Sequence[int]
     ) -> int:
         """The number of `members`, in order, that there is room for now: here all."""
-        del prefix, decode_state
         return len(members)
 
     def reserve(self, decode_state: DecodeState, slots: Sequence[int]) -> bool:
         """Takes room for the next block of `slots`, the first ones first; false where it ends, and
         here it does not.
         """
-        del decode_state, slots
         return True
 
     def cache_pressure(self, decode_state: DecodeState) -> float:
         """Share of the cache that slots share, in [0, 1], that is taken by running samples; 0 here,
         where each has its own.
         """
-        del decode_state
         return 0.0
 
     def statistics(self, decode_state: DecodeState) -> dict[str, int]:
@@ -364,9 +367,11 @@ class SlotEngine:
         """Compiles everything that decoding needs, so that no block stands still for it later."""
         state = self.init_decode_state()
         request = SampleRequest(stream=(0, 0, 0, 0, 0), sampling=SamplingSettings(max_new_tokens=1))
+        pages = self.config.pages
+        is_chunked = self.config.chunked_prefill or (pages is not None and pages.reuse_prefixes)
         for length in self.config.prefill_lengths:
             prompt = np.full(length, self.tokenizer.eos_id, np.int32)
-            in_chunks = [self.chunks.nothing_read()] if self.config.reads_in_chunks else []
+            in_chunks = [self._nothing_read()] if is_chunked else []
             for beginning in (None, *in_chunks):
                 prefix, _ = self.prefill_batch(
                     params=params,

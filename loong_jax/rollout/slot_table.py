@@ -21,9 +21,10 @@ from loong_jax.rollout.slots import Prefix
 
 
 class SlotTable:
-    """One thread at a time may use it. Versions are those that the slots are decoded under."""
+    """One thread at a time may use it."""
 
     def __init__(self, engine: SlotEngine):
+        self.version: int | None = None  # that the slots are decoded under
         self._engine = engine
         self._state: Any = engine.init_decode_state()  # None while given up
         self._attempts: list[Attempt | None] = [None] * engine.config.slots_per_replica
@@ -54,19 +55,16 @@ class SlotTable:
     def occupied(self) -> list[int]:
         return [slot for slot, attempt in enumerate(self._attempts) if attempt is not None]
 
-    def index(self, attempt: Attempt) -> int:
-        """The slot of an attempt that runs."""
-        return self._attempts.index(attempt)
-
     def of(self, jobs: set[Job]) -> list[int]:
         """Slots of attempts at these."""
         return [slot for slot in self.occupied() if self[slot].job in jobs]
 
     # ---- coming and going -----------------------------------------------------------------------
 
-    def find(self, prompts: Sequence[np.ndarray], version: int) -> Any:
+    def find(self, prompts: Sequence[np.ndarray]) -> Any:
         """The kept beginnings of these prompts, or None."""
-        return self._engine.find(self._state, prompts, version)
+        assert self.version is not None
+        return self._engine.find(self._state, prompts, self.version)
 
     def place(self, held: list[Attempt]) -> int:
         """Inserts of the first, which wait with one prefix, as many as there is room for in slots;
@@ -100,34 +98,33 @@ class SlotTable:
         """The cache of a running attempt, which goes on."""
         return self._engine.extract(self._state, slot)
 
-    def leave(self, slot: int, version: int | None) -> None:
+    def leave(self, slot: int) -> None:
         """Frees the slot of one that has ended; what its cache holds may be found again."""
         attempt = self[slot]
         self._attempts[slot] = None
         self._free.append(slot)
-        self._state = self._engine.release(
-            self._state, slot, tokens=attempt.sequence, version=version
-        )
+        tokens, version = attempt.sequence, self.version
+        self._state = self._engine.release(self._state, slot, tokens=tokens, version=version)
 
     def halt(self, *slots: int) -> None:
         """Ends what runs there; it leaves the slots later."""
         if slots:
             self._state = self._engine.cancel(self._state, slots)
 
-    def stop(self, slots: Sequence[int], version: int | None) -> None:
+    def stop(self, slots: Sequence[int]) -> None:
         """Ends what runs there, and frees the slots."""
         self.halt(*slots)
         for slot in slots:
-            self.leave(slot, version)
+            self.leave(slot)
 
-    def preempt(self, slot: int, version: int | None) -> Attempt:
+    def preempt(self, slot: int) -> Attempt:
         """Takes a running attempt off its slot, with its cache in host memory."""
         attempt = self[slot]
         attempt.prefix, attempt.member = jax.device_get(self.extract(slot)), 0
-        self.stop([slot], version)
+        self.stop([slot])
         return attempt
 
-    def make_room(self, version: int | None) -> list[Attempt]:
+    def make_room(self) -> list[Attempt]:
         """Sees that every slot has pages for its next block; the youngest step aside if need be.
 
         The oldest of those comes first in what is returned.
@@ -135,20 +132,20 @@ class SlotTable:
         occupied = sorted(self.occupied(), key=lambda slot: self[slot].order)
         aside: list[Attempt] = []
         while not self._engine.reserve(self._state, occupied):
-            aside.insert(0, self.preempt(occupied.pop(), version))
+            aside.insert(0, self.preempt(occupied.pop()))
         return aside
 
     # ---- the state as a whole -------------------------------------------------------------------
 
-    def forget(self, version: int) -> None:
-        """Drops what was kept under `version`."""
-        if self._state is not None:
-            self._state = self._engine.forget(self._state, version)
+    def forget(self) -> None:
+        """Drops what was kept under the version."""
+        if self._state is not None and self.version is not None:
+            self._state = self._engine.forget(self._state, self.version)
 
-    def give_up(self, version: int | None) -> list[Attempt]:
+    def give_up(self) -> list[Attempt]:
         """Without the state from now on; what ran is returned, the oldest first."""
         running = sorted(self.occupied(), key=lambda slot: self[slot].order)
-        aside = [self.preempt(slot, version) for slot in running]
+        aside = [self.preempt(slot) for slot in running]
         counts = self._engine.statistics(self._state)
         self._past_counts.update({k: v for k, v in counts.items() if not k.endswith("_held")})
         self._state = None
@@ -178,8 +175,8 @@ class PrefillQueue:
     def __init__(self, config: EngineSettings):
         self._config = config
         self._largest = config.prefill_lengths[-1]
-        self._queues: dict[tuple[int, bool], deque[Attempt]] = {}  # by bucket, and if it is long
-        self._returned: dict[bool, deque[Attempt]] = {False: deque(), True: deque()}  # by length
+        # by whether it is new or returned, by bucket, and by whether it is long
+        self._queues: dict[tuple[bool, int, bool], deque[Attempt]] = {}
         self._order = 0
         self.held: list[Attempt] = []
         self.long_read: tuple[Reading, list[Attempt]] | None = None
@@ -188,13 +185,13 @@ class PrefillQueue:
         """Raises ValueError for an attempt that the engine cannot read."""
         attempt.order = self.next_order()
         length = len(attempt.sequence)
-        key = self._config.prefill_length(length), length > self._largest
+        key = True, self._config.prefill_length(length), length > self._largest
         self._queues.setdefault(key, deque()).append(attempt)
 
     def queue_returned(self, attempt: Attempt) -> None:
         """Queues an attempt with its cache before all others; it keeps its place in age."""
         num_new = len(attempt.sequence) - attempt.num_cached
-        self._returned[num_new > self._largest].append(attempt)
+        self._queues.setdefault((False, 0, num_new > self._largest), deque()).append(attempt)
 
     def next_order(self) -> int:
         self._order += 1
@@ -207,15 +204,14 @@ class PrefillQueue:
         What is longer than the largest bucket has a queue of its own, which waits while such
         prompts are being read.
         """
-        returned = [q for long, q in self._returned.items() if q and not (long and self.long_read)]
         queues = [
-            queue
-            for (_, is_long), queue in self._queues.items()
-            if new_prompts and queue and not (is_long and self.long_read)
+            (is_new, queue[0].order, queue)
+            for (is_new, _, is_long), queue in self._queues.items()
+            if queue and (new_prompts or not is_new) and not (is_long and self.long_read)
         ]
-        if not returned and not queues:
+        if not queues:
             return []
-        queue = min(returned or queues, key=lambda queue: queue[0].order)
+        _, _, queue = min(queues, key=lambda found: found[:2])
         attempts: list[Attempt] = []
         prompts: set[tuple[int, int]] = set()
         while queue and len(attempts) < self._config.prefill_members:
@@ -226,7 +222,7 @@ class PrefillQueue:
         return attempts
 
     def attempts(self) -> Iterator[Attempt]:
-        for queue in (*self._queues.values(), *self._returned.values()):
+        for queue in self._queues.values():
             yield from queue
         yield from self.held
         if self.long_read is not None:
@@ -235,7 +231,7 @@ class PrefillQueue:
     def remove(self, jobs: set[Job]) -> list[Attempt]:
         """Takes out the attempts of these jobs."""
         taken = [attempt for attempt in self.attempts() if attempt.job in jobs]
-        for queue in (*self._queues.values(), *self._returned.values(), self.held):
+        for queue in (*self._queues.values(), self.held):
             others = [attempt for attempt in queue if attempt.job not in jobs]
             queue.clear()
             queue.extend(others)

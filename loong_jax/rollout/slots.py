@@ -30,6 +30,15 @@ class Truncation(NamedTuple):
         return cls(jnp.zeros(batch, jnp.int32), ones, jnp.zeros_like(ones))
 
 
+class Drawing(NamedTuple):
+    """The way in which tokens are drawn, per row, and the tokens that end a sample."""
+
+    temperature: Float[Array, "B"]
+    greedy: Bool[Array, "B"]
+    stops: Int[Array, "B stops"]  # or -1
+    truncation: Truncation | None = None  # where the engine can truncate
+
+
 class SlotState(NamedTuple):
     """One sample per row. `position` is that of `token`, the last one written, from 0."""
 
@@ -39,12 +48,8 @@ class SlotState(NamedTuple):
     last_position: Int[Array, "B"]  # where the length limit ends the sample
     active: Bool[Array, "B"]
     key: UInt32[Array, "B 2"]
-    temperature: Float[Array, "B"]
-    greedy: Bool[Array, "B"]
-    stop: Int[Array, "B"]  # the token that ends the sample
+    drawing: Drawing
     history: Int[Array, "B before"] | None = None  # tokens before `token`, where the model asks
-    truncation: Truncation | None = None  # where the engine can truncate
-    stops: Int[Array, "B stops"] | None = None  # further tokens that end the sample, or -1
     drafting: Drafting | None = None  # where the engine decodes with drafts
 
 
@@ -67,7 +72,7 @@ def empty(
     num_before: int = 0,
     *,
     truncation: bool = False,
-    num_stops: int = 0,
+    num_stops: int = 1,
     hidden: jax.ShapeDtypeStruct | None = None,
 ) -> SlotState:
     """Slots that hold nothing. No two arrays share memory, so all may be donated.
@@ -83,12 +88,13 @@ def empty(
         last_position=jnp.zeros_like(numbers),
         active=jnp.zeros(batch, bool),
         key=jnp.zeros((batch, 2), jnp.uint32),
-        temperature=jnp.ones(batch, jnp.float32),
-        greedy=jnp.zeros(batch, bool),
-        stop=jnp.zeros_like(numbers),
+        drawing=Drawing(
+            jnp.ones(batch, jnp.float32),
+            jnp.zeros(batch, bool),
+            jnp.full((batch, num_stops), -1, jnp.int32),
+            Truncation.none(batch) if truncation else None,
+        ),
         history=jnp.zeros((batch, num_before), jnp.int32) if num_before else None,
-        truncation=Truncation.none(batch) if truncation else None,
-        stops=jnp.full((batch, num_stops), -1, jnp.int32) if num_stops else None,
         drafting=None if hidden is None else Drafting.zeros(batch, hidden),
     )
 
@@ -157,13 +163,11 @@ def draw(
     logits: Float[Array, "B V"],
     key: UInt32[Array, "B 2"],
     position: Int[Array, "B"],
-    temperature: Float[Array, "B"],
-    greedy: Bool[Array, "B"],
-    truncation: Truncation | None = None,
+    drawing: Drawing,
 ) -> Drawn:
     """One token per row from softmax(logits / temperature), or the likeliest where `greedy`.
 
-    With a `truncation`, from what it leaves of that distribution, and the log-probability is that
+    With a truncation, from what it leaves of that distribution, and the log-probability is that
     among what it leaves.
 
     `position` is that of the drawn token, counted from the start of the prompt. Gumbel-max in
@@ -172,36 +176,31 @@ def draw(
     take longer than the logits. The log-probability is that of the token under
     softmax(logits / temperature), for greedy tokens too.
     """
-    scaled_BV = logits.astype(jnp.float32) / temperature[:, None]
-    if truncation is not None:
-        scaled_BV = truncate(scaled_BV, truncation)
-    return Drawn(*_drawn(scaled_BV, key, position, greedy))
-
-
-def _drawn(scaled_BV, key, position, greedy):
-    """A token of softmax(scaled), or the likeliest, and its log-probability."""
+    scaled_BV = logits.astype(jnp.float32) / drawing.temperature[:, None]
+    if drawing.truncation is not None:
+        scaled_BV = truncate(scaled_BV, drawing.truncation)
     num_rows, num_words = scaled_BV.shape
     num_blocks, width = -(-num_words // BLOCK), min(num_words, BLOCK)
     num_noise = width if num_blocks == 1 else num_blocks + width
     # Kept whole: fused into the search for the largest, noise is made number by number.
     noise = jax.lax.optimization_barrier(gumbel(key, position, num_noise))
-    noise = jnp.where(greedy[:, None], 0.0, noise)
+    noise = jnp.where(drawing.greedy[:, None], 0.0, noise)
     if num_blocks == 1:
         token_B = _likeliest(scaled_BV + noise)
-        return token_B, _log_prob(scaled_BV, token_B)
+        return Drawn(token_B, _log_prob(scaled_BV, token_B))
     padded = ((0, 0), (0, num_blocks * BLOCK - num_words))
     scaled_BNb = jnp.pad(scaled_BV, padded, constant_values=-jnp.inf)
     scaled_BNb = scaled_BNb.reshape(num_rows, num_blocks, BLOCK)
     largest_BN = jnp.max(scaled_BNb, axis=2)
     fixed_BN = jnp.where(largest_BN == -jnp.inf, 0.0, largest_BN)  # a block of no token
     weight_BN = jnp.log(jnp.sum(jnp.exp(scaled_BNb - fixed_BN[..., None]), axis=2)) + fixed_BN
-    score_BN = jnp.where(greedy[:, None], largest_BN, weight_BN + noise[:, :num_blocks])
+    score_BN = jnp.where(drawing.greedy[:, None], largest_BN, weight_BN + noise[:, :num_blocks])
     block_B = _likeliest(score_BN)
     chosen_Bb = jnp.take_along_axis(scaled_BNb, block_B[:, None, None], axis=1)[:, 0]
     place_B = _likeliest(chosen_Bb + noise[:, num_blocks:])
     token_B = jnp.minimum(block_B * BLOCK + place_B, num_words - 1)  # where all is NaN
     chosen_B = jnp.take_along_axis(chosen_Bb, place_B[:, None], axis=1)[:, 0]
-    return token_B, chosen_B - jax.nn.logsumexp(weight_BN, axis=1)
+    return Drawn(token_B, chosen_B - jax.nn.logsumexp(weight_BN, axis=1))
 
 
 def gumbel(

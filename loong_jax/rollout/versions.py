@@ -95,25 +95,20 @@ class VersionStore:
         self._lock = threading.Condition()  # notified when a version goes
         self._entries: dict[int, _Entry] = {}
         self._retired: set[int] = set()
-        self._manifest: Manifest | None = None
+        self.manifest: Manifest | None = None  # of every version; None before the first
         self._followers: list[Follower] = []
 
     def follow(self, follower: "Follower") -> None:
         """`follower` hears of every version from now on."""
         self._followers.append(follower)
 
-    @property
-    def manifest(self) -> Manifest | None:
-        """Names, shapes and dtypes of every version; None before the first."""
-        return self._manifest
-
     def check(self, version: int, manifest: Manifest) -> None:
         """Raises VersionError where such a version could never be put."""
         with self._lock:
-            if self._manifest is not None and manifest != self._manifest:
+            if self.manifest is not None and manifest != self.manifest:
                 raise VersionError(
                     f"version {version} differs from the manifest in "
-                    f"{_first_difference(manifest, self._manifest)}. All versions of a run have "
+                    f"{_first_difference(manifest, self.manifest)}. All versions of a run have "
                     "the same arrays; start another store for another model."
                 )
             if version in self._entries:
@@ -146,7 +141,7 @@ class VersionStore:
                     f"{self.capacity} may live: max_staleness + 1 serving and one staged. Holders: "
                     f"{self.holders()}. Release or retire one, or raise max_staleness."
                 )
-            self._manifest = manifest
+            self.manifest = manifest
             shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(weights)]
             self._entries[version] = _Entry(weights, checksums, Counter(), shardings)
             for older in set(self._entries) - {version}:
@@ -212,9 +207,7 @@ class VersionStore:
     def holders(self) -> dict[int, dict[str, int]]:
         """How often each holder has what lives, by version."""
         with self._lock:
-            return {
-                version: dict(self._entries[version].holders) for version in sorted(self._entries)
-            }
+            return {v: dict(self._entries[v].holders) for v in sorted(self._entries)}
 
     def _rest(self, version: int) -> None:
         """A version that nobody holds leaves the device, unless it is the newest."""

@@ -23,7 +23,7 @@ from loong_jax.remote import AnyPath
 from loong_jax.rollout import sampling
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.replica import EncodePrompt
-from loong_jax.rollout.serving import prompts
+from loong_jax.rollout.serving import request as requests
 from loong_jax.run import demonstrations, devices, own_problems, places, serve, sources
 from loong_jax.run.session import Judge
 from loong_jax.run.texts import Texts, form_of, texts_with
@@ -70,7 +70,7 @@ class EvalOptions:
     # of responses, as of `loong train`: longcat, think, think-answer, boxed, plain, completion,
     # tagged; that of the run or the model unless given
     form: str | None = None
-    chat_style: prompts.ChatStyle | None = None  # of prompts, instead of what the form says
+    chat_style: requests.ChatStyle | None = None  # of prompts, instead of what the form says
     json: Path | None = None  # all figures, with the counts of every problem
     # what --json of another model wrote: the gain over it, paired by problem
     against: Path | None = None
@@ -290,8 +290,8 @@ def prompt_encoder(chosen: EvalOptions, texts: Texts) -> EncodePrompt:
         try:
             if chosen.chat_style is None:
                 return texts.prompt(problem)
-            message = prompts.Message("user", problem.prompt)
-            return prompts.chat_ids(texts.tokenizer, [message], chosen.chat_style)
+            message = requests.Message("user", problem.prompt)
+            return requests.chat_ids(texts.tokenizer, [message], chosen.chat_style)
         except ValueError as error:
             raise ConfigError(
                 f"problem {problem.uid} has a prompt that the model cannot read: {error}"

@@ -19,7 +19,7 @@ from loong_jax.recipes import MeshSettings
 from loong_jax.remote import AnyPath
 from loong_jax.rollout import paged_engine
 from loong_jax.rollout.engine_config import EngineSettings, PageConfig
-from loong_jax.rollout.serving import prompts
+from loong_jax.rollout.serving import request as requests
 from loong_jax.rollout.serving.request import ServingLimits
 from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.run import devices, sources, starting
@@ -46,7 +46,7 @@ class ServeOptions:
     grpc_port: int | None = None  # of gRPC; without it there is none
     name: str | None = None  # of the model; the directory's unless given
     tokenizer: AnyPath | None = None  # a tokenizer.json; RUN_DIR's unless given
-    chat_style: prompts.ChatStyle | None = None  # the chat template of the weights, if any
+    chat_style: requests.ChatStyle | None = None  # the chat template of the weights, if any
     api_key_file: Path | None = None  # holds the key; the variable LOONG_API_KEY does as well
     allow_anyone: bool = False  # serve other hosts without an API key
     # samples that are written at the same time
@@ -109,7 +109,7 @@ def serve(chosen: ServeOptions) -> int:
     shapes = chosen.engine_config()
     source = sources.find(chosen.run_dir)
     tokenizer = find_tokenizer(source, chosen.tokenizer, where=chosen.run_dir)
-    chat_style = prompts.choose_style(chosen.chat_style, tokenizer, source.hf_config)
+    chat_style = requests.choose_style(chosen.chat_style, tokenizer, source.hf_config)
     print(f"loading {source.weights}; conversations: {chat_style}", flush=True)
     rules = devices.serving_rules(chosen.mesh, source.config)
     engine, weights = load(source, tokenizer, shapes, rules)

@@ -169,7 +169,7 @@ def form_of(tokenizer: Tokenizer) -> ResponseForm:
 
 TOOLS: dict[str, str] = {  # name that problems ask for -> "module:class"
     "prices": "loong_jax.environments.chains:PriceList",
-    "python": "loong_jax.rollout.agentic.python_tool:PythonTool",
+    "python": "loong_jax.rollout.agentic.agent:PythonTool",
 }
 
 

@@ -13,8 +13,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.problems.problem import Problem
+from loong_jax.rollout.devices import OneDevice
 from loong_jax.rollout.paged_engine import PagedEngine
-from loong_jax.rollout.programs import OneDevice
 from loong_jax.rollout.slot_engine import SlotEngine
 from tests.doubles import tiny
 

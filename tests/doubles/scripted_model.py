@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.data.tokenizer import SPECIAL_TOKENS, AsciiTokenizer
+from loong_jax.rollout.devices import OneDevice
 from loong_jax.rollout.paged_engine import PagedEngine
-from loong_jax.rollout.programs import OneDevice
 from loong_jax.rollout.slot_engine import SlotEngine
 from tests.doubles import tiny
 from tests.doubles.fake_model import FakeCache, FakeOutput

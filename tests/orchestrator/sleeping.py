@@ -7,14 +7,14 @@ Trainer and verifiers take the same seconds as on the virtual clock, and here th
 
 import collections
 import dataclasses
+import heapq
 import queue
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from loong_jax.orchestrator.simulation.model import CostModel
-from loong_jax.orchestrator.simulation.replica import Running
+from loong_jax.orchestrator.simulation.model import CostModel, Running
 from loong_jax.orchestrator.simulation.world import SimulatedWorld
 
 
@@ -205,7 +205,7 @@ class SleepingWorld(SimulatedWorld):
             if woken is not None:
                 self._reach(woken)
             elif self._heap and self._heap[0][0] <= self.now:
-                self._pop_due()
+                heapq.heappop(self._heap)[2]()
             elif self.now >= deadline_s:
                 raise queue.Empty
         return self._delivered.popleft()

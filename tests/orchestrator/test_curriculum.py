@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from loong_jax import configs, options, recipes
 from loong_jax.errors import ConfigError
-from loong_jax.orchestrator import curriculum
-from loong_jax.orchestrator.curriculum import Curriculum, CurriculumState, GrowingContext, PassRates
+from loong_jax.orchestrator.curriculum import Course, Curriculum, GrowingContext, PassRates
 from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.problems.problem import Problem
@@ -24,12 +23,16 @@ def problem(number, level=1):
     )  # fmt: skip
 
 
-def judged(settings, state, number, outcomes, ticket=0):
-    return curriculum.after_verdicts(settings, state, problem(number), outcomes, ticket=ticket)
+def course_of(settings, *groups):
+    """After groups, each the number of a problem, its outcomes and its ticket."""
+    course = Course(Curriculum(pass_rates=settings))
+    for number, outcomes, ticket in groups:
+        course.judged(problem(number), outcomes, ticket=ticket)
+    return course
 
 
-def is_posed(settings, state, number, *, step=0, ticket=1):
-    return curriculum.is_posed(settings, state, problem(number), step=step, ticket=ticket)
+def is_posed(course, number, *, step=0, ticket=1):
+    return course.is_posed(problem(number), step=step, ticket=ticket)
 
 
 RIGHT, HALF, WRONG = ["correct"] * 4, ["correct", "wrong"], ["wrong"] * 4
@@ -37,68 +40,66 @@ RIGHT, HALF, WRONG = ["correct"] * 4, ["correct", "wrong"], ["wrong"] * 4
 
 def test_what_is_solved_too_often_or_too_seldom_is_set_aside():
     settings = PassRates(floors=((0, 0.1),), ceilings=((0, 0.9),))
-    state = CurriculumState()
-    for number, outcomes in enumerate([RIGHT, HALF, WRONG]):
-        assert is_posed(settings, state, number)  # nothing is known of it yet
-        state = judged(settings, state, number, outcomes)
-    assert [is_posed(settings, state, number) for number in range(3)] == [False, True, False]
+    assert is_posed(course_of(settings), 0)  # nothing is known of it yet
+    course = course_of(settings, (0, RIGHT, 0), (1, HALF, 0), (2, WRONG, 0))
+    assert [is_posed(course, number) for number in range(3)] == [False, True, False]
 
 
 def test_thresholds_move_with_the_steps():
     settings = PassRates(floors=((0, 0.6), (10, 0.0)), ceilings=((0, 1.0), (20, 0.4)))
-    state = judged(settings, CurriculumState(), 1, HALF)
-    at = {step: is_posed(settings, state, 1, step=step) for step in (0, 9, 10, 19, 20, 99)}
+    course = course_of(settings, (1, HALF, 0))
+    at = {step: is_posed(course, 1, step=step) for step in (0, 9, 10, 19, 20, 99)}
     assert at == {0: False, 9: False, 10: True, 19: True, 20: False, 99: False}
 
 
 def test_a_rate_is_a_running_mean_that_begins_anew_after_a_pause():
-    settings = PassRates(weight=0.25, pause=10)
-    state = judged(settings, CurriculumState(), 1, RIGHT, ticket=3)
-    state = judged(settings, state, 1, HALF, ticket=5)
-    assert state.standings["p/1"] == curriculum.Standing(0.25 * 0.5 + 0.75 * 1.0, 2, 5)
-    ungradable = judged(settings, state, 1, ["ungradable"] * 4, ticket=6)
-    assert ungradable == state
-    partly = judged(settings, state, 1, ["ungradable", "wrong"], ticket=6)
-    assert partly.standings["p/1"].rate == 0.75 * state.standings["p/1"].rate
-    anew = judged(settings, state, 1, WRONG, ticket=16)
-    assert anew.standings["p/1"].rate == 0.0
+    settings = PassRates(weight=0.25, pause=10, ceilings=((0, 0.99),))
+    begun = (1, RIGHT, 3), (1, HALF, 5)
+    rate = 0.25 * 0.5 + 0.75 * 1.0
+
+    def standing(*groups):
+        return course_of(settings, *begun, *groups).standings["p/1"]
+
+    assert standing() == standing((1, ["ungradable"] * 4, 6)) == (rate, 2, 5)
+    assert standing((1, ["ungradable", "wrong"], 6)).rate == 0.75 * rate
+    assert standing((1, WRONG, 16)).rate == 0.0
 
 
 def test_what_is_set_aside_comes_back_after_its_pause():
-    settings = PassRates(ceilings=((0, 0.9),), pause=10)
-    state = judged(settings, CurriculumState(), 1, RIGHT, ticket=5)
-    posed = [ticket for ticket in range(6, 20) if is_posed(settings, state, 1, ticket=ticket)]
+    course = course_of(PassRates(ceilings=((0, 0.9),), pause=10), (1, RIGHT, 5))
+    posed = [ticket for ticket in range(6, 20) if is_posed(course, 1, ticket=ticket)]
     assert posed == list(range(16, 20))
 
 
 def test_levels_stand_for_all_their_problems():
     settings = PassRates(of="level", after_groups=2, ceilings=((0, 0.95),))
-    state = judged(settings, CurriculumState(), 1, RIGHT)
-    assert is_posed(settings, state, 2)  # one group says too little
-    state = judged(settings, state, 2, RIGHT)
-    assert not is_posed(settings, state, 3)
-    assert curriculum.is_posed(settings, state, problem(3, level=2), step=0, ticket=1)
+    assert is_posed(course_of(settings, (1, RIGHT, 0)), 2)  # one group says too little
+    course = course_of(settings, (1, RIGHT, 0), (2, RIGHT, 0))
+    assert not is_posed(course, 3)
+    assert course.is_posed(problem(3, level=2), step=0, ticket=1)
 
 
 @given(values=st.lists(st.integers(0, 100), min_size=1, max_size=40), percent=st.integers(1, 100))
 def test_percentiles_are_numpys(values, percent):
-    expected = np.percentile(values, percent, method="inverted_cdf")
-    assert curriculum.percentile(values, percent) == expected
+    course = Course(Curriculum(context=GrowingContext(limits=(8,), percentile=percent)))
+    course.lengths = tuple(values)
+    shown = course.metrics(step=0, ticket=0)["curriculum/length_percentile"]
+    assert shown == np.percentile(values, percent, method="inverted_cdf")
 
 
 def test_a_context_grows_once_long_answers_come_near_its_limit():
-    settings = GrowingContext(limits=(100, 150, 200), window=10)
-    short = curriculum.after_lengths(settings, CurriculumState(), [50] * 9 + [100], limit=100)
-    assert (short.stage, len(short.lengths)) == (0, 10)
-    few = curriculum.after_lengths(settings, CurriculumState(), [100] * 9, limit=100)
-    assert few.stage == 0  # fewer than the window
-    near = curriculum.after_lengths(settings, short, [90, 95], limit=100)
-    assert near.stage == 1  # of the last ten lengths 50 x 7, 100, 90, 95 the ninth is 95
-    assert near.lengths == ()
-    late = curriculum.after_lengths(settings, near, [100] * 10, limit=100)
-    assert late == near  # issued under the old limit
-    last = near._replace(stage=2)
-    assert curriculum.after_lengths(settings, last, [200] * 10, limit=200).stage == 2
+    course = Course(Curriculum(context=GrowingContext(limits=(100, 150, 200), window=10)))
+    course.written([100] * 9, limit=100)
+    assert course.stage == 0  # fewer than the window
+    course.written([50] * 9 + [100], limit=100)
+    assert (course.stage, len(course.lengths)) == (0, 10)
+    course.written([90, 95], limit=100)  # of the last ten, 50 x 7, 100, 90, 95, the ninth is 95
+    assert (course.stage, course.lengths) == (1, ())
+    course.written([100] * 10, limit=100)  # issued under the old limit
+    assert (course.stage, course.lengths) == (1, ())
+    for limit in (150, 200):
+        course.written([limit] * 10, limit=limit)
+        assert course.stage == 2
 
 
 def source(**changes):
@@ -122,8 +123,9 @@ def live(tickets, numbers):
 
 
 def answer(tickets, ticket):
-    tickets.written(ticket, [min(12, ticket.max_new_tokens)] * 2)
-    tickets.judged(ticket, RIGHT if ticket.problem.seed < 2 else HALF)
+    tickets.course.written([min(12, ticket.max_new_tokens)] * 2, limit=ticket.max_new_tokens)
+    outcomes = RIGHT if ticket.problem.seed < 2 else HALF
+    tickets.course.judged(ticket.problem, outcomes, ticket=ticket.number)
     tickets.end(ticket, 0, "trained")
 
 
@@ -133,7 +135,7 @@ def test_tickets_pass_over_what_is_solved_and_grow_longer():
     assert [uid for uid, _ in posed[:4]] == ["p/0", "p/1", "p/2", "p/3"]
     assert {uid for uid, _ in posed[4:]} == {"p/2", "p/3"}
     assert [limit for _, limit in posed[:4]] == [8, 8, 16, 16]
-    shown = tickets.metrics(step=12, ticket=12)
+    shown = tickets.course.metrics(step=12, ticket=12)
     assert shown["curriculum/num_too_easy"] == 2
     assert shown["curriculum/num_too_hard"] == 0
     assert shown["curriculum/num_passed_over"] >= 6
@@ -162,9 +164,9 @@ def test_without_a_curriculum_nothing_is_counted():
     tickets = TicketSource(lambda cursor: problem(cursor % 4))
     ticket, _ = tickets.open(0)
     assert ticket.max_new_tokens is None
-    tickets.written(ticket, [3])
-    tickets.judged(ticket, RIGHT)
-    assert tickets.metrics(step=1, ticket=1) == {}
+    tickets.course.written([3], limit=None)
+    tickets.course.judged(ticket.problem, RIGHT, ticket=0)
+    assert tickets.course.metrics(step=1, ticket=1) == {}
     assert [tickets.open(number)[0].problem.seed for number in range(1, 9)] == [1, 2, 3, 0] * 2
 
 
@@ -192,7 +194,6 @@ def test_nothing_is_set_aside_or_cut_off_unless_bounds_are_given():
     assert not Curriculum().is_on
     assert PassRates(floors=((0, 0.0), (9, 0.1))).is_on
     assert Curriculum(context=GrowingContext(limits=(8,))).is_on
-    assert curriculum.metrics(Curriculum(), CurriculumState(), step=1, ticket=1) == {}
 
 
 def test_a_config_in_which_none_left_a_curriculum_out_still_reads():

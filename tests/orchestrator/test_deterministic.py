@@ -25,6 +25,7 @@ from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
 from loong_jax.rollout.hosts import HostSetup
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
+from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.process_hosts import ProcessLauncher
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slot_engine import SlotEngine
@@ -82,14 +83,14 @@ SHAPES = tiny.engine_shapes(cache_length=16, prefill_prompts=2, decode_steps=2)
 
 def make_engine():
     config = tiny.smallest_config()
-    return SlotEngine.for_model(moe.abstract_weights(config)[0], config, tiny.tokenizer(), SHAPES)
+    return engine_for(moe.abstract_weights(config)[0], config, tiny.tokenizer(), SHAPES)
 
 
 @pytest.fixture(scope="module")
 def parts():
     config = tiny.smallest_config()
     graphdef, weights = moe.init_weights(config, jax.random.key(0))
-    engine = SlotEngine.for_model(graphdef, config, tiny.tokenizer(), SHAPES)
+    engine = engine_for(graphdef, config, tiny.tokenizer(), SHAPES)
     settings = TrainerSettings(
         objective=longcat_objective(group_size=GROUP_SIZE, max_response_tokens=6),
         optimizer=AdamW(schedule=WarmupConstant(peak=1e-2)),

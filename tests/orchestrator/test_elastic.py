@@ -19,12 +19,10 @@ from loong_jax.orchestrator.dora import (
 from loong_jax.orchestrator.ledger import Balance, ReplicaState
 from loong_jax.recipes import EngineSettings, ProcessReplicas
 from loong_jax.rl import events as rl_events
-from loong_jax.rollout.local_replicas import LocalReplicaGroup
 from loong_jax.rollout.versions import VersionStore
 from tests.doubles.fake_model import fake_weights
 from tests.orchestrator.ledgers import ledger_of
 from tests.rollout import real_loop
-from tests.rollout.real_loop import GROUP_SIZE, SAMPLING, SEED, slow_engine
 
 NUM_REPLICAS, ELASTIC, NUM_STEPS, TRAINING_S = 3, (1, 2), 5, 0.2
 LENDING = algorithm_1(
@@ -69,15 +67,7 @@ class Log(real_loop.Log):
 def test_lent_devices_generate_between_steps_and_what_they_wrote_goes_on(policy):
     store, log = VersionStore(policy.max_staleness), Log()
     store.put(0, fake_weights(0))
-    replicas = LocalReplicaGroup(
-        slow_engine(),
-        store,
-        num_replicas=NUM_REPLICAS,
-        num_elastic=len(ELASTIC),
-        group_size=GROUP_SIZE,
-        sampling=SAMPLING,
-        seed=SEED,
-    )
+    replicas = real_loop.in_threads(store, num_replicas=NUM_REPLICAS, num_elastic=len(ELASTIC))
     trainer = BusyTrainer(store)
     run = real_loop.orchestrator(
         replicas, store, policy, num_steps=NUM_STEPS, trainer=trainer, log=log

@@ -14,24 +14,19 @@ from loong_jax.rollout.records import Group, Ticket
 from tests.doubles.fake_model import fake_problem
 from tests.doubles.fake_world import fake_rollout
 from tests.doubles.scoring import scored_as_sampled
+from tests.rollout import real_loop
 
 
-class Trainer:
+class Trainer(real_loop.Trainer):
     """Answers at once, with one second of its own clock per command."""
 
     def __init__(self):
         self.asked, self.seconds = [], itertools.count()
 
-    def start(self, emit):
-        self.emit = emit
-
     def score(self, groups):
         self.asked.append([group.ticket.number for group in groups])
         at_s = float(next(self.seconds))
         self.emit(GroupsScored(scored_as_sampled(groups), at_s, at_s + 1))
-
-    def train(self, step, groups):
-        self.emit(StepTrained(step, {}, 0.0, 0.0))
 
 
 class Generators:

@@ -5,7 +5,6 @@ import pytest
 from loong_jax.orchestrator.dora import Triggers, algorithm_1
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
 from loong_jax.rollout.hosts import HostSetup
-from loong_jax.rollout.local_replicas import LocalReplicaGroup
 from loong_jax.rollout.process_hosts import ProcessLauncher
 from loong_jax.rollout.records import GroupsMigrated
 from loong_jax.rollout.versions import VersionStore
@@ -24,14 +23,7 @@ POLICY = algorithm_1(
 
 
 def in_threads(store):
-    return LocalReplicaGroup(
-        slow_engine(),
-        store,
-        num_replicas=NUM_REPLICAS,
-        group_size=GROUP_SIZE,
-        sampling=SAMPLING,
-        seed=SEED,
-    )
+    return real_loop.in_threads(store, num_replicas=NUM_REPLICAS)
 
 
 def in_processes(store):

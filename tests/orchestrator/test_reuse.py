@@ -79,7 +79,7 @@ def test_all_that_may_be_read_have_equal_chances():
     kept = collections.Counter()
     for seed in range(600):
         past = TrainedGroups(GroupReuse(share=0.5, max_reads=2), seed=seed, max_staleness=1)
-        past.keep([make_group(make_ticket(n), 3) for n in range(4)], 3)
+        past.after_step([make_group(make_ticket(n), 3) for n in range(4)], (), 3)
         kept.update(g.ticket.number for g in past.pick(2, 4))
         assert past.pick(2, 5) == ()
     np.testing.assert_allclose([kept[n] / 600 for n in range(4)], 0.5, atol=0.08)

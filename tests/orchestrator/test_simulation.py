@@ -11,8 +11,13 @@ from loong_jax.bench import schedulers
 from loong_jax.errors import ConfigError
 from loong_jax.orchestrator import dora, rebalance
 from loong_jax.orchestrator.changes import Assign, Migrate
-from loong_jax.orchestrator.simulation.model import TRACES, CostModel, LengthTrace
-from loong_jax.orchestrator.simulation.replica import Running, SimulatedReplica
+from loong_jax.orchestrator.simulation.model import (
+    TRACES,
+    CostModel,
+    LengthTrace,
+    Running,
+    SimulatedReplica,
+)
 from loong_jax.orchestrator.simulation.run import simulate
 from loong_jax.orchestrator.simulation.world import Layout
 from tests.orchestrator import agreement

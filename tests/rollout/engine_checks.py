@@ -3,11 +3,9 @@
 
 def num_compiled(engine):
     """Programs by name, shapes counted apart."""
-    owners = {"engine": vars(engine), "chunks": vars(engine.chunks)}
     return {
-        f"{owner}.{name}": program._cache_size()
-        for owner, members in owners.items()
-        for name, program in members.items()
+        name: program._cache_size()
+        for name, program in vars(engine).items()
         if hasattr(program, "_cache_size")
     }
 

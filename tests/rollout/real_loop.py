@@ -10,6 +10,7 @@ from loong_jax.problems.verdict import correct, wrong
 from loong_jax.rl import events as rl_events
 from loong_jax.rl import rewards
 from loong_jax.rl.rewards import RewardRule
+from loong_jax.rollout.local_replicas import LocalReplicaGroup
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.replica import Replica
 from tests.doubles.fake_model import fake_engine, fake_problem, fake_weights
@@ -33,6 +34,11 @@ def slowed(engine, block_s):
 
 def slow_engine():
     return slowed(fake_engine(decode_steps=2, slots_per_replica=6, cache_length=56), 0.02)
+
+
+def in_threads(store, **settings):
+    settings |= {"group_size": GROUP_SIZE, "sampling": SAMPLING, "seed": SEED}
+    return LocalReplicaGroup(slow_engine(), store, **settings)
 
 
 class Trainer:

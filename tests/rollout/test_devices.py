@@ -11,7 +11,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.models.moe import init_weights
 from loong_jax.rollout import devices
 from loong_jax.rollout.engine_config import EngineSettings
-from loong_jax.rollout.slot_engine import SlotEngine
+from loong_jax.rollout.paged_engine import engine_for
 from tests.doubles import tiny
 
 
@@ -34,7 +34,7 @@ def test_an_engine_loads_rounded_weights_and_routers_keep_theirs():
         shapes = EngineSettings(
             slots_per_replica=2, cache_length=64, prefill_lengths=(32,), mantissa_bits=bits
         )
-        engine = SlotEngine.for_model(graphdef, config, AsciiTokenizer(), shapes)
+        engine = engine_for(graphdef, config, AsciiTokenizer(), shapes)
         return engine.load_params(weights)
 
     jax.tree.map(np.testing.assert_array_equal, loaded(None), weights)

@@ -22,9 +22,14 @@ def draw_many(temperature: float, greedy: bool = False) -> slots.Drawn:
         jnp.broadcast_to(jnp.asarray(LOGITS)[None], (NUM_DRAWS, 5)),
         key,
         jnp.full(NUM_DRAWS, 7),
-        jnp.full(NUM_DRAWS, temperature, jnp.float32),
-        jnp.full(NUM_DRAWS, greedy),
+        drawing(jnp.full(NUM_DRAWS, temperature, jnp.float32), greedy),
     )
+
+
+def drawing(temperature, greedy=False, truncation=None):
+    """Without tokens that end a sample."""
+    stops = jnp.zeros((len(temperature), 0), int)
+    return slots.Drawing(temperature, jnp.full(len(temperature), greedy), stops, truncation)
 
 
 def kept_by_hand(logits, top_k, top_p, min_p) -> list[int]:
@@ -94,9 +99,7 @@ def test_truncated_draws_follow_what_is_left_and_say_so():
         jnp.broadcast_to(jnp.asarray(LOGITS)[None], (NUM_DRAWS, 5)),
         slots.stream_keys(stream),
         jnp.full(NUM_DRAWS, 7),
-        0.7 * ones,
-        jnp.zeros(NUM_DRAWS, bool),
-        truncation,
+        drawing(0.7 * ones, truncation=truncation),
     )
     tokens, kept = np.asarray(drawn.token), [0, 1, 3]
     assert set(tokens) == set(kept)
@@ -156,7 +159,7 @@ def test_positions_and_attempts_draw_independently():
     @jax.jit
     def at(position):
         where = jnp.full(20_000, position)
-        return slots.draw(logits, key, where, jnp.ones(20_000), jnp.zeros(20_000, bool)).token
+        return slots.draw(logits, key, where, drawing(jnp.ones(20_000))).token
 
     one, other = np.asarray(at(4)), np.asarray(at(5))
     assert abs((one == other).mean() - 0.25) < 0.012  # four standard errors
@@ -173,8 +176,7 @@ def test_tokens_of_many_blocks_follow_the_distribution_and_none_without_weight_i
         jnp.broadcast_to(jnp.asarray(scores), (20_000, 600)),
         key,
         jnp.full(20_000, 3),
-        jnp.ones(20_000),
-        jnp.zeros(20_000, bool),
+        drawing(jnp.ones(20_000)),
     )
     share = np.exp(scores.astype(np.float64)) / np.exp(scores.astype(np.float64)).sum()
     tokens, kept = np.asarray(drawn.token), share > 0
@@ -186,6 +188,6 @@ def test_tokens_of_many_blocks_follow_the_distribution_and_none_without_weight_i
     np.testing.assert_allclose(drawn.log_prob, np.log(share[tokens]), atol=1e-5)
     ones = jnp.ones(1)
     likeliest = slots.draw(
-        jnp.asarray(scores)[None], key[:1], ones.astype(int), 0.5 * ones, ones.astype(bool)
+        jnp.asarray(scores)[None], key[:1], ones.astype(int), drawing(0.5 * ones, greedy=True)
     )
     assert likeliest.token == scores.argmax()

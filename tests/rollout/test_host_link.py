@@ -86,7 +86,7 @@ class SlowStarter(SilentHost):
         self.started.set()
 
     def send(self, command, data=None):
-        if isinstance(command, messages.Ask):
+        if isinstance(command, messages.Call) and command.number is not None:
             self.receive(messages.Answer(command.number, ""))
         else:
             self.heard.put(command)

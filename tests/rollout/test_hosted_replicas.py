@@ -12,7 +12,7 @@ import pytest
 
 from loong_jax.errors import ConfigError
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
-from loong_jax.rollout.hosts import Call, HostSetup
+from loong_jax.rollout.hosts import HostSetup
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
 from loong_jax.rollout.process_hosts import ProcessLauncher
 from loong_jax.rollout.publishing import Publisher
@@ -62,7 +62,7 @@ class Harness(Watched):
         super().__init__(group, store)
 
     def tell(self, replica, method):
-        self.group._post(replica, Call(method, {"replica": replica}))
+        self.group._post(replica, method, replica=replica)
 
     def __exit__(self, *_):
         self.group.close(30.0)
@@ -177,7 +177,7 @@ def test_killed_processes_cost_what_they_had_not_told_and_groups_move_between_ho
         h.group.mend(1)
         h.group.assign(1, 0)
         left = [n for n in moved.ticket_numbers if n not in done]
-        assert h.group._partials.known(left, 0), "some of it was told"
+        assert h.group._sent.partials(left, 0), "some of it was told"
         h.dispatch(1, left, 0)
         seen += h.until(GroupGenerated, 8 - len({number for number, _ in content(groups_of(seen))}))
         assert content(groups_of(seen)) == {key: e for key, e in expected[0].items() if key[0] < 8}

@@ -17,10 +17,9 @@ from loong_jax.rollout.records import (
     ReplicaFailed,
     ReplicaIdle,
     SamplingSettings,
-    Ticket,
 )
 from loong_jax.rollout.versions import VersionError, VersionStore
-from tests.doubles.fake_model import fake_engine, fake_problem, fake_weights
+from tests.doubles.fake_model import fake_engine, fake_weights
 from tests.rollout.written import Watched, content, groups_of
 
 ENGINE = fake_engine()
@@ -283,21 +282,8 @@ def test_closing_does_not_wait_for_the_work_but_names_who_is_late():
 
 
 def test_the_clock_is_the_one_given():
-    store = VersionStore(1)
-    store.put(0, fake_weights(0))
     ticks = iter(np.arange(1000.0, 9000.0))
-    group = LocalReplicaGroup(
-        ENGINE,
-        store,
-        num_replicas=1,
-        group_size=1,
-        sampling=SamplingSettings(max_new_tokens=4),
-        seed=0,
-        clock=lambda: float(next(ticks)),
-    )
-    events = queue.Queue()
-    group.start(events.put)
-    group.assign(0, 0)
-    group.dispatch(0, [Ticket(number=0, problem=fake_problem(0))], 0)
-    assert events.get(timeout=400).start_s == 1000.0
-    group.close(30.0)
+    with Harness(max_new_tokens=4, clock=lambda: float(next(ticks))) as h:
+        h.group.assign(0, 0)
+        h.dispatch(0, [0], 0)
+        assert h.until(BlockDecoded)[0].start_s == 1000.0

@@ -13,12 +13,10 @@ from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.models.families import family_of
 from loong_jax.rollout.engine_config import PageConfig, SampleRequest
-from loong_jax.rollout.paged_engine import PagedEngine
+from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.pages import OutOfPages
-from loong_jax.rollout.programs import OneDevice
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import Replica
-from loong_jax.rollout.slot_engine import SlotEngine
 from tests.doubles import tiny
 from tests.doubles.fake_model import fake_problem
 from tests.rollout.engine_checks import check_pages, num_compiled
@@ -38,9 +36,9 @@ def setup():
     graphdef, weights = family_of(MODEL).init_weights(MODEL, jax.random.key(0))
     weights["head"] = weights["head"] * 3
     other = jax.tree.map(lambda a: a * 1.05, weights)
-    dense = SlotEngine.for_model(graphdef, MODEL, AsciiTokenizer(), SHAPES)
+    dense = engine_for(graphdef, MODEL, AsciiTokenizer(), SHAPES)
     shapes = dataclasses.replace(SHAPES, pages=PAGES)
-    return dense, PagedEngine.for_model(graphdef, MODEL, AsciiTokenizer(), shapes), weights, other
+    return dense, engine_for(graphdef, MODEL, AsciiTokenizer(), shapes), weights, other
 
 
 def request(attempt: int, **sampling) -> SampleRequest:
@@ -132,7 +130,7 @@ def test_a_short_view_equals_a_long_one_but_for_rounding():
     graphdef, _ = family_of(MODEL).init_weights(MODEL, jax.random.key(0))
     pages = dataclasses.replace(PAGES, view_lengths=(16,))
     shapes = dataclasses.replace(SHAPES, pages=pages)
-    engine = PagedEngine.for_model(graphdef, MODEL, AsciiTokenizer(), shapes)
+    engine = engine_for(graphdef, MODEL, AsciiTokenizer(), shapes)
     run = Run(engine)
     run.fill(weights, PROMPTS[:2], [0, 1], [0, 1], [6, 0])
     num_compiled = []
@@ -196,7 +194,7 @@ def test_chunks_equal_one_whole_prefill():
     dense, paged, weights, _ = setup()
     whole = dataclasses.replace(SHAPES, prefill_lengths=(32,), chunked_prefill=False)
     graphdef, _ = family_of(MODEL).init_weights(MODEL, jax.random.key(0))
-    one = Run(SlotEngine.for_model(graphdef, MODEL, AsciiTokenizer(), whole))
+    one = Run(engine_for(graphdef, MODEL, AsciiTokenizer(), whole))
     long = np.arange(27, dtype=np.int32) * 5 % 90 + 33
     runs = one, Run(dense), Run(paged)
     for run in runs:
@@ -232,7 +230,7 @@ def test_a_sample_moves_to_another_slot_and_to_another_engine():
     shapes = dataclasses.replace(
         SHAPES, slots_per_replica=8, pages=PageConfig(num_pages=9, page_size=8)
     )
-    second = PagedEngine.for_model(graphdef, MODEL, AsciiTokenizer(), shapes)
+    second = engine_for(graphdef, MODEL, AsciiTokenizer(), shapes)
     run, target = Run(paged), Run(second)
     run.fill(weights, PROMPTS, [0, 1, 2, 3], [0, 1, 2, 3], [6, 0, 3, 5])
     run.decode(weights)
@@ -248,7 +246,7 @@ def test_a_sample_moves_to_another_slot_and_to_another_engine():
     assert_equal(target, [3])
     assert not second.accepts(moved[1].device)
     tiny = dataclasses.replace(SHAPES, cache_length=16, pages=PageConfig(num_pages=9, page_size=8))
-    assert not PagedEngine.for_model(graphdef, MODEL, AsciiTokenizer(), tiny).accepts(moved[1])
+    assert not engine_for(graphdef, MODEL, AsciiTokenizer(), tiny).accepts(moved[1])
     run.end([0, 1, 6])
     assert run.state.allocator.num_available == PAGES.num_pages
 
@@ -256,7 +254,7 @@ def test_a_sample_moves_to_another_slot_and_to_another_engine():
 def test_short_pages_are_told_before_they_hurt():
     graphdef, weights = family_of(MODEL).init_weights(MODEL, jax.random.key(0))
     shapes = dataclasses.replace(SHAPES, pages=PageConfig(num_pages=8, page_size=4))
-    engine = PagedEngine.for_model(graphdef, MODEL, AsciiTokenizer(), shapes)
+    engine = engine_for(graphdef, MODEL, AsciiTokenizer(), shapes)
     prefix, _ = engine.prefill_batch(
         params=weights, prompts=PROMPTS[2:], rows=[0, 0, 1], requests=[request(i) for i in range(3)]
     )
@@ -294,24 +292,13 @@ def test_pages_that_do_not_fit_the_slots_are_refused(changes):
         PageConfig(num_pages=4, page_size=4, view_lengths=(6,))
 
 
-def test_an_engine_of_the_wrong_kind_is_refused():
-    def make(kind, config):
-        devices = OneDevice(lambda weights: weights, lambda batch, capacity: ())
-        return kind(devices, AsciiTokenizer(), config)
-
-    with pytest.raises(ConfigError, match="PagedEngine with a"):
-        make(SlotEngine, dataclasses.replace(SHAPES, pages=PAGES))
-    with pytest.raises(ConfigError, match="SlotEngine without"):
-        make(PagedEngine, SHAPES)
-
-
 @pytest.mark.slow
 def test_the_choices_of_the_router_are_recorded_for_every_token_that_was_read():
     """Against a full forward pass; prompt positions that were found, not read, have a sentinel."""
     graphdef, _ = family_of(MODEL).init_weights(MODEL, jax.random.key(0))
     _, _, weights, _ = setup()
     shapes = dataclasses.replace(SHAPES, pages=PAGES, routing=True, prefill_lengths=(8,))
-    engine = PagedEngine.for_model(graphdef, MODEL, AsciiTokenizer(), shapes)
+    engine = engine_for(graphdef, MODEL, AsciiTokenizer(), shapes)
     prompt, state = PROMPTS[2], engine.init_decode_state()
 
     def sample(state, found):

@@ -122,14 +122,6 @@ def test_a_group_shares_full_pages_and_owns_its_last():
     assert allocator.counts.num_pages_shared == 4
 
 
-def test_versions_share_nothing():
-    allocator = PageAllocator(20, SIZE)
-    allocator.fill(0, 0, tokens(10), 12)
-    assert allocator.fill(1, 1, tokens(10), 12) == 0
-    assert allocator.match(0, tokens(9)) == allocator.table(0)[:2]
-    assert allocator.match(2, tokens(9)) == ()
-
-
 def test_the_least_recently_used_page_goes_first():
     allocator = PageAllocator(4, SIZE)
     allocator.fill(0, 0, tokens(8, 1), 8)

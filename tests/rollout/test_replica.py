@@ -84,7 +84,7 @@ def test_samples_follow_the_table_of_the_model(reference):
 
 def test_every_end_token_of_the_tokenizer_ends_a_sample(reference):
     engine = fake_engine(decode_steps=3, max_stop_ids=1)
-    ends = engine.get_tokenizer().end_ids = (2, ord("a"), ord("7"))
+    ends = engine.tokenizer.end_ids = (2, ord("a"), ord("7"))
     replica = make_replica(engine, sampling=dataclasses.replace(SAMPLING, stop_ids=(ord("k"),)))
     replica.submit(tickets(range(10)))
     cut = content(finish(replica)[0])

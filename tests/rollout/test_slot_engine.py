@@ -14,10 +14,9 @@ from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.models.families import family_of
 from loong_jax.rollout.engine_config import EngineSettings, SampleRequest
+from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.records import SamplingSettings
-from loong_jax.rollout.slot_engine import SlotEngine
 from tests.doubles import tiny
-from tests.doubles.fake_model import fake_engine
 from tests.rollout.engine_checks import num_compiled
 
 SHAPES = tiny.engine_shapes(prefill_lengths=(8, 16), narrow_slots=(4,))
@@ -30,7 +29,7 @@ def setup():
     graphdef, weights = family_of(MODEL).init_weights(MODEL, jax.random.key(0))
     # Sharper logits, so that greedy choices are not near-ties and temperatures matter.
     weights["head"] = weights["head"] * 3
-    engine = SlotEngine.for_model(graphdef, MODEL, AsciiTokenizer(), SHAPES)
+    engine = engine_for(graphdef, MODEL, AsciiTokenizer(), SHAPES)
     return engine, weights, graphdef
 
 
@@ -113,7 +112,7 @@ def test_a_model_with_an_ngram_embedding_is_given_the_tokens_before():
     config = dataclasses.replace(MODEL, ngram=ngram, num_layers=1)
     graphdef, weights = moe.init_weights(config, jax.random.key(1))
     weights["head"] = weights["head"] * 3
-    engine = SlotEngine.for_model(graphdef, config, AsciiTokenizer(), SHAPES)
+    engine = engine_for(graphdef, config, AsciiTokenizer(), SHAPES)
     prompts = [PROMPTS[3], PROMPTS[0][:1], PROMPTS[0][:2]]
     requests = [request(i, temperature=0.8) for i in range(3)]
     prefix, first = engine.prefill_batch(
@@ -274,9 +273,3 @@ def test_bad_shapes_are_refused(changes):
     fields = {"slots_per_replica": 8, "cache_length": 32, "prefill_lengths": (8,)} | changes
     with pytest.raises(ConfigError):
         EngineSettings(**fields)
-
-
-def test_an_engine_is_compiled_for_lengths():
-    for open_ in ({"cache_length": 0, "prefill_lengths": ()}, {"prefill_lengths": ()}):
-        with pytest.raises(ConfigError, match="leave lengths open"):
-            fake_engine(**open_)

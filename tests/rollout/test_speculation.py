@@ -10,8 +10,8 @@ import scipy.stats
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.rollout.engine_config import SampleRequest
+from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.records import SamplingSettings
-from loong_jax.rollout.slot_engine import SlotEngine
 from tests.doubles import tiny
 from tests.rollout import drafting_model
 from tests.sweeps import thinned
@@ -134,7 +134,7 @@ def test_what_cannot_draft_is_refused():
     shapes = drafting_model.engine(drafts=True).config
     model = tiny.smallest_config()
     with pytest.raises(ConfigError, match="num_mtp_layers=1"):
-        SlotEngine.for_model(graphdef, model, AsciiTokenizer(), shapes)
+        engine_for(graphdef, model, AsciiTokenizer(), shapes)
     with pytest.raises(ConfigError, match="plain decode steps"):
         dataclasses.replace(shapes, routing=True)
 

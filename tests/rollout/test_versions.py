@@ -75,16 +75,6 @@ def test_a_retired_version_goes_with_its_last_holder():
     assert store.retire(77)
 
 
-def test_an_unheld_version_stays_until_retired():
-    store = VersionStore(1)
-    store.put(0, weights())
-    store.acquire(0, "a")
-    store.release(0, "a")
-    assert store.numbers() == (0,)
-    assert store.retire(0)
-    assert store.numbers() == ()
-
-
 def test_misuse_is_refused():
     store = VersionStore(1)
     store.put(0, weights())

@@ -1,4 +1,4 @@
-"""The assumptions of a simulated run: costs, and lengths of responses.
+"""The assumptions of a simulated run: costs, lengths of responses, and a replica that follows them.
 
 Costs are four fitted numbers, and assumptions that are named as such. Lengths are a seeded trace,
 the same for every policy: lognormal up to a cap, and correlated among attempts at one problem: a
@@ -6,13 +6,16 @@ harder problem has longer responses (arXiv:2604.26256 finds stale samples harder
 Attempt i at issue j of problem k has the same length whoever schedules it.
 """
 
+import collections
 import dataclasses
 import functools
+import heapq
 import math
+from typing import NamedTuple
 
 import numpy as np
 
-from loong_jax.errors import ConfigError
+from loong_jax.errors import ConfigError, refuse_below
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,39 +70,32 @@ class LengthTrace:
     seed: int = 0
 
     def __post_init__(self):
-        if not (self.median_tokens > 0 and self.sigma >= 0 and self.cap_tokens >= 1):
+        refuse_below(self, 1, "cap_tokens", "group_size")
+        refuse_below(self, 0, "sigma")
+        if not (self.median_tokens > 0 and 0 <= self.same_problem <= 1):
             raise ConfigError(
-                f"median_tokens={self.median_tokens} and cap_tokens={self.cap_tokens} must be "
-                f"positive and sigma={self.sigma} >= 0."
-            )
-        if not 0 <= self.same_problem <= 1 or self.group_size < 1:
-            raise ConfigError(
-                f"same_problem={self.same_problem} must be in [0, 1], a share of variance, and "
-                f"group_size={self.group_size} at least 1."
+                f"median_tokens={self.median_tokens} must be positive, and same_problem="
+                f"{self.same_problem} in [0, 1], a share of variance."
             )
 
     def difficulty(self, problem: int) -> float:
         """A standard normal number; the problem's part of the logarithm of its lengths."""
         return _difficulty(self.seed, problem)
 
+    @functools.lru_cache(maxsize=1 << 17)  # noqa: B019 - traces are few, and equal ones share it
     def lengths(self, problem: int, issue: int = 0) -> np.ndarray:
         """Response tokens of the G attempts, int64 [G], each in [1, cap_tokens]. Do not change."""
-        return _lengths(self, problem, issue)
+        own = np.random.default_rng([self.seed, problem, 1 + issue])
+        noise = own.standard_normal(self.group_size)
+        z = math.sqrt(self.same_problem) * self.difficulty(problem)
+        z = z + math.sqrt(1 - self.same_problem) * noise
+        tokens = self.median_tokens * np.exp(self.sigma * z)
+        return np.clip(np.round(tokens), 1, self.cap_tokens).astype(np.int64)
 
 
 @functools.lru_cache(maxsize=1 << 17)
 def _difficulty(seed: int, problem: int) -> float:
     return float(np.random.default_rng([seed, problem]).standard_normal())
-
-
-@functools.lru_cache(maxsize=1 << 17)
-def _lengths(trace: LengthTrace, problem: int, issue: int) -> np.ndarray:
-    own = np.random.default_rng([trace.seed, problem, 1 + issue])
-    noise = own.standard_normal(trace.group_size)
-    z = math.sqrt(trace.same_problem) * trace.difficulty(problem)
-    z = z + math.sqrt(1 - trace.same_problem) * noise
-    tokens = trace.median_tokens * np.exp(trace.sigma * z)
-    return np.clip(np.round(tokens), 1, trace.cap_tokens).astype(np.int64)
 
 
 TRACES: dict[str, LengthTrace] = {
@@ -111,3 +107,129 @@ TRACES: dict[str, LengthTrace] = {
     # control: a short tail, where little can be won
     "short": LengthTrace(median_tokens=900, sigma=0.5, cap_tokens=16_384),
 }
+
+
+class Running(NamedTuple):
+    """An unfinished response: how far it is."""
+
+    attempt: int
+    written: int
+    left: float  # tokens
+
+
+@dataclasses.dataclass
+class _Group:
+    prompt: int  # tokens
+    num_waiting: int  # responses without a slot
+    slots: dict[int, tuple[float, int]]  # attempt -> (decode step at which it ends, its length)
+
+
+class SimulatedReplica:
+    """Slots of one replica, which decode in step, as slow as their number and context make it.
+
+    `advance` moves it to a later time; between calls nothing changes. Its own time may run ahead of
+    the clock: prefills and transfers hold it up until then.
+    """
+
+    def __init__(self, cost: CostModel, num_slots: int):
+        self.version: int | None = None
+        self.is_paused = False
+        self.epoch = 0  # changes with every change of the plan, so that older alarms are void
+        self.time_s = 0.0
+        self.busy_s = 0.0
+        self.slot_s = 0.0  # active slots times seconds
+        self.num_tokens = 0.0
+        self.context = 0.0  # cached tokens of unfinished responses
+        self.active = 0
+        self._cost = cost
+        self._num_slots = num_slots
+        self._steps = 0.0  # decode steps so far
+        self._groups: dict[int, _Group] = {}  # by ticket
+        self._waiting: collections.deque[tuple[int, Running]] = collections.deque()
+        self._ends: list[tuple[float, int, int]] = []  # (at step, ticket, attempt)
+
+    def tickets(self) -> tuple[int, ...]:
+        return tuple(self._groups)
+
+    def hold(self, now: float, seconds: float) -> None:
+        """Nothing is decoded for `seconds`: a prefill, a transfer, other weights."""
+        self.time_s = max(self.time_s, now) + seconds
+        self.busy_s += seconds
+        self.epoch += 1
+
+    def add(self, ticket: int, prompt: int, responses: list[Running]) -> None:
+        """The group's unfinished responses take slots or wait for them; call after `advance`."""
+        self._groups[ticket] = _Group(prompt, len(responses), {})
+        self._waiting.extend((ticket, response) for response in responses)
+        self._fill_slots()
+        self.epoch += 1
+
+    def remove(self, ticket: int) -> tuple[int, list[Running]]:
+        """Takes a group out; returns its prompt's length and its unfinished responses."""
+        group, responses = self._groups.pop(ticket), []
+        if group.num_waiting:
+            responses = [response for number, response in self._waiting if number == ticket]
+            kept = [pair for pair in self._waiting if pair[0] != ticket]
+            self._waiting = collections.deque(kept)
+        for attempt, (end, length) in group.slots.items():
+            left = max(0.0, end - self._steps)
+            responses.append(Running(attempt, int(length - left), left))
+            self.context -= group.prompt + length - left
+        self._ends = [entry for entry in self._ends if entry[1] != ticket]
+        heapq.heapify(self._ends)
+        self.active -= len(group.slots)
+        self._fill_slots()
+        self.epoch += 1
+        return group.prompt, responses
+
+    def _fill_slots(self) -> None:
+        while self._waiting and self.active < self._num_slots:
+            ticket, (attempt, written, left) = self._waiting.popleft()
+            group, end = self._groups[ticket], self._steps + left
+            group.num_waiting -= 1
+            group.slots[attempt] = (end, written + round(left))
+            heapq.heappush(self._ends, (end, ticket, attempt))
+            self.context += group.prompt + written
+            self.active += 1
+
+    def next_end_s(self) -> float | None:
+        """The time at which the next response ends, if nothing changes before."""
+        if self.is_paused or not self._ends:
+            return None
+        steps = self._ends[0][0] - self._steps
+        return self.time_s + self._cost.decode_s(steps, self.active, self.context)
+
+    def advance(self, now: float) -> list[int]:
+        """Decodes until `now`; returns the tickets whose last response ended, in that order."""
+        done: list[int] = []
+        while self.time_s <= now:
+            if self.is_paused or not self._ends:
+                self.time_s = now
+                break
+            steps = self._ends[0][0] - self._steps
+            seconds = self._cost.decode_s(steps, self.active, self.context)
+            if self.time_s + seconds > now + 1e-9:
+                spare = now - self.time_s
+                if spare > 0:
+                    steps = self._cost.decode_steps(spare, self.active, self.context)
+                    self._decode(steps, spare)
+                    self.time_s = now
+                break
+            self._decode(steps, seconds)
+            _, ticket, attempt = heapq.heappop(self._ends)
+            group = self._groups[ticket]
+            self.active -= 1
+            self.context -= group.prompt + group.slots.pop(attempt)[1]
+            self._fill_slots()
+            if not group.slots and not group.num_waiting:
+                del self._groups[ticket]
+                done.append(ticket)
+        return done
+
+    def _decode(self, steps: float, seconds: float) -> None:
+        self._steps += steps
+        self.context += steps * self.active
+        self.num_tokens += steps * self.active
+        self.time_s += seconds
+        self.busy_s += seconds
+        self.slot_s += seconds * self.active

@@ -71,7 +71,6 @@ class CountedVersions:
         return True
 
     def checksum(self, version: int) -> str:
-        del version
         return ""
 
 

@@ -15,8 +15,12 @@ from typing import Any
 import numpy as np
 
 from loong_jax.errors import ConfigError
-from loong_jax.orchestrator.simulation.model import CostModel, LengthTrace
-from loong_jax.orchestrator.simulation.replica import Running, SimulatedReplica
+from loong_jax.orchestrator.simulation.model import (
+    CostModel,
+    LengthTrace,
+    Running,
+    SimulatedReplica,
+)
 from loong_jax.problems.verdict import Verdict, correct
 from loong_jax.rl import events as rl_events
 from loong_jax.rollout import records
@@ -75,18 +79,12 @@ class VirtualTime:
                 self.now = deadline_s
                 raise queue.Empty
             self.now = self._heap[0][0]
-            self._pop_due()
+            heapq.heappop(self._heap)[2]()
         return self._delivered.popleft()
 
-    def start(self, emit: Callable[[Any], None]) -> None:
-        del emit  # events go through `put`
+    def start(self, emit: Callable[[Any], None]) -> None: ...
 
-    def close(self, timeout_s: float) -> None:
-        del timeout_s
-
-    def _pop_due(self) -> None:
-        _, _, happen = heapq.heappop(self._heap)
-        happen()
+    def close(self, timeout_s: float) -> None: ...
 
     def _at(self, time_s: float, happen: Callable[[], None]) -> None:
         self._sequence += 1
@@ -210,7 +208,6 @@ class SimulatedWorld(VirtualTime):
 
     def mend(self, replica: int) -> None:
         """No replica fails here."""
-        del replica
 
     def cache_pressure(self) -> float:
         fullest = max([replica.context for replica in self.replicas])
@@ -303,25 +300,22 @@ class SimulatedWorld(VirtualTime):
         """
         host = self.replicas[replica]
         for number in host.advance(self.now):
-            self._report(number)
+            ticket, version = self._tickets[number], self.versions_of[number][0]
+            group = Group(ticket=ticket, version=version, rollouts=(placeholder(number, version),))
+            self.put(records.GroupGenerated(group))
         return host
-
-    def _report(self, number: int) -> None:
-        version = self.versions_of[number][0]
-        ticket = self._tickets[number]
-        rollouts = (placeholder(number, version),)
-        self.put(records.GroupGenerated(Group(ticket=ticket, version=version, rollouts=rollouts)))
 
     def _set_alarm(self, replica: int, *, reach: bool = False) -> None:
         host = self._reach(replica) if reach else self.replicas[replica]
         host.epoch += 1
         end_s = host.next_end_s()
         if end_s is not None:
-            self._at(end_s, lambda epoch=host.epoch: self._ring(replica, epoch))
 
-    def _ring(self, replica: int, epoch: int) -> None:
-        if self.replicas[replica].epoch == epoch:
-            self._set_alarm(replica, reach=True)
+            def ring(epoch: int = host.epoch) -> None:
+                if self.replicas[replica].epoch == epoch:
+                    self._set_alarm(replica, reach=True)
+
+            self._at(end_s, ring)
 
     def _lengths(self, number: int) -> np.ndarray:
         ticket = self._tickets[number]
@@ -334,21 +328,18 @@ def problem_number(ticket: Ticket) -> int:
 
 def placeholder(ticket: int, version: int) -> Rollout:
     """Stands for the G rollouts of a group, whose tokens nobody looks at."""
-    return Rollout(
-        ticket=ticket,
-        attempt=0,
-        prompt=_NO_TOKENS,
-        tokens=_NO_TOKENS,
-        loss_mask=_NO_MASK,
-        engine_logprob=_NO_LOGPROBS,
-        behavior_logprob=_NO_LOGPROBS,
-        sampling=_SAMPLING,
-        versions=((0, version),),
-        finish_reason="stop",
-    )
+    return dataclasses.replace(_PLACEHOLDER, ticket=ticket, versions=((0, version),))
 
 
-_NO_TOKENS = np.zeros(0, np.int32)
-_NO_MASK = np.zeros(0, bool)
-_NO_LOGPROBS = np.zeros(0, np.float32)
-_SAMPLING = SamplingSettings()
+_PLACEHOLDER = Rollout(
+    ticket=0,
+    attempt=0,
+    prompt=np.zeros(0, np.int32),
+    tokens=np.zeros(0, np.int32),
+    loss_mask=np.zeros(0, bool),
+    engine_logprob=np.zeros(0, np.float32),
+    behavior_logprob=np.zeros(0, np.float32),
+    sampling=SamplingSettings(),
+    versions=((0, 0),),
+    finish_reason="stop",
+)

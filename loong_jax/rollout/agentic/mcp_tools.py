@@ -66,7 +66,6 @@ class McpTool:
 
     def call(self, arguments: Mapping[str, Any], *, problem: Problem, timeout_s: float) -> str:
         """Raises ToolError and TimeoutError."""
-        del problem
         return self.server.call(self.name, arguments, timeout_s=timeout_s)
 
 
@@ -154,7 +153,7 @@ class McpServer:
             found, cursor = [], None
             for _ in range(MAX_PAGES):
                 with _as_tool_error():
-                    page = await connection.client.list_tools(cursor=cursor)
+                    page = await (await connection.client).list_tools(cursor=cursor)
                 found += page.tools
                 cursor = page.next_cursor
                 if not cursor:
@@ -169,7 +168,8 @@ class McpServer:
                 connection = await self._connected()
                 with _as_tool_error():
                     left_s = deadline_s - time.monotonic()
-                    return await connection.client.call_tool(
+                    client = await connection.client
+                    return await client.call_tool(
                         name, arguments, read_timeout_seconds=left_s + GRACE_S
                     )
         except (TimeoutError, ToolError):
@@ -181,7 +181,7 @@ class McpServer:
         """Gives a connection up that answers nothing any more."""
         try:
             async with asyncio.timeout(PING_S):
-                await connection.client.list_tools()
+                await (await connection.client).list_tools()
         except Exception:
             await self._drop(connection)
 
@@ -195,16 +195,12 @@ class McpServer:
             self.num_restarts += 1
             connection = _Connection()
             connection.task = asyncio.create_task(self._hold(connection))
-            opening = asyncio.create_task(connection.is_open.wait())
-            await asyncio.wait(
-                (connection.task, opening),
-                timeout=self.start_timeout_s,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            opening.cancel()
-            if not connection.is_open.is_set():
+            try:
+                await asyncio.wait_for(asyncio.shield(connection.client), self.start_timeout_s)
+            except Exception as error:
                 connection.task.cancel()
-                raise ToolError(f"the server cannot be reached: {connection.error or 'no answer'}")
+                why = str(_first_of(error)) or "no answer"
+                raise ToolError(f"the server cannot be reached: {why}") from None
             self._connection = connection
             return connection
 
@@ -221,12 +217,12 @@ class McpServer:
         try:
             async with contextlib.AsyncExitStack() as stack:
                 transport = await self._transport(stack)
-                client = mcp.Client(transport, cache=None)
-                connection.client = await stack.enter_async_context(client)
-                connection.is_open.set()
+                client = await stack.enter_async_context(mcp.Client(transport, cache=None))
+                connection.client.set_result(client)
                 await connection.closing.wait()
         except Exception as error:  # also groups of those of the transport's tasks
-            connection.error = _first_of(error)
+            if not connection.client.done():
+                connection.client.set_exception(error)
 
     async def _transport(self, stack: contextlib.AsyncExitStack) -> Any:
         if isinstance(self.where, HttpServer):
@@ -242,7 +238,6 @@ class McpServer:
         return stdio_client(parameters, errlog=self._words)  # pyright: ignore[reportArgumentType]
 
     def _last_words(self) -> str:
-        """The end of what a child has written on its standard error."""
         with contextlib.suppress(OSError, ValueError):
             self._words.seek(0)
             text = self._words.read()[-MAX_WORDS:].strip()
@@ -251,12 +246,11 @@ class McpServer:
 
 
 class _Connection:
-    client: mcp.Client
     task: asyncio.Task[None]
 
     def __init__(self):
-        self.is_open, self.closing = asyncio.Event(), asyncio.Event()
-        self.error: BaseException | None = None
+        self.client: asyncio.Future[mcp.Client] = asyncio.get_running_loop().create_future()
+        self.closing = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def keep(self, task: asyncio.Task[None]) -> None:
@@ -284,7 +278,6 @@ def _first_of(error: BaseException) -> BaseException:
 
 
 def _text_of(part: Any) -> str:
-    """The text of one part of a result, or a note on a part without text."""
     if part.type == "text":
         return part.text
     if part.type == "resource" and hasattr(part.resource, "text"):

@@ -28,7 +28,7 @@ from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.models.parameters import Weights
 from loong_jax.rollout.engine_config import SampleRequest
-from loong_jax.rollout.jetstream.contract import JetStreamEngine, greedy_requests
+from loong_jax.rollout.jetstream import JetStreamEngine, greedy_requests
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.rollout.slots import DecodeState, Prefix
@@ -66,7 +66,6 @@ class JetStreamAdapter(JetStreamEngine, engine_api.Engine):
         self._withhold = jax.jit(_withhold, donate_argnums=0)
 
     def load_params(self, *args: Any, **kwargs: Any) -> Weights:
-        del args, kwargs
         return self._weights
 
     def prefill(
@@ -109,7 +108,6 @@ class JetStreamAdapter(JetStreamEngine, engine_api.Engine):
         return state, shown
 
     def init_decode_state(self, *args: Any, **kwargs: Any) -> AdaptedState:
-        del args, kwargs
         batch = self.max_concurrent_decodes
         empty = (jnp.zeros(batch, jnp.int32) for _ in range(3))
         return AdaptedState(self.engine.init_decode_state(), *empty)
@@ -118,8 +116,7 @@ class JetStreamAdapter(JetStreamEngine, engine_api.Engine):
         return tokenizer_pb2.TokenizerParameters(path="", extra_ids=0)
 
     def build_tokenizer(self, metadata: Any) -> "DriverTokenizer":
-        del metadata
-        return DriverTokenizer(self.engine.get_tokenizer())
+        return DriverTokenizer(self.engine.tokenizer)
 
 
 class DriverTokenizer(tokenizer_api.Tokenizer):
@@ -134,7 +131,6 @@ class DriverTokenizer(tokenizer_api.Tokenizer):
         return token_utils.pad_tokens(tokens, self.bos_id, self.pad_id, **kwargs)
 
     def decode(self, token_ids: Sequence[int], **kwargs: Any) -> str:
-        del kwargs
         return self._tokenizer.decode(token_ids)
 
     @property

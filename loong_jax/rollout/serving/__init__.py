@@ -1,7 +1,6 @@
 """Serving: a replica behind an OpenAI-compatible HTTP interface and JetStream's gRPC protocol.
 
-    request                  limits, requests and events
-    prompts                  texts and conversations to tokens; tokens to text as they come
+    request                  limits, requests and events; texts and conversations to tokens
     scheduler                requests of all clients on one replica, a block at a time; metrics
     frontend                 parts that both interfaces share
     openai_schema, http      the HTTP interface: its bodies, its routes and answers

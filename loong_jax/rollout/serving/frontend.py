@@ -11,7 +11,7 @@ import numpy as np
 
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.rollout.records import SamplingSettings
-from loong_jax.rollout.serving import prompts
+from loong_jax.rollout.serving import request as requests
 from loong_jax.rollout.serving.request import EventStream, Refused, Request, ServingLimits
 from loong_jax.rollout.serving.scheduler import Scheduler
 
@@ -24,7 +24,7 @@ class Frontend:
     tokenizer: Tokenizer
     limits: ServingLimits
     model_name: str
-    chat_style: prompts.ChatStyle = "plain"
+    chat_style: requests.ChatStyle = "plain"
     api_key: str | None = None  # None: everybody may ask
     started_s: int = 0  # when the server began, in seconds of Unix time
 
@@ -40,14 +40,14 @@ class Frontend:
 
     async def tokens_of(self, text: str, *, begin: bool = True) -> np.ndarray:
         """Raises Refused."""
-        return await _encoded(prompts.text_tokens, self.tokenizer, text, begin=begin)
+        return await _encoded(requests.text_tokens, self.tokenizer, text, begin=begin)
 
     async def tokens_of_chat(
-        self, messages: Sequence[prompts.Message], variables: Mapping[str, Any]
+        self, messages: Sequence[requests.Message], variables: Mapping[str, Any]
     ) -> np.ndarray:
         """Raises Refused."""
         return await _encoded(
-            prompts.chat_ids, self.tokenizer, messages, self.chat_style, variables
+            requests.chat_ids, self.tokenizer, messages, self.chat_style, variables
         )
 
     def sampling(

@@ -24,7 +24,6 @@ from loong_jax.rollout.serving.frontend import Frontend
 from loong_jax.rollout.serving.openai_schema import MAX_TEMPERATURE, MIN_TEMPERATURE
 from loong_jax.rollout.serving.request import (
     Busy,
-    Ended,
     Event,
     Failed,
     Piece,
@@ -100,19 +99,22 @@ _MESSAGES: dict[str, tuple[tuple[str, str, int, str | None], ...]] = {
 }
 
 
-def _file() -> descriptor_pb2.FileDescriptorProto:
+def _build() -> types.SimpleNamespace:
     file = descriptor_pb2.FileDescriptorProto(
         name="loong_serving.proto", package=PACKAGE, syntax="proto3"
     )
     made: dict[str, Any] = {}
     for path, fields in _MESSAGES.items():
         parent, _, name = path.rpartition(".")
-        message = made[parent].nested_type.add() if parent else file.message_type.add()
-        message.name = name
-        made[path] = message
-        for kind, field_name, number, oneof in fields:
-            _add_field(message, kind, field_name, number, oneof)
-    return file
+        made[path] = made[parent].nested_type.add() if parent else file.message_type.add()
+        made[path].name = name
+        for field in fields:
+            _add_field(made[path], *field)
+    pool = descriptor_pool.DescriptorPool()  # our own: the default one may know these names
+    pool.AddSerializedFile(file.SerializeToString())
+    found = {path: pool.FindMessageTypeByName(f"{PACKAGE}.{path}") for path in made}
+    classes = {p: message_factory.GetMessageClass(d) for p, d in found.items() if "." not in p}
+    return types.SimpleNamespace(**classes)
 
 
 def _add_field(message: Any, kind: str, name: str, number: int, oneof: str | None) -> None:
@@ -133,17 +135,7 @@ def _add_field(message: Any, kind: str, name: str, number: int, oneof: str | Non
         field.oneof_index = names.index(oneof)
 
 
-def _build() -> dict[str, Any]:
-    pool = descriptor_pool.DescriptorPool()  # our own: the default one may know these names
-    pool.AddSerializedFile(_file().SerializeToString())
-    return {
-        path: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{path}"))
-        for path in _MESSAGES
-        if "." not in path
-    }
-
-
-messages = types.SimpleNamespace(**_build())
+messages = _build()
 
 Context = grpc.aio.ServicerContext
 
@@ -168,29 +160,19 @@ def make_server(frontend: Frontend) -> grpc.aio.Server:
         ("grpc.so_reuseport", 0),  # a port that is taken is an error, not a share
     ]
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=limits.max_connections)
-    server.add_generic_rpc_handlers((_Services(frontend),))
+    orchestrator, unary = _Orchestrator(frontend), grpc.unary_unary_rpc_method_handler
+    jetstreams = {
+        "Decode": grpc.unary_stream_rpc_method_handler(orchestrator.decode),
+        "HealthCheck": unary(orchestrator.health_check),
+    }
+    ours = {name: unary(method) for name, method in _control(frontend).items()}
+    server.add_generic_rpc_handlers(
+        (
+            grpc.method_handlers_generic_handler("jetstream_proto.Orchestrator", jetstreams),
+            grpc.method_handlers_generic_handler("loong.Control", ours),
+        )
+    )
     return server
-
-
-class _Services(grpc.GenericRpcHandler):
-    """Finds the handler of a method path."""
-
-    def __init__(self, frontend: Frontend):
-        orchestrator = _Orchestrator(frontend)
-        self._handlers = {
-            "/jetstream_proto.Orchestrator/Decode": grpc.unary_stream_rpc_method_handler(
-                orchestrator.decode
-            ),
-            "/jetstream_proto.Orchestrator/HealthCheck": _unary(orchestrator.health_check),
-            **{f"/loong.Control/{name}": _unary(m) for name, m in _control(frontend).items()},
-        }
-
-    def service(self, handler_call_details: Any) -> Any:
-        return self._handlers.get(handler_call_details.method)
-
-
-def _unary(method: Callable[[bytes, Context], Awaitable[bytes]]) -> Any:
-    return grpc.unary_unary_rpc_method_handler(method)
 
 
 class _Orchestrator:
@@ -274,7 +256,10 @@ class _Orchestrator:
         )
 
     async def _responses(
-        self, request: Request, get: Callable[[], Awaitable[Event]], context: Context
+        self,
+        request: Request,
+        get: Callable[[], Awaitable[Event]],
+        context: Context,
     ) -> AsyncIterator[bytes]:
         num_left = request.total_samples
         while num_left:
@@ -282,10 +267,10 @@ class _Orchestrator:
             if isinstance(event, Failed):
                 await context.abort(CODE_OF_FAILURE[event.kind], event.message)
                 return
-            num_left -= isinstance(event, Ended)
+            num_left -= event.reason is not None
             yield self._response(request, event)
 
-    def _response(self, request: Request, event: Piece | Ended) -> bytes:
+    def _response(self, request: Request, event: Piece) -> bytes:
         """One entry per sample, as JetStream's clients expect; all but one are empty."""
         response = messages.DecodeResponse(policy_version=self.frontend.scheduler.version)
         samples = response.stream_content.samples
@@ -293,16 +278,13 @@ class _Orchestrator:
             samples.add()
         sample = samples[event.index]
         sample.text = event.text
-        if isinstance(event, Piece):
-            sample.token_ids.extend(event.tokens)
-            sample.log_probs.extend(event.log_probs)
-        else:
-            sample.finish_reason = event.reason
+        sample.token_ids.extend(event.tokens)
+        sample.log_probs.extend(event.log_probs)
+        sample.finish_reason = event.reason or ""
         return response.SerializeToString()
 
 
 def _control(frontend: Frontend) -> dict[str, Callable[[bytes, Context], Awaitable[bytes]]]:
-    """Methods that JetStream's protocol lacks."""
     scheduler = frontend.scheduler
 
     def method(kind: Any, act: Callable[[Any], Any]):

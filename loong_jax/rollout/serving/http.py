@@ -9,12 +9,13 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -23,10 +24,9 @@ from starlette.types import Receive, Scope, Send
 
 from loong_jax.rollout.serving import openai_schema
 from loong_jax.rollout.serving.frontend import Frontend
-from loong_jax.rollout.serving.openai_schema import ApiError, Asked, Choice, TextOffsets
+from loong_jax.rollout.serving.openai_schema import ApiError, Asked, TextOffsets
 from loong_jax.rollout.serving.request import (
     Busy,
-    Ended,
     EventStream,
     Failed,
     Piece,
@@ -37,12 +37,8 @@ from loong_jax.rollout.serving.request import (
 )
 
 
-class ClientGone(Exception):
-    """Nobody reads the answer."""
-
-
 class Sender:
-    """`send`, with a limit of time on every message."""
+    """`send`, with a limit of time on every message. Raises ClientDisconnect where it is over."""
 
     def __init__(self, send: Send, timeout_s: float):
         self._send, self._timeout_s = send, timeout_s
@@ -53,58 +49,32 @@ class Sender:
         try:
             await asyncio.wait_for(self._send(message), self._timeout_s)
         except (TimeoutError, OSError):
-            raise ClientGone from None
-
-    async def whole(self, response: Response) -> None:
-        headers = response.raw_headers
-        start = {"type": "http.response.start", "status": response.status_code, "headers": headers}
-        await self(start)
-        await self({"type": "http.response.body", "body": bytes(response.body)})
-
-    async def begin_events(self) -> None:
-        headers = [
-            (b"content-type", b"text/event-stream; charset=utf-8"),
-            (b"cache-control", b"no-cache"),
-        ]
-        await self({"type": "http.response.start", "status": 200, "headers": headers})
-
-    async def event(self, body: Mapping[str, Any]) -> None:
-        await self.data(f"data: {json.dumps(body)}\n\n".encode())
-
-    async def data(self, data: bytes) -> None:
-        await self({"type": "http.response.body", "body": data, "more_body": True})
-
-    async def end(self) -> None:
-        await self({"type": "http.response.body", "body": b""})
+            raise ClientDisconnect from None
 
 
-async def read_body(http: HttpRequest, receive: Receive, limits: ServingLimits) -> bytes:
-    """The whole body. Raises ApiError where it is too long or too slow, ClientGone if it stops."""
-    most = limits.max_body_bytes
+async def read_body(http: HttpRequest, limits: ServingLimits) -> bytes:
+    """The whole body. Raises ApiError where it is too long or too slow, ClientDisconnect if it
+    stops.
+    """
+    most, limit_s = limits.max_body_bytes, limits.body_timeout_s
     too_long = ApiError(413, f"The body has more than {most} bytes. Shorten it.", code="too_long")
     named = http.headers.get("content-length", "0")
     if named.isdecimal() and int(named) > most:
         raise too_long
-    parts, size = [], 0
+    body = bytearray()
     try:
-        async with asyncio.timeout(limits.body_timeout_s):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientGone
-                size += len(message.get("body", b""))
-                if size > most:
+        async with asyncio.timeout(limit_s):
+            async for part in http.stream():
+                body += part
+                if len(body) > most:
                     raise too_long
-                parts.append(message.get("body", b""))
-                if not message.get("more_body", False):
-                    return b"".join(parts)
     except TimeoutError:
-        limit_s = limits.body_timeout_s
         raise ApiError(408, f"The body took longer than {limit_s:g} s.") from None
+    return bytes(body)
 
 
-async def while_connected(receive: Receive, answer) -> None:
-    """Runs `answer` until it is done or the client goes; then raises ClientGone."""
+async def while_connected(receive: Receive, answer) -> Any:
+    """Runs `answer` until it is done or the client goes; then raises ClientDisconnect."""
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -114,14 +84,14 @@ async def while_connected(receive: Receive, answer) -> None:
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if not tasks[0].done():
-            raise ClientGone
+            raise ClientDisconnect
     finally:
         for task in tasks:
             task.cancel()
         for task in tasks:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task
-    tasks[0].result()
+    return tasks[0].result()
 
 
 def let_in(frontend: Frontend, authorization: str | None) -> None:
@@ -174,21 +144,26 @@ class Completions:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sender = Sender(send, self.frontend.limits.send_timeout_s)
         try:
-            asked, request = await self._read(HttpRequest(scope), receive)
+            asked, request = await self._read(HttpRequest(scope, receive))
             async with self.frontend.submitted(request) as events:
-                answer = self._stream if asked.streams else self._whole
-                await while_connected(receive, answer(asked, request, events, sender))
-        except ClientGone:
+                if asked.streams:
+                    stream = self._stream(asked, request, events)
+                    await while_connected(receive, _send_events(stream, sender))
+                else:
+                    whole = self._whole(asked, request, events)
+                    answer = JSONResponse(await while_connected(receive, whole))
+                    await answer(scope, receive, sender)
+        except ClientDisconnect:
             log.debug("a client went before its answer was complete")
         except Exception as error:
             if sender.has_begun:
                 raise
             await error_response(error)(scope, receive, sender)
 
-    async def _read(self, http: HttpRequest, receive: Receive) -> tuple[Asked, Request]:
+    async def _read(self, http: HttpRequest) -> tuple[Asked, Request]:
         frontend = self.frontend
         let_in(frontend, http.headers.get("authorization"))
-        body = openai_schema.parse_json(await read_body(http, receive, frontend.limits))
+        body = openai_schema.parse_json(await read_body(http, frontend.limits))
         asked = openai_schema.parse(body, is_chat=self.is_chat, limits=frontend.limits)
         name = frontend.model_name if body.get("model") is None else body["model"]
         if not isinstance(name, str):
@@ -213,78 +188,65 @@ class Completions:
 
     # ---- answers --------------------------------------------------------------------------------
 
-    async def _whole(
-        self, asked: Asked, request: Request, events: EventStream, sender: Sender
-    ) -> None:
-        choices = [Choice() for _ in range(request.total_samples)]
+    async def _whole(self, asked: Asked, request: Request, events: EventStream) -> dict[str, Any]:
+        found: list[list[Piece]] = [[] for _ in range(request.total_samples)]
         async for event in _events(events, request):
-            choice = choices[event.index]
-            choice.text += event.text
-            if isinstance(event, Piece):
-                choice.tokens += event.tokens
-                choice.log_probs += event.log_probs
-            else:
-                choice.reason = event.reason
+            found[event.index].append(event)
         body = self._head(request, "chat.completion" if self.is_chat else "text_completion")
-        body["choices"] = [self._choice(i, choice, asked) for i, choice in enumerate(choices)]
-        num_tokens = sum(len(choice.tokens) for choice in choices)
+        body["choices"], num_tokens = [], 0
+        for index, pieces in enumerate(found):
+            tokens = tuple(token for piece in pieces for token in piece.tokens)
+            log_probs = tuple(log_prob for piece in pieces for log_prob in piece.log_probs)
+            text = "".join(piece.text for piece in pieces)
+            whole = Piece(index, text, tokens, log_probs, pieces[-1].reason)
+            message = {"role": "assistant", "refusal": None}
+            body["choices"].append(self._choice(whole, asked, TextOffsets(), **message))
+            num_tokens += len(tokens)
         body["usage"] = openai_schema.usage(_num_prompt_tokens(request), num_tokens)
-        await sender.whole(JSONResponse(body))
+        return body
 
     async def _stream(
-        self, asked: Asked, request: Request, events: EventStream, sender: Sender
-    ) -> None:
+        self, asked: Asked, request: Request, events: EventStream
+    ) -> AsyncIterator[dict[str, Any]]:
+        """The chunks of an answer; an error is the last one."""
         head = self._head(request, "chat.completion.chunk" if self.is_chat else "text_completion")
         if asked.wants_usage:
             head["usage"] = None
-        await sender.begin_events()
         if self.is_chat:
             for index in range(request.total_samples):
                 delta = {"role": "assistant", "content": ""}
-                await sender.event(head | {"choices": [_chunk(index, delta=delta)]})
+                yield head | {"choices": [_chunk(index, delta=delta)]}
         num_tokens = 0
         offsets = [TextOffsets() for _ in range(request.total_samples)]
         try:
             async for event in _events(events, request):
-                chunk = self._event_chunk(event, asked, offsets)
-                num_tokens += len(event.tokens) if isinstance(event, Piece) else 0
-                await sender.event(head | {"choices": [chunk]})
+                chunk = self._choice(event, asked, offsets[event.index])
+                num_tokens += len(event.tokens)
+                yield head | {"choices": [chunk]}
         except ApiError as error:
-            await sender.event(error.body)
-            await sender.end()
+            yield error.body
             return
         if asked.wants_usage:
             counts = openai_schema.usage(_num_prompt_tokens(request), num_tokens)
-            await sender.event(head | {"choices": [], "usage": counts})
-        await sender.data(b"data: [DONE]\n\n")
-        await sender.end()
+            yield head | {"choices": [], "usage": counts}
 
-    def _event_chunk(
-        self, event: Piece | Ended, asked: Asked, offsets: list[TextOffsets]
+    def _choice(
+        self, choice: Piece, asked: Asked, offsets: TextOffsets, **message: Any
     ) -> dict[str, Any]:
         log_probs = None
-        if isinstance(event, Piece) and asked.wants_log_probs:
-            log_probs = self._log_probs(event.tokens, event.log_probs, offsets[event.index])
-        reason = event.reason if isinstance(event, Ended) else None
-        if self.is_chat:
-            delta = {"content": event.text} if event.text or reason is None else {}
-            return _chunk(event.index, delta=delta, logprobs=log_probs, finish_reason=reason)
-        return _chunk(event.index, text=event.text, logprobs=log_probs, finish_reason=reason)
-
-    def _choice(self, index: int, choice: Choice, asked: Asked) -> dict[str, Any]:
-        log_probs = None
-        if asked.wants_log_probs:
-            log_probs = self._log_probs(choice.tokens, choice.log_probs, TextOffsets())
-        if self.is_chat:
-            message = {"role": "assistant", "content": choice.text, "refusal": None}
-            return _chunk(index, message=message, logprobs=log_probs, finish_reason=choice.reason)
-        return _chunk(index, text=choice.text, logprobs=log_probs, finish_reason=choice.reason)
-
-    def _log_probs(self, tokens, log_probs, offsets: TextOffsets) -> dict[str, Any]:
-        pieces = [self.frontend.tokenizer.token_bytes(token) for token in tokens]
-        if self.is_chat:
-            return openai_schema.chat_log_probs(pieces, log_probs)
-        return openai_schema.text_log_probs(pieces, log_probs, offsets)
+        if asked.wants_log_probs and choice.tokens:
+            pieces = [self.frontend.tokenizer.token_bytes(token) for token in choice.tokens]
+            if self.is_chat:
+                log_probs = openai_schema.chat_log_probs(pieces, choice.log_probs)
+            else:
+                log_probs = openai_schema.text_log_probs(pieces, choice.log_probs, offsets)
+        said: dict[str, Any] = {"text": choice.text}
+        if self.is_chat and message:
+            said = {"message": message | {"content": choice.text}}
+        elif self.is_chat:
+            is_empty = choice.reason is not None and not choice.text
+            said = {"delta": {} if is_empty else {"content": choice.text}}
+        return _chunk(choice.index, **said, logprobs=log_probs, finish_reason=choice.reason)
 
     def _head(self, request: Request, kind: str) -> dict[str, Any]:
         prefix = "chatcmpl" if self.is_chat else "cmpl"
@@ -297,14 +259,33 @@ class Completions:
         }
 
 
-async def _events(events: EventStream, request: Request) -> AsyncIterator[Piece | Ended]:
+async def _send_events(bodies: AsyncIterator[dict[str, Any]], sender: Sender) -> None:
+    """Each as an event, and [DONE] behind them unless the last one was an error."""
+    kind = (b"content-type", b"text/event-stream; charset=utf-8")
+    headers = [kind, (b"cache-control", b"no-cache")]
+    await sender({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def send(data: str) -> None:
+        event = f"data: {data}\n\n".encode()
+        await sender({"type": "http.response.body", "body": event, "more_body": True})
+
+    async for body in bodies:
+        await send(json.dumps(body))
+        if "error" in body:
+            break
+    else:
+        await send("[DONE]")
+    await sender({"type": "http.response.body", "body": b""})
+
+
+async def _events(events: EventStream, request: Request) -> AsyncIterator[Piece]:
     """Until every sample has ended. Raises ApiError where the request failed."""
     num_left = request.total_samples
     while num_left:
         event = await events.get()
         if isinstance(event, Failed):
             raise ApiError(STATUS_OF[event.kind], event.message, kind=event.kind, code=event.kind)
-        num_left -= isinstance(event, Ended)
+        num_left -= event.reason is not None
         yield event
 
 

@@ -14,8 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loong_jax.rollout.serving.prompts import Message
-from loong_jax.rollout.serving.request import ServingLimits
+from loong_jax.rollout.serving.request import Message, ServingLimits
 
 MAX_SEED = 2**63
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-3, 100.0  # beside 0; logits are divided by it in float32
@@ -179,7 +178,6 @@ def _messages(found: Any) -> tuple[Message, ...]:
 
 
 def _content(found: Any, at: str) -> str:
-    """A text, or a list of parts that are all text."""
     if isinstance(found, str):
         return found
     if isinstance(found, list):
@@ -200,17 +198,14 @@ def _prompts(found: Any, limits: ServingLimits) -> tuple[str | tuple[int, ...], 
     prompts = [found] if all(_is_int(token) for token in found) else found
     if len(prompts) > limits.max_samples:
         raise _wrong("prompt", f"has {len(prompts)} prompts; at most {limits.max_samples} may be")
-    return tuple(_one_prompt(prompt, i) for i, prompt in enumerate(prompts))
-
-
-def _one_prompt(found: Any, number: int) -> str | tuple[int, ...]:
-    if isinstance(found, str):
-        return found
-    if isinstance(found, list) and found and all(_is_int(token) for token in found):
-        if all(0 <= token < 2**31 for token in found):
-            return tuple(found)
-        raise _wrong(f"prompt[{number}]", "has tokens outside 0..2**31-1")
-    raise _wrong(f"prompt[{number}]", "must be a text or a list of tokens")
+    for i, prompt in enumerate(prompts):
+        if isinstance(prompt, str):
+            continue
+        if not isinstance(prompt, list) or not prompt or not all(map(_is_int, prompt)):
+            raise _wrong(f"prompt[{i}]", "must be a text or a list of tokens")
+        if not all(0 <= token < 2**31 for token in prompt):
+            raise _wrong(f"prompt[{i}]", "has tokens outside 0..2**31-1")
+    return tuple(prompt if isinstance(prompt, str) else tuple(prompt) for prompt in prompts)
 
 
 def _stops(found: Any, limits: ServingLimits) -> tuple[str, ...]:
@@ -271,16 +266,6 @@ def _kind(value: Any) -> str:
 
 
 # ---- answers
-
-
-@dataclasses.dataclass
-class Choice:
-    """One sample of an answer, as far as it is known."""
-
-    text: str = ""
-    tokens: list[int] = dataclasses.field(default_factory=list)
-    log_probs: list[float] = dataclasses.field(default_factory=list)
-    reason: str | None = None
 
 
 class TextOffsets:

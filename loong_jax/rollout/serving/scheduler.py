@@ -35,8 +35,6 @@ from loong_jax.rollout.records import (
 from loong_jax.rollout.replica import Replica
 from loong_jax.rollout.serving.request import (
     Busy,
-    Ended,
-    Event,
     EventStream,
     Failed,
     FailureKind,
@@ -58,18 +56,22 @@ class Metrics:
 
     def __init__(self):
         self.registry = CollectorRegistry()
-        self.requests = self._counter("requests", "requests that ended, by outcome", "outcome")
-        self.refused = self._counter("refused", "requests refused for want of room")
-        self.samples = self._counter("samples", "samples that ended, by reason", "reason")
-        self.prompts = self._counter("prompts", "prompts read by prefill")
-        self.tokens = self._counter("tokens", "tokens written")
-        self.blocks = self._counter("blocks", "blocks decoded")
-        self.engine_errors = self._counter("engine_errors", "errors of the engine")
-        self.running = self._gauge("running", "samples in slots")
-        self.waiting = self._gauge("waiting", "samples that wait for a slot")
-        self.pages = self._gauge("pages", "pages of the cache that slots hold")
-        self.block_seconds = self._histogram("block_seconds", "a block with its prefills")
-        self.request_seconds = self._histogram("request_seconds", "arrival to end of a request")
+        options = {"namespace": "loong", "registry": self.registry}
+        counter = functools.partial(Counter, **options)
+        gauge = functools.partial(Gauge, **options)
+        seconds = functools.partial(Histogram, **options, buckets=SECONDS)
+        self.requests = counter("requests", "requests that ended, by outcome", ["outcome"])
+        self.refused = counter("refused", "requests refused for want of room")
+        self.samples = counter("samples", "samples that ended, by reason", ["reason"])
+        self.prompts = counter("prompts", "prompts read by prefill")
+        self.tokens = counter("tokens", "tokens written")
+        self.blocks = counter("blocks", "blocks decoded")
+        self.engine_errors = counter("engine_errors", "errors of the engine")
+        self.running = gauge("running", "samples in slots")
+        self.waiting = gauge("waiting", "samples that wait for a slot")
+        self.pages = gauge("pages", "pages of the cache that slots hold")
+        self.block_seconds = seconds("block_seconds", "a block with its prefills")
+        self.request_seconds = seconds("request_seconds", "arrival to end of a request")
 
     def step(self, block: BlockDecoded) -> None:
         self.prompts.inc(block.num_prompts)
@@ -79,15 +81,6 @@ class Metrics:
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
-
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"loong_{name}", text, labels, registry=self.registry)
-
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"loong_{name}", text, registry=self.registry)
-
-    def _histogram(self, name: str, text: str) -> Histogram:
-        return Histogram(f"loong_{name}", text, buckets=SECONDS, registry=self.registry)
 
 
 log = logging.getLogger(__name__)
@@ -117,14 +110,13 @@ class Sample:
 
     def take(self, attempt: Attempt, end_ids: Collection[int]) -> Piece | None:
         """The growth of `attempt` since the last call, up to what ends it."""
-        chunks = attempt.tokens[self.num_chunks :]
-        if not chunks:
+        written, log_probs = attempt.written(self.num_chunks)
+        if not len(written):
             return None
-        log_probs = np.concatenate(attempt.log_probs[self.num_chunks :])
         self.num_chunks = len(attempt.tokens)
         tokens: list[int] = []
         text = ""
-        for token in np.concatenate(chunks).tolist():
+        for token in written.tolist():
             tokens.append(token)
             if token in end_ids:
                 break
@@ -144,7 +136,7 @@ class OpenRequest:
     tickets: tuple[Ticket, ...]
     samples: tuple[Sample, ...]
     num_left: int  # samples whose end was not handed out
-    grown: list[Event] = dataclasses.field(default_factory=list)  # in the block under way
+    grown: list[Piece] = dataclasses.field(default_factory=list)  # in the block under way
     has_begun: bool = False  # something of it was written
     was_requeued: bool = False
 
@@ -163,7 +155,7 @@ class Scheduler:
     ):
         self.engine, self.limits, self.metrics = engine, limits, metrics
         self.version = version
-        self._tokenizer = engine.get_tokenizer()
+        self._tokenizer = engine.tokenizer
         versions = VersionStore(0)
         versions.put(version, params)
         self.group = LocalReplicaGroup(
@@ -255,9 +247,8 @@ class Scheduler:
             self.resume()
             all_ended = self._changed.wait_for(lambda: not self._open, timeout_s)
             for request_id in list(self._open):
-                self._fail(
-                    request_id, "stopping", "The server stopped before the request was done."
-                )
+                message = "The server stopped before the request was done."
+                self._fail(request_id, "stopping", message)
         try:
             self.group.close(max(5.0, timeout_s))
         except LoongError as error:  # the process ends, and its threads with it
@@ -335,7 +326,8 @@ class Scheduler:
             sample.has_ended = True
             is_length = reason == "length" and not sample.text.is_stopped
             rest = sample.text.finish()
-            entry.grown.append(Ended(sample.index, "length" if is_length else "stop", rest))
+            ended = Piece(sample.index, rest, reason="length" if is_length else "stop")
+            entry.grown.append(ended)
 
     def _on_event(self, event: Any) -> None:
         match event:
@@ -352,7 +344,7 @@ class Scheduler:
         if found:
             entry.events.put(found)
         for event in found:
-            if isinstance(event, Ended):
+            if event.reason is not None:
                 self.metrics.samples.labels(event.reason).inc()
                 self._num_samples -= 1
                 entry.num_left -= 1
@@ -414,7 +406,7 @@ def check(request: Request, engine: SlotEngine, limits: ServingLimits) -> None:
             f"{request.total_samples} samples; a request may ask for 1 to "
             f"{limits.max_samples}. Split it."
         )
-    vocabulary = engine.get_tokenizer().vocab_size
+    vocabulary = engine.tokenizer.vocab_size
     for prompt in request.prompts:
         if len(prompt) and not (prompt.min() >= 0 and prompt.max() < vocabulary):
             odd = next(int(token) for token in prompt if not 0 <= token < vocabulary)

@@ -2,9 +2,9 @@
 
 `extract` finds where an answer stands, `reading` makes an expression of it (`gold` with the type
 that its form declares), `wording` knows answers in words and `notations` those that are no
-arithmetic. `matching` compares by the kind of the gold, with other forms of the same thing and sets
-and functions from `comparing`, `values` (exact, then numeric, then identities, by the `evaluator`),
-and `symbolic`, sympy in a child process, last. `names`, `units` and `languages` know the words,
+arithmetic. `matching` compares by the kind of the gold, other forms of the same thing, sets and
+functions among them; with `values` (exact, then numeric, then identities, by the `evaluator`), and
+`symbolic`, sympy in a child process, last. `names`, `units` and `languages` know the words,
 patterns and rewritings of `tables.toml`.
 """
 

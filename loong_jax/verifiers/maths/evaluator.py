@@ -212,15 +212,11 @@ class Evaluator:
 
     # ---- functions
 
-    def ln(self, value: Value) -> Value:
-        if value == 0:
-            raise Undefined("the logarithm of 0")
-        return self.context.log(self.real(value))
-
     def log(self, value: Value, base: Value | None = None) -> Value:
-        if base in (0, 1):
-            raise Undefined("a logarithm to base 0 or 1")
-        return self.ln(value) if base is None else self.ln(value) / self.ln(base)
+        if value == 0 or base in (0, 1):
+            raise Undefined("a logarithm of 0, or to base 0 or 1")
+        found = self.context.log(self.real(value))
+        return found if base is None else found / self.log(base)
 
     def sqrt(self, value: Value) -> Value:
         root = exact_root(value, 2) if isinstance(value, RATIONAL) else None
@@ -282,10 +278,9 @@ class Evaluator:
     # ---- heads
 
     def _symbol(self, args):
-        try:
-            return self.bindings[args[0]]
-        except KeyError:
-            raise Undefined(f"{args[0]} is not bound") from None
+        if args[0] not in self.bindings:
+            raise Undefined(f"{args[0]} is not bound")
+        return self.bindings[args[0]]
 
     def _constant(self, args):
         context = self.context
@@ -317,6 +312,8 @@ class Evaluator:
         return exact if rest is None else rest * self.real(exact)
 
     def _div(self, args):
+        if len(args) != 2:
+            raise Undefined("a ratio of three")
         above, below = self.value(args[0]), self.value(args[1])
         if below == 0:
             raise Undefined("a division by 0")
@@ -344,11 +341,6 @@ class Evaluator:
         digest = hashlib.blake2b(f"{args[0]}({values})".encode(), digest_size=8).digest()
         return Fraction(int.from_bytes(digest, "big") + 1, 2**60)
 
-    def _ratio(self, args):
-        if len(args) != 2:
-            raise Undefined("a ratio of three")
-        return self._div(args)
-
     def _series(self, args, join: Callable[[Value, Value], Value], total: Value):
         variable, low, high, body = args
         low, high = self.value(low), self.value(high)
@@ -371,7 +363,7 @@ _HUNDRED = Node("number", (100, 0))
 _HEADS: dict[str, Callable[[Evaluator, Any], Value]] = {
     **{
         head: getattr(Evaluator, f"_{head}")
-        for head in str.split("symbol constant add mul div call apply ratio")
+        for head in str.split("symbol constant add mul div call apply")
     },
     "sum": lambda self, args: self._series(args, operator.add, 0),
     "product": lambda self, args: self._series(args, operator.mul, 1),
@@ -380,6 +372,7 @@ _HEADS: dict[str, Callable[[Evaluator, Any], Value]] = {
     "pow": lambda self, args: self.power(self.value(args[0]), self.value(args[1])),
     "degree": lambda self, args: self.real(self.value(args[0])) * self.context.pi / 180,
     "neg": lambda self, args: -self.value(args[0]),
+    "ratio": Evaluator._div,
     "labelled": lambda self, args: self.value(args[0]),
     "based": lambda self, args: args[0],
 }
@@ -387,7 +380,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     **{
         name: getattr(Evaluator, name)
         for name in str.split(
-            "ln log sqrt root factorial double_factorial gamma zeta binomial permutations mod"
+            "log sqrt root factorial double_factorial gamma zeta binomial permutations mod"
         )
     },
     **{  # which cost as much as the reduction of an argument of many digits
@@ -402,6 +395,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
         )
     },
     **dict.fromkeys(("abs", "norm"), lambda self, value: abs(value)),
+    "ln": lambda self, value: self.log(value),
     "sign": lambda self, value: int(value > 0) - int(value < 0),  # a TypeError off the real line
     "conjugate": _of("conj"), "cis": _of("expj"), "gcd": _whole(math.gcd), "lcm": _whole(math.lcm),
     "max": _extreme(max), "min": _extreme(min), "floor": _whole_part(math.floor, "floor"),

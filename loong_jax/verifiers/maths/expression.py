@@ -27,30 +27,22 @@ nothing, so its cost is bounded by the length of the text.
 | sum, product, integral, limit | variable, low, high, body (limit: variable, point, body) |
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
 
+@dataclasses.dataclass
 class Node:
     """Never changed once it is made, so that what is asked of it again is kept."""
 
-    __match_args__ = ("head", "args")
-
-    def __init__(self, head: str, args: tuple[Any, ...]):
-        self.head, self.args = head, args
+    head: str
+    args: tuple[Any, ...]
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.head, self.args))
-
-    def __repr__(self) -> str:
-        return f"Node({self.head!r}, {self.args!r})"
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        return isinstance(other, Node) and self.head == other.head and self.args == other.args
 
     def __hash__(self) -> int:
         return self._hash

@@ -11,17 +11,10 @@ from typing import Any
 from loong_jax.problems import verdict
 from loong_jax.problems.verdict import Verdict
 from loong_jax.verifiers.maths import extract, gold, notations, wording
-from loong_jax.verifiers.maths.expression import (
-    BARE_LISTS,
-    Node,
-    ParseError,
-    number,
-    render,
-    with_names,
-)
+from loong_jax.verifiers.maths.expression import BARE_LISTS, Node, ParseError, render, with_names
 from loong_jax.verifiers.maths.extract import Candidates, Span
 from loong_jax.verifiers.maths.gold import Gold
-from loong_jax.verifiers.maths.matching import Matcher, relations
+from loong_jax.verifiers.maths.matching import Matcher, equation, ladder
 from loong_jax.verifiers.maths.notations import Chemical
 from loong_jax.verifiers.maths.reading import numerals, readings, words
 
@@ -71,7 +64,7 @@ def verdict_of(
 
 
 def _verdict(outcome: Outcome, evidence: str) -> Verdict:
-    if isinstance(outcome, str):
+    if outcome is None or isinstance(outcome, str):
         return verdict.ungradable("undecided", f"{evidence}; {outcome}" if outcome else evidence)
     return verdict.correct(evidence) if outcome else verdict.wrong("value", evidence)
 
@@ -123,10 +116,10 @@ def _by_proposition(
     for text in (*(span.text for span in spans), extract.last_sentence(spans.text)):
         if (given := notations.read_proposition(text)) is not None:
             body = with_names(given.body, {given.name: wanted.name})
-            same = wanted.quantifier == given.quantifier and relations.equation(
+            same = wanted.quantifier == given.quantifier and equation(
                 Matcher(**settings), wanted.body, body
             )
-            return _verdict("" if same is None else same, f"proposition: {text}")
+            return _verdict(same, f"proposition: {text}")
     return None
 
 
@@ -137,8 +130,7 @@ def _by_amounts(reference: Gold, spans: Candidates, settings: Mapping[str, Any])
         found = notations.paired(reference.amounts, notations.read_amounts(text))
         if found is not None:
             outcomes = [Matcher(**settings).match(wanted, given) for wanted, given in found]
-            outcome = False if False in outcomes else (None not in outcomes or "")
-            return _verdict(outcome, f"amounts: {text}")
+            return _verdict(ladder.all_of(outcomes), f"amounts: {text}")
     return None
 
 
@@ -259,7 +251,7 @@ def _by_value(reference: Gold, spans: Candidates, settings: Mapping[str, Any]) -
             text = wording.CONDITION.sub(", ", text)
         try:
             roman = numerals.roman(span.text) if is_whole else None  # XIV alone
-            answers = readings.of(text) if roman is None else (number(roman),)
+            answers = readings.of(text if roman is None else str(roman))
         except ParseError as error:
             unread = unread or error
             is_first = count == 0 and span.rule != "whole"
@@ -318,7 +310,7 @@ def _match(
     outcome, matcher, given = next((o for o in outcomes if o[0] is None), outcomes[0])
     told = evidence(matcher, given, reference.readings[0])
     told += f"; {matcher.note}" if matcher.note else ""
-    return _verdict("" if outcome is None else outcome, told)
+    return _verdict(outcome, told)
 
 
 def _is_in_order(reference: Gold, span: Span, text: str) -> bool:

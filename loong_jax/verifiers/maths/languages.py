@@ -19,25 +19,7 @@ _SIGNS = {0xFF01 + i: 0x21 + i for i in range(0x5E)} | str.maketrans({
     **{chr(zero + i): str(i) for zero in (0x660, 0x966) for i in range(10)},
 })  # fmt: skip
 
-# ---- what announces an answer
-_LATIN_WORD = re.compile("[A-Za-z]{2,}")
-_DIGIT = re.compile(r"\d")
-_LATIN = re.compile("Antwort|Endergebnis|[Rr]es?posta|[Rr]espuesta|[Rr]isposta|lternativa")
 _SAID = names.patterns("languages")
-_OPTION = re.compile(r"选项\s*\(?([A-H])(?![A-Za-z])\)?|(?<![A-Za-z])([A-H])\s*选?项")
-_BOTH = re.compile(r"(?<=[\d$)}])\s*([和与及或且])\s*(?=[\d$(\\-]|[a-zA-Z]\b)")
-_JOINS = dict.fromkeys("和与及且", " and ") | {"或": " or "}
-_ROOT = re.compile(r"根号\s*([一二三四五六七八九十\d]+)")
-_PERCENT = re.compile(r"百分之([零一二三四五六七八九十点两]+)")
-_RULES = names.TABLES["rewrites"]
-_COUNTED = re.compile(  # 共有三种方法, at the end
-    r"((?:[共只]有|需要?|一共是?|总共有?)\s*)([一二三四五六七八九十两百]+)"
-    rf"(\s*{_RULES['WORDS']['C']})(?=[^\d.;,\n$]*[.\s]*\Z)"
-)
-_CJK, _LATIN_RULES = names.rewrites("CJK"), names.rewrites("LATIN")
-_WEEKDAY = re.compile(r"(?:星期|礼拜|周)([一二三四五六日天])(?![年岁])")
-_WEEKDAYS = names.by_word("weekdays")
-_HEADING = re.compile(r"【[^】]{1,8}】")
 
 # ---- what stands after a number
 _POWERS = {word: int(power) for word, power in names.by_word("magnitudes").items()}
@@ -75,20 +57,17 @@ _MEASURED = re.compile(
     rf"(?P<gap>{_GAP}){_UNIT.format('power', 'word', 'other')}"
     rf"(?:\s*(?:/|每|per |в |pro |por |par )\s*{_UNIT.format('below', 'under', 'beneath')})?"
 )
-_FRACTION = re.compile(r"(\d+)\s*分之\s*(\d+)")
+_AMOUNTS = frozenset(word.partition(" ")[0] for word in (*_UNITS, *_POWERS) if word.isascii())
+_AMOUNT_SIGNS = frozenset("".join((*_UNITS, *_POWERS))) - frozenset(map(chr, range(128)))
+
+# ---- dates, and what announces an answer or joins two
 _MORNING = ("上午", "早上", "早晨", "凌晨", "清晨", "午前", "오전")
-_OF_DATE = re.compile(r"\\(?:text|mathrm|mbox)\s*\{\s*([年月日号])\s*\}")
-_DATE = re.compile(r"(?:(\d{4})\s*年\s*)?(\d{1,2})\s*月\s*(\d{1,2})\s*[日号號]")
 MONTHS = str.split(
     "January February March April May June July August September October November December"
 )
-_MONTH_NAMES = names.by_word("months")
-_FOREIGN_DATE = re.compile(
-    rf"(\d{{1,2}})(?:er|\.)?\s+(?:de\s+)?({'|'.join(_MONTH_NAMES)})(?:\s+de)?\s+(\d{{4}})",
-    re.IGNORECASE,
-)
-
-_REAIS = re.compile(r"R\\?\$\s?(\d[\d.]*)(?:,(\d\d))?(?![\d,])")
+_MONTH_NAMES, _WEEKDAYS = names.by_word("months"), names.by_word("weekdays")
+_JOINS = dict.fromkeys("和与及且", " and ") | {"或": " or "}
+_LATIN = re.compile("Antwort|Endergebnis|[Rr]es?posta|[Rr]espuesta|[Rr]isposta|lternativa")
 
 # ---- whole answers
 TRUTHS = names.by_word("truths")
@@ -99,35 +78,14 @@ def translated(text: str) -> str:
     """A response or gold with what such words say in English and in digits."""
     if "dollars" in text or ("(" in text and _AGAIN.search(text)):
         text = _IN_WORDS.sub(_amount, text)
-    if "R$" in text or "R\\$" in text:
-        text = _REAIS.sub(lambda m: f"{m[1].replace('.', '')}.{m[2] or '00'} reais", text)
+    text = names.rewritten(text, _REAIS)
     if not text.isascii():
-        text = text.translate(_SIGNS)
-        if "分之" in text:
-            text = _FRACTION.sub(r"\2/\1", text)
-        text = _SAID.CLOCK.sub(
-            lambda m: f" {m[2]}:{int(m[3] or 0):02} {'AM' if m[1] in _MORNING else 'PM'} ", text
-        )
-        if "\\" in text:
-            text = _OF_DATE.sub(r"\1", text)
-        text = _WEEKDAY.sub(lambda m: f" {_WEEKDAYS[m[1]]} ", _DATE.sub(_date, text))
-        text = _SAID.MONTH.sub(lambda m: str(numerals.number_from_words(m[0])), text)
-        text = _ROOT.sub(lambda m: f"\\sqrt{{{numerals.number_from_words(m[1]) or m[1]}}}", text)
-        if "百分之" in text:
-            text = _PERCENT.sub(
-                lambda m: _digits(Fraction(numerals.number_from_words(m[1]) or 0)) + "%", text
-            )
-        text = _COUNTED.sub(lambda m: f"{m[1]}{numerals.number_from_words(m[2])}{m[3]}", text)
-        if "其中" in text:
-            text = _SAID.ANY_NUMBER.sub(" is any real number", text.replace("其中", " where "))
-        text = names.rewritten(re.sub(r"(?<=[/每])时", "小时", text), _CJK)
+        text = names.rewritten(text.translate(_SIGNS), _CJK)
     if not text.isascii() or _LATIN.search(text):
-        text = _HEADING.sub("\n", _SAID.ANNOUNCED.sub("\nAnswer: ", text))
-        text = _SAID.CHOSEN.sub(lambda m: f"\nAnswer: {m[1] or m[2]}.\n", text)
-        text = _OPTION.sub(lambda m: f"option {m[1] or m[2]}", text)
-    if _DIGIT.search(text) is not None:
+        text = names.rewritten(text, _ANNOUNCED)
+    if re.search(r"\d", text) is not None:
         is_measured = not (  # it may have some of the words that stand after a number
-            _AMOUNT_SIGNS.isdisjoint(text) and _AMOUNTS.isdisjoint(_LATIN_WORD.findall(text))
+            _AMOUNT_SIGNS.isdisjoint(text) and _AMOUNTS.isdisjoint(re.findall("[A-Za-z]{2,}", text))
         )
         if is_measured:
             text = _AMOUNT.sub(_multiplied, text)
@@ -135,14 +93,9 @@ def translated(text: str) -> str:
             text = _DOLLARS.sub(lambda m: m[1] + _times(m[2], 10 ** _LETTERS[m[3]]), text)
         if is_measured:
             text = _MEASURED.sub(_measured, text)
-    text = text if text.isascii() else _BOTH.sub(lambda m: _JOINS[m[1]], text)
-    if " 20" in text or " 19" in text:
-        text = _FOREIGN_DATE.sub(lambda m: f"{_MONTH_NAMES[m[2].lower()]} {m[1]}, {m[3]}", text)
-    return names.rewritten(text if text.isascii() else _SAID.SAYS.sub(" is ", text), _LATIN_RULES)
+    return names.rewritten(text, _ENDS if text.isascii() else _ENDS_OF_OTHERS)
 
 
-_AMOUNTS = frozenset(word.partition(" ")[0] for word in (*_UNITS, *_POWERS) if word.isascii())
-_AMOUNT_SIGNS = frozenset("".join((*_UNITS, *_POWERS))) - frozenset(map(chr, range(128)))
 _AGAIN = re.compile(r"[a-z]\s*\((?:\\?\$)?\d[\d,./]*\)")
 _IN_WORDS = re.compile(  # two dollars and five cents ($2.05); twenty chairs (20)
     rf"\b({numerals.PATTERN})(?: ([a-z]+))?(?: and ({numerals.PATTERN}|one) cents?)?"
@@ -198,8 +151,7 @@ def _plain(count: str, word: str = "") -> str:
 
 def _digits(value: Fraction) -> str:
     whole, rest = divmod(value, 1)
-    decimals = f"{rest.numerator * 10**MAX_DIGITS // rest.denominator:0{MAX_DIGITS}}".rstrip("0")
-    return f"{whole}.{decimals}" if rest else str(whole)
+    return f"{whole}.{int(rest * 10**MAX_DIGITS):0{MAX_DIGITS}}".rstrip("0").rstrip(".")
 
 
 def _measured(match: re.Match[str]) -> str:
@@ -208,3 +160,47 @@ def _measured(match: re.Match[str]) -> str:
         unit += "/" + _POWERED.get(match["below"], "") + _UNITS[under]
     number = f"{match['whole']}.{match['part']}" if match["part"] else ""
     return f"{number}{match['gap'] or ' '}{unit}" + ("" if "{" in match["gap"] else " ")
+
+
+_REAIS = [("$", re.compile(r"R\\?\$\s?(\d[\d.]*)(?:,(\d\d))?(?![\d,])"),
+           lambda m: f"{m[1].replace('.', '')}.{m[2] or '00'} reais")]  # fmt: skip
+_CJK = [  # in the order in which they rewrite
+    ("分之", re.compile(r"(\d+)\s*分之\s*(\d+)"), r"\2/\1"),
+    ("", _SAID.CLOCK,
+     lambda m: f" {m[2]}:{int(m[3] or 0):02} {'AM' if m[1] in _MORNING else 'PM'} "),
+    ("\\", re.compile(r"\\(?:text|mathrm|mbox)\s*\{\s*([年月日号])\s*\}"), r"\1"),
+    ("月", re.compile(r"(?:(\d{4})\s*年\s*)?(\d{1,2})\s*月\s*(\d{1,2})\s*[日号號]"), _date),
+    ("", re.compile(r"(?:星期|礼拜|周)([一二三四五六日天])(?![年岁])"),
+     lambda m: f" {_WEEKDAYS[m[1]]} "),
+    ("月", _SAID.MONTH, lambda m: str(numerals.number_from_words(m[0]))),
+    ("根号", re.compile(r"根号\s*([一二三四五六七八九十\d]+)"),
+     lambda m: f"\\sqrt{{{numerals.number_from_words(m[1]) or m[1]}}}"),
+    ("百分之", re.compile(r"百分之([零一二三四五六七八九十点两]+)"),
+     lambda m: _digits(Fraction(numerals.number_from_words(m[1]) or 0)) + "%"),
+    ("", re.compile(r"((?:[共只]有|需要?|一共是?|总共有?)\s*)([一二三四五六七八九十两百]+)"
+                    rf"(\s*{names.TABLES['rewrites']['WORDS']['C']})(?=[^\d.;,\n$]*[.\s]*\Z)"),
+     lambda m: f"{m[1]}{numerals.number_from_words(m[2])}{m[3]}"),  # 共有三种方法, at the end
+    ("其中", re.compile("(?s).+"),
+     lambda m: _SAID.ANY_NUMBER.sub(" is any real number", m[0].replace("其中", " where "))),
+    ("时", re.compile("(?<=[/每])时"), "小时"),
+    *names.rewrites("CJK"),
+]  # fmt: skip
+_ANNOUNCED = [
+    ("", _SAID.ANNOUNCED, "\nAnswer: "),
+    ("【", re.compile("【[^】]{1,8}】"), "\n"),
+    ("", _SAID.CHOSEN, "\nAnswer: \\1\\2.\n"),
+    ("项", re.compile(r"选项\s*\(?([A-H])(?![A-Za-z])\)?|(?<![A-Za-z])([A-H])\s*选?项"),
+     r"option \1\2"),
+]  # fmt: skip
+_ENDS = [
+    *((year, re.compile(rf"(?i)(\d{{1,2}})(?:er|\.)?\s+(?:de\s+)?({'|'.join(_MONTH_NAMES)})"
+                        r"(?:\s+de)?\s+(\d{4})"),
+       lambda m: f"{_MONTH_NAMES[m[2].lower()]} {m[1]}, {m[3]}") for year in (" 20", " 19")),
+    *names.rewrites("LATIN"),
+]  # fmt: skip
+_ENDS_OF_OTHERS = [
+    ("", re.compile(r"(?<=[\d$)}])\s*([和与及或且])\s*(?=[\d$(\\-]|[a-zA-Z]\b)"),
+     lambda m: _JOINS[m[1]]),
+    ("", _SAID.SAYS, " is "),
+    *_ENDS,
+]  # fmt: skip

@@ -5,13 +5,14 @@ import tomllib
 import types
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text(encoding="utf-8"))
 
 
 def by_word(table: str) -> dict[str, str]:
     """The key of every word of a table."""
-    entries = (entry.partition("=") for entry in TABLES["words"][table].split(";"))
+    entries = (entry.strip().partition(" = ") for entry in TABLES["words"][table].split(";"))
     return {word: key.strip() for key, _, words in entries for word in words.split()}
 
 
@@ -41,7 +42,7 @@ def rewrites(table: str) -> list[tuple[str, re.Pattern[str], str]]:
     return rules
 
 
-def rewritten(text: str, rules: Iterable[tuple[str, re.Pattern[str], str]]) -> str:
+def rewritten(text: str, rules: Iterable[tuple[str, re.Pattern[str], Any]]) -> str:
     for hint, pattern, new in rules:
         if hint in text:
             text = pattern.sub(new, text)
@@ -59,20 +60,10 @@ PRODUCTS, QUOTIENTS = _SETS["PRODUCTS"], _SETS["QUOTIENTS"]
 _PHRASES = {name: frozenset(phrases) for name, phrases in TABLES["phrases"].items()}
 NOTHING, EVERYTHING = _PHRASES["NOTHING"], _PHRASES["EVERYTHING"]
 WORDS_OF_VALUES = _PHRASES["WORDS_OF_VALUES"]
-RELATIONS = {
-    word: entry.partition(":")[0].strip()
-    for entry in TABLES["relations"]["SPELLINGS"].split(";")
-    for word in entry.partition(": ")[2].split()
-}
-FUNCTIONS = {
-    word: entry.partition("=")[0].partition("|")[0]
-    for entry in TABLES["functions"]["SPELLINGS"].split()
-    for word in entry.rpartition("=")[2].split("|")
-}
+RELATIONS, FUNCTIONS = by_word("relations"), by_word("functions")
 INVERSES = {name: "a" + name for name in str.split("sin cos tan cot sec csc sinh cosh tanh")}
 
 CONSTANTS = {"pi": "pi", "Pi": "pi", "infty": "inf", "infinity": "inf", "oo": "inf", "inf": "inf"}
-CONSTANT_LETTERS = {"e": "e", "i": "i"}
 
 FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!=", "==": "==", "~": "~"}
 

@@ -7,10 +7,10 @@ Formulas of chemistry in any notation; the same atoms in another order decide no
 import ast
 import functools
 import itertools
+import math
 import operator
 import re
 from collections import Counter
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from loong_jax import syntax
@@ -39,10 +39,10 @@ _TOKEN = re.compile(
     + f"|{_WORDS}|(?P<letter>[A-Za-z])(?![A-Za-z])"
 )
 _CONNECTIVE = re.compile("|".join(_SPELLINGS.values()))
-_PYTHON = {"not": "~", "iff": "==", "if and only if": "==", "implies": "<", "xor": "^", "and": "&",
-           "or": "|", "open": "(", "close": ")"}  # fmt: skip
+_PYTHON = {"not": "~", "iff": "or", "if and only if": "or", "implies": "and", "xor": "^",
+           "and": "&", "or": "|", "open": "(", "close": ")"}  # fmt: skip
 _BINARY = {ast.BitXor: operator.xor, ast.BitAnd: operator.and_, ast.BitOr: operator.or_}
-_OF_LOGIC = (ast.Name, ast.UnaryOp, ast.Invert, ast.BinOp, *_BINARY, ast.Compare, ast.Eq, ast.Lt,
+_OF_LOGIC = (ast.Name, ast.UnaryOp, ast.Invert, ast.BinOp, *_BINARY, ast.BoolOp, ast.And, ast.Or,
              ast.Load)  # fmt: skip
 
 
@@ -50,12 +50,12 @@ _OF_LOGIC = (ast.Name, ast.UnaryOp, ast.Invert, ast.BinOp, *_BINARY, ast.Compare
 def read_formula(text: str, *, is_gold: bool = False) -> ast.expr | None:
     """The formula that is all of a text; None else. A gold has a connective's sign.
 
-    Its tree is that of Python's operators, which bind as the connectives do.
+    Its tree is that of Python's operators, which bind as the connectives do: "and" stands for
+    "implies", "or" for "if and only if".
     """
     text = text.strip().rstrip(".")
-    if len(text) > MAX_FORMULA_CHARS or (is_gold and _CONNECTIVE.search(text) is None):
-        return None
-    if _TOKEN.sub("", text):
+    is_none = is_gold and _CONNECTIVE.search(text) is None
+    if len(text) > MAX_FORMULA_CHARS or is_none or _TOKEN.sub("", text):
         return None
     tokens = ((match.lastgroup, match[0]) for match in _TOKEN.finditer(text))
     signs = (_PYTHON.get(said if kind == "said" else kind, said) for kind, said in tokens if kind)
@@ -87,13 +87,11 @@ def _holds(formula: ast.expr, row: dict[str, bool]) -> bool:
             return not _holds(inner, row)
         case ast.BinOp(left=left, op=sign, right=right):
             return _BINARY[type(sign)](_holds(left, row), _holds(right, row))
-        case ast.Compare(left=first, ops=signs, comparators=others):
-            equal, *rest = [[_holds(first, row)]], *zip(signs, others, strict=True)
-            for sign, other in rest:
-                value = _holds(other, row)
-                equal.append([value]) if isinstance(sign, ast.Eq) else equal[-1].append(value)
-            sides = [functools.reduce(lambda b, a: not a or b, reversed(side)) for side in equal]
-            return functools.reduce(operator.eq, sides)
+        case ast.BoolOp(op=sign, values=parts):
+            values = [_holds(part, row) for part in parts]
+            if isinstance(sign, ast.Or):
+                return functools.reduce(operator.eq, values)
+            return functools.reduce(lambda then, when: not when or then, reversed(values))
         case ast.Name(id=letter):
             return row[letter]
     raise TypeError(type(formula))
@@ -117,10 +115,11 @@ def read_group(text: str) -> Counter | None:
     text = _SAID.LEFT.sub("", text).strip(" .")
     text = _SAID.NAMED.sub("", text, count=1)
     found: Counter = Counter()
-    factors = [_SAID.FACTOR.fullmatch(part) for part in _JOIN.split(text)]
+    parts = _JOIN.split(text)
+    factors = [match for match in map(_SAID.FACTOR.fullmatch, parts) if match is not None]
+    if len(factors) < len(parts) or all(match["free"] for match in factors):
+        return None
     for match in factors:
-        if match is None:
-            return None
         power = int(match["power"] or 1)
         if match["free"]:
             found[0] += power
@@ -128,26 +127,13 @@ def read_group(text: str) -> Counter | None:
             found[2] += 2 * power
         else:
             order = next(int(match[group]) for group in (1, 2, 3) if match[group])
-            for prime_power in _prime_powers(order):
+            for prime in range(2, math.isqrt(order) + 1):  # 8 and 3 of 24
+                prime_power = math.gcd(order, prime**20)
+                order //= prime_power
                 found[prime_power] += power
-    return None if all(match and match["free"] for match in factors) else found
-
-
-def _prime_powers(order: int) -> Iterator[int]:
-    """8 and 3 of 24."""
-    for prime in itertools.count(2):
-        if prime * prime > order:
-            break
-        whole = 1
-        while order % prime == 0:
-            order, whole = order // prime, whole * prime
-        if whole > 1:
-            yield whole
-    if order > 1:
-        yield order
-
-
-_EXIST = ("\u2203", "存在")
+            found[order] += power
+    found.pop(1, None)
+    return found
 
 
 class Proposition(NamedTuple):
@@ -161,16 +147,14 @@ def read_proposition(text: str) -> Proposition | None:
     """The statement with one quantifier that ends a text."""
     found = _SAID.QUANTIFIED.search(text) if len(text) < MAX_QUANTIFIED else None
     before = "" if found is None else text[: found.start()]
-    if found is None or _SAID.NOT.search(before):
-        return None
-    if _QUANTIFIER.search(before) or _QUANTIFIER.search(found["body"]):
+    if found is None or _SAID.NOT.search(before) or _QUANTIFIER.search(before + found["body"]):
         return None
     try:
         name, body = (readings.of(found[part].strip())[0] for part in ("name", "body"))
     except (ParseError, CostError):
         return None
     domain = re.sub(r"\\math\w+|\\left|\\right|(?<=\\[gln]e)q|[{}\s]", "", found["domain"])
-    sign = "\u2203" if found["sign"] in _EXIST or "exist" in found["sign"] else "\u2200"
+    sign = "\u2203" if re.search("\u2203|存在|exist", found["sign"]) else "\u2200"
     is_one = name.head == "symbol" and body.head == "chain"
     quantifier = sign + domain.replace("\u2208", "\\in")
     return Proposition(quantifier, name.args[0], body) if is_one else None
@@ -178,8 +162,6 @@ def read_proposition(text: str) -> Proposition | None:
 
 _QUANTIFIER = re.compile(r"\\exists|\\forall|[\u2203\u2200]")
 MAX_QUANTIFIED = 400
-_UNIT_WORD = re.compile(r"[a-z]*")
-_AMOUNT_KINDS = names.TABLES["amounts"]["KINDS"]
 
 
 def read_amounts(text: str, *, is_gold: bool = False) -> dict[str, Node]:
@@ -189,14 +171,14 @@ def read_amounts(text: str, *, is_gold: bool = False) -> dict[str, Node]:
         return {}
     if (divided := _SAID.DIVIDED.fullmatch(text)) is not None:
         text = f"quotient {divided[1]}, remainder {divided[2]}"
-    for kind, pattern in _AMOUNT_KINDS.items():
+    for kind, pattern in names.TABLES["amounts"]["KINDS"].items():
         text = re.sub(pattern, f" {kind} ", text)
     found: dict[str, Node] = {}
     rest = _SAID.AMOUNT.sub(" ", text)
     for match in _SAID.AMOUNT.finditer(text):
         name = _SAID.EDGES.sub("", _SAID.EDGES.sub("", match["name"].strip())).strip().lower()
-        word = _UNIT_WORD.match(text, match.end())
-        unit = word[0] if word is not None and (word[0] in UNITS or word[0] == "items") else ""
+        word = re.split("[^a-z]", text[match.end() :], maxsplit=1)[0]
+        unit = word if word in UNITS or word == "items" else ""
         rest = rest.replace(f" {unit}", "", 1)
         value = f"{match['value']} \\text{{{unit}}}" if unit else match["value"]
         try:
@@ -209,13 +191,10 @@ def read_amounts(text: str, *, is_gold: bool = False) -> dict[str, Node]:
 
 def paired(wanted: dict[str, Node], given: dict[str, Node]) -> list[tuple[Node, Node]] | None:
     """The values of each name of a gold; None where one of them is not named, or twice."""
-    found = []
-    for name, value in wanted.items():
-        own = [v for other, v in given.items() if other and (name in other or other in name)]
-        if len(own) != 1:
-            return None
-        found.append((value, own[0]))
-    return found
+    named = [[v for other, v in given.items() if other and (name in other or other in name)]
+             for name in wanted]  # fmt: skip
+    pairs = zip(wanted.values(), named, strict=True)
+    return [(v, own[0]) for v, own in pairs] if all(len(own) == 1 for own in named) else None
 
 
 _ELEMENTS = frozenset(
@@ -229,32 +208,14 @@ _ELEMENTS = frozenset(
 _MOLECULES = frozenset(("O2", "N2", "H2", "Cl2", "F2", "Br2", "I2", "O3", "P4", "S8"))
 _CHEMISTRY = names.patterns("chemistry")
 _CHARGE = re.compile(r"\^\s*\{?\s*(?:(\d*)\s*([+-])|([+-])\s*(\d*))\s*\}?")
-_DOT = re.compile(r"\\cdot|\\bullet|[\u00b7\u2022*]")
 _ATOM = re.compile(r"([A-Z][a-z]?)(\d*)|([(\[])|([)\]])(\d*)|(\.)(\d*)")
-_BARE_CHARGE = re.compile(r"(?<=[A-Za-z\d)])(\d?)([+-])\Z")
-_TERM = re.compile(r"\s*(\d+(?:/\d+)?)?\s*(.+?)\s*\Z")
 MAX_CHEMICAL_CHARS = 200
 
 
 class Compound(NamedTuple):
     atoms: tuple[tuple[str, int], ...]  # in the order written, brackets among them
     charge: int
-
-    def composition(self) -> tuple:
-        """The number of atoms of each element, and the charge."""
-        stack: list[Counter] = [Counter()]
-        factor = 1  # of what follows a dot
-        for name, count in self.atoms:
-            if name == "(":
-                stack.append(Counter())
-            elif name == ")":
-                for element, often in stack.pop().items():
-                    stack[-1][element] += often * count
-            elif name == ".":
-                factor = count
-            else:
-                stack[-1][name] += count * factor
-        return tuple(sorted(stack[0].items())), self.charge
+    composition: tuple[tuple[str, int], ...]  # the number of atoms of each element
 
 
 class Chemical(NamedTuple):
@@ -269,23 +230,20 @@ def read_chemical(text: str) -> Chemical | None:
     may_be_one = re.search("[A-Z]", text) and (is_marked or not text.startswith("\\"))
     if len(text) > MAX_CHEMICAL_CHARS or not may_be_one:
         return None
-    plain = _CHEMISTRY.COMMAND.sub(" ", text.translate(LOWERED).replace("\u2212", "-"))
-    plain = raised(plain).strip(" .")
-    sides = _CHEMISTRY.ARROW.split(plain)
-    found = [_side(side, is_reaction=len(sides) == 2) for side in sides if len(sides) <= 2]
+    plain = raised(text.translate(LOWERED)).replace("\u2212", "-")
+    plain = _CHEMISTRY.COMMAND.sub(" ", plain).strip(" .")
+    sides = _CHEMISTRY.ARROW.split(plain, maxsplit=2)
+    found = (_side(side, is_reaction=len(sides) == 2) for side in sides if len(sides) <= 2)
     kept = tuple(side for side in found if side is not None)
-    if len(kept) < len(sides):
-        return None
-    if len(sides) == 2:
-        return Chemical(kept, True)
+    if len(kept) < len(sides) or len(sides) == 2:
+        return Chemical(kept, True) if len(kept) == len(sides) else None
     formula = kept[0][0][1]
-    elements = [name for name, _ in formula.atoms if name in _ELEMENTS]
-    counted = any(count > 1 for _, count in formula.atoms)
+    has_several = sum(name in _ELEMENTS for name, _ in formula.atoms) > 1
+    is_counted = has_several and any(count > 1 for _, count in formula.atoms)
     is_alone = "\\mathrm" in text or text.strip(" $.").isalnum()
-    is_sure = "\\ce" in text or (len(elements) > 1 and counted and is_alone)
-    if not (is_sure or is_marked or len(elements) > 1 or formula.charge or plain in _MOLECULES):
-        return None
-    return Chemical(kept, is_sure)
+    is_sure = "\\ce" in text or (is_counted and is_alone)
+    is_one = is_sure or is_marked or has_several or formula.charge or plain in _MOLECULES
+    return Chemical(kept, is_sure) if is_one else None
 
 
 def _side(text: str, *, is_reaction: bool) -> tuple[tuple[str, Compound], ...] | None:
@@ -293,7 +251,7 @@ def _side(text: str, *, is_reaction: bool) -> tuple[tuple[str, Compound], ...] |
     text = re.sub(r"[{}]", "", text)
     terms = []
     for part in re.split(r"\s\+\s|\+(?=\s*\d*\s*[A-Z])", text) if is_reaction else [text]:
-        match = _TERM.fullmatch(part) if is_reaction else None
+        match = re.fullmatch(r"\s*(\d+(?:/\d+)?)?\s*(.+?)\s*\Z", part) if is_reaction else None
         factor, body = (match[1] or "1", match[2]) if match else ("1", part)
         if (formula := _formula(body)) is None:
             return None
@@ -303,32 +261,38 @@ def _side(text: str, *, is_reaction: bool) -> tuple[tuple[str, Compound], ...] |
 
 def _formula(text: str) -> Compound | None:
     text = _SAID.STATE.sub("", text)
-    text = re.sub(r"[_{}\s]", "", _DOT.sub(".", text))
+    text = re.sub(r"[_{}\s]", "", re.sub(r"\\cdot|\\bullet|[\u00b7\u2022*]", ".", text))
     charge = 0
     if (raised := re.search(r"<([+-]\d+)>\Z", text)) is not None:
         charge, text = int(raised[1]), text[: raised.start()]
-    elif (bare := _BARE_CHARGE.search(text)) is not None:
+    elif (bare := re.search(r"(?<=[A-Za-z\d)])(\d?)([+-])\Z", text)) is not None:
         is_atom = text[: bare.start()] in _ELEMENTS  # Fe3+, but NO3-
         size = int(bare[1]) if is_atom and bare[1] else 1
         charge = size if bare[2] == "+" else -size
         text = text[: bare.start()] + ("" if is_atom else bare[1])
-    atoms, depth = [], 0
-    for element, count, opening, closing, times, dot, factor in _ATOM.findall(text):
-        depth += bool(opening) - bool(closing)
-        if depth < 0 or (element and element not in _ELEMENTS):
+    atoms, open_, factor = [], [Counter()], 1  # of what follows a dot
+    for element, count, opening, closing, times, dot, parts in _ATOM.findall(text):
+        often = int(count or times or parts or 1)
+        atoms.append((element or dot or ("(" if opening else ")"), often))
+        if opening:
+            open_.append(Counter())
+        elif closing and len(open_) > 1:
+            inner = open_.pop()
+            open_[-1].update({name: number * often for name, number in inner.items()})
+        elif dot:
+            factor = often
+        elif element in _ELEMENTS:
+            open_[-1][element] += often * factor
+        else:
             return None
-        name = element or dot or ("(" if opening else ")")
-        atoms.append((name, int(count or times or factor or 1)))
-    is_one = atoms and not depth and not _ATOM.sub("", text)
-    return Compound(tuple(atoms), charge) if is_one else None
+    is_one = atoms and len(open_) == 1 and not _ATOM.sub("", text)
+    return Compound(tuple(atoms), charge, tuple(sorted(open_[0].items()))) if is_one else None
 
 
 def same_chemical(gold: Chemical, answer: Chemical) -> bool | None:
     """True if both say the same; None where the atoms are the same and their order is not."""
     one, other = (
-        [sorted((factor, formula.composition()) for factor, formula in side) for side in said.sides]
+        [sorted((factor, *formula[1:]) for factor, formula in side) for side in said.sides]
         for said in (gold, answer)
     )
-    if gold.sides == answer.sides:
-        return True
-    return None if one == other else False
+    return gold.sides == answer.sides or (None if one == other else False)

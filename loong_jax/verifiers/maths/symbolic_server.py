@@ -16,16 +16,7 @@ from typing import Any
 import sympy
 
 from loong_jax.verifiers.maths import symbolic
-from loong_jax.verifiers.maths.expression import (
-    INFINITY,
-    ONE,
-    ZERO,
-    Node,
-    call,
-    constant,
-    number,
-    symbol,
-)
+from loong_jax.verifiers.maths.expression import ONE, ZERO, Node, call, constant, number, symbol
 
 _COLD_S = 0.3  # more CPU time for a question, while sympy has not loaded all that it needs
 _STATUS = {True: 10, False: 11, None: 12}
@@ -155,7 +146,7 @@ def _warm_up() -> list[tuple[Node, Node]]:
     gauss = Node("div", (Node("mul", (n, Node("add", (n, ONE)))), two))
     return [
         (Node("limit", ("x", ZERO, Node("div", (sine, x)))), ONE),
-        (Node("integral", ("x", ZERO, INFINITY, decay)), ONE),
+        (Node("integral", ("x", ZERO, constant("inf"), decay)), ONE),
         (Node("sum", ("k", ONE, n, symbol("k"))), gauss),
         (Node("integral", ("x", ZERO, ONE, Node("pow", (sine, two)))), n),
         (Node("integral", ("x", ZERO, ONE, Node("mul", (two, x)))), ONE),

@@ -154,12 +154,14 @@ def _is_measured(parser: Parser, word: str) -> bool:
 
 def _exponent(parser: Parser) -> int:
     parser.take()
-    braces = parser.accept("{")
-    negative = parser.accept("-")
-    token = parser.token
-    if token.kind != "number" or not token.text.isdigit() or len(token.text) > 1:
+    braces, sign = parser.accept("{"), -1 if parser.accept("-") else 1
+    if (
+        parser.token.kind != "number"
+        or not parser.token.text.isdigit()
+        or len(parser.token.text) > 1
+    ):
         return 1
-    parser.take()
+    power = sign * int(parser.take().text)
     if braces:
         parser.accept("}")
-    return -int(token.text) if negative else int(token.text)
+    return power

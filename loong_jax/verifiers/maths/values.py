@@ -30,10 +30,11 @@ class Tolerance:
 EXACT = Tolerance()
 
 
-def permitted(gold: Node, answer: Node, tolerance: Tolerance) -> tuple[int | Fraction, ...]:
-    """Permitted gaps: absolute, relative to the gold and to the larger; and one that is too wide.
+def is_permitted(gold: Node, answer: Node, tolerance: Tolerance, *sizes: Value) -> bool | None:
+    """True if a gap is permitted between values; None where no gap is.
 
-    The last two are those of a double, and of a decimal that may stand for what it rounds.
+    `sizes` are those of the gold, of the answer and of the gap. Beside the tolerance there are the
+    rounding of a double, and the last decimal of a number that may stand for what it rounds.
     """
     of_larger, too_wide = 0, 0
     if max(num_digits(gold), num_digits(answer)) >= FLOAT_DIGITS:
@@ -43,16 +44,15 @@ def permitted(gold: Node, answer: Node, tolerance: Tolerance) -> tuple[int | Fra
         if literals.count(None) == 1 and (known := literals[0] or literals[1]) is not None:
             value, digits = known
             if digits >= tolerance.digits:
-                too_wide = Fraction(1, _places(value) * (1 if digits >= LONG_DIGITS else 2))
-    return tolerance.absolute, tolerance.relative, of_larger, too_wide
-
-
-def is_permitted(
-    gaps: tuple[int | Fraction, ...], gold: int | Fraction, answer: int | Fraction, gap: Value
-) -> bool:
-    """True if a gap between values of such sizes is one of the `permitted` ones."""
-    absolute, of_gold, of_larger, too_wide = gaps
-    return gap <= max(absolute, of_gold * gold, of_larger * max(gold, answer)) or gap < too_wide
+                unit = Fraction(1)  # of its last decimal
+                while (value / unit).denominator != 1:
+                    unit /= 10
+                too_wide = unit if digits >= LONG_DIGITS else unit / 2
+    if not any((tolerance.absolute, tolerance.relative, of_larger, too_wide)):
+        return None
+    wanted, given, gap = map(as_fraction, sizes)
+    of_values = max(tolerance.relative * wanted, of_larger * max(wanted, given))
+    return gap <= max(tolerance.absolute, of_values) or gap < too_wide
 
 
 def num_digits(node: Node) -> int:
@@ -62,23 +62,14 @@ def num_digits(node: Node) -> int:
 
 
 def _literal(node: Node) -> tuple[Fraction, int] | None:
-    """Value and digits of a decimal or whole number that stands alone."""
+    """Size and digits of a decimal or whole number that stands alone."""
     if node.head in ("percent", "quantity", "labelled", "degree"):
         node = node.args[0]
-    sign = 1
     if node.head == "neg":
-        node, sign = node.args[0], -1
+        node = node.args[0]
     if node.head != "number" or (not node.args[1] and isinstance(node.args[0], Fraction)):
         return None
-    return Fraction(node.args[0]) * sign, node.args[1]
-
-
-def _places(value: Fraction) -> int:
-    """10^k for the k decimals that a terminating decimal has."""
-    power = 1
-    while (value * power).denominator != 1:
-        power *= 10
-    return power
+    return Fraction(node.args[0]), node.args[1]
 
 
 LOW_DIGITS, HIGH_DIGITS = 40, 250
@@ -107,14 +98,13 @@ def equal_numbers(
         return None
     (a, evaluator), (b, other) = found
     if isinstance(a, RATIONAL) and isinstance(b, RATIONAL):
-        if a == b:
-            return True
-        return is_permitted(permitted(gold, answer, tolerance), abs(a), abs(b), abs(a - b))
+        return a == b or bool(is_permitted(gold, answer, tolerance, *map(abs, (a, b, a - b))))
     left, right = evaluator.real(a), evaluator.real(b)
     if not (evaluator.context.isfinite(left) and evaluator.context.isfinite(right)):
         return bool(a == b)
-    if any(gaps := permitted(gold, answer, tolerance)):
-        return is_permitted(gaps, *map(as_fraction, (abs(left), abs(right), abs(left - right))))
+    sizes = map(abs, (left, right, left - right))
+    if (outcome := is_permitted(gold, answer, tolerance, *sizes)) is not None:
+        return outcome
     digits = HIGH_DIGITS + int(max(evaluator.max_bits, other.max_bits) / 3.3)
     digits = min(digits, 12_000)
     if (found := evaluated((gold, answer), digits, bindings)) is None:
@@ -141,7 +131,9 @@ def _both_vanish(high: Evaluator, a: Value, b: Value, c: Value, d: Value) -> boo
 
 
 def as_fraction(value: Any) -> Fraction:
-    """An mpf as a rational; huge and tiny ones by their order of magnitude only."""
+    """A value as a rational; a huge or tiny mpf by its order of magnitude only."""
+    if isinstance(value, RATIONAL):
+        return Fraction(value)
     sign, mantissa, exponent, _ = value._mpf_
     if abs(exponent) > 5000:
         return Fraction(10**1500) if exponent > 0 else Fraction(0)
@@ -173,10 +165,6 @@ def affine(node: Node, name: str) -> tuple[Value, Value] | None:
     return None if any(abs(x) * 10**20 > abs(step) for x in off) else (start, step)
 
 
-def rational(value: Value) -> Fraction:
-    return Fraction(value) if isinstance(value, RATIONAL) else as_fraction(value)
-
-
 MIN_FIXED = 3  # points at which what is fixed has its value
 _WHOLE_NAMES = frozenset("nkmjN")
 
@@ -196,8 +184,10 @@ def equal_functions(gold: Node, answer: Node, names: frozenset[str]) -> bool | N
         bindings = bindings_at(ordered, trial)
         outcome = _compare_at(gold, answer, bindings, signed=trial >= FIRST_SIGNED)
         may_branch = has_branches or (is_real and trial == MIXED)  # sqrt(a/b)
-        if outcome is False and may_branch and _are_complex(gold, answer, bindings):
-            continue
+        if outcome is False and may_branch:
+            found = evaluated((gold, answer), LOW_DIGITS, bindings) or []
+            if all(by.context.im(by.real(value)) != 0 for value, by in found):
+                continue
         if outcome is False:
             return names <= _WHOLE_NAMES and _on_integers(gold, answer, ordered, otherwise=False)
         compared += outcome is True
@@ -209,16 +199,7 @@ _I = constant("i")
 
 def _is_real_logarithmic(node: Node) -> bool:
     """True if a node has logarithms of its symbols and no imaginary number of its own."""
-    parts = list(node.walk())
-    return _I not in parts and any(
-        part.head == "call" and part.args[0] in ("ln", "log") and part.symbols for part in parts
-    )
-
-
-def _are_complex(gold: Node, answer: Node, bindings: Mapping[str, Value]) -> bool:
-    """True if neither has a real value at these bindings."""
-    found = evaluated((gold, answer), LOW_DIGITS, bindings) or []
-    return not any(by.context.im(by.real(value)) == 0 for value, by in found)
+    return _I not in node.walk() and any(part.symbols for part in _logs(node, "ln", "log"))
 
 
 def _on_integers(
@@ -253,9 +234,7 @@ def _compare_at(
         return None
     (a, evaluator), (b, _) = found
     if isinstance(a, RATIONAL) and isinstance(b, RATIONAL):
-        if a == b:
-            return True
-        return is_permitted(permitted(gold, answer, EXACT), abs(a), abs(b), abs(a - b))
+        return a == b or bool(is_permitted(gold, answer, EXACT, *map(abs, (a, b, a - b))))
     context = evaluator.context
     a, b = evaluator.real(a), evaluator.real(b)
     if not context.isfinite(a) or not context.isfinite(b):
@@ -349,8 +328,8 @@ def _equal(gold: Node, answer: Node, tolerance: Tolerance) -> bool | None:
     return equal_numbers(gold, answer, {}, tolerance)
 
 
-def _logs(node: Node) -> list[Node]:
-    return [n for n in node.walk() if n.head == "call" and n.args[0] == "log"]
+def _logs(node: Node, *names: str) -> list[Node]:
+    return [n for n in node.walk() if n.head == "call" and n.args[0] in (names or ("log",))]
 
 
 def _decadic(node: Node) -> Node:

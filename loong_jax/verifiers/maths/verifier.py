@@ -163,6 +163,3 @@ def _options(source: Mapping[str, Any]) -> dict[str, Any]:
     ):
         raise VerifierError(f"tolerance={tolerance!r} is not a number of at least 0. Leave it out.")
     return {"kind": kind, "tolerance": tolerance}
-
-
-__all__ = ["MathVerifier"]

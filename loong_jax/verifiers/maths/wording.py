@@ -32,10 +32,8 @@ def normal(text: str) -> str:
     text = text if text.isascii() else unicodedata.normalize("NFKC", text)
     if "\\" in text or "~" in text:
         text = COMMANDS.sub("", SPACES.sub(" ", text))
-    text = text.replace("{", " ").replace("}", " ").replace("$", " ")
-    text = text.replace("\\(", " ").replace("\\)", " ").replace("**", " ").replace("\\", " ")
-    text = text.replace("\u2212", "-").casefold().replace("'s", "s")
-    text = _PUNCTUATION.sub(" ", text)
+    text = text.replace("\\(", " ").replace("\\)", " ").replace("\u2212", "-").casefold()
+    text = _PUNCTUATION.sub(" ", text.replace("'s", "s"))
     text = _SAID.ARTICLES.sub("", " ".join(text.split()).strip(_ENDS))
     if text.startswith("(") and text.endswith(")") and text.count("(") == 1:
         text = text[1:-1].strip(_ENDS)
@@ -50,8 +48,14 @@ def bare(text: str) -> str:
 def is_nothing(text: str) -> bool:
     words = normal(text)
     is_foreign = not words.isascii() or "solu" in words
-    said = is_foreign and languages.NOTHING.fullmatch(words)
-    return words in names.NOTHING or is_said(words) or bool(said)
+    if words in names.NOTHING or (is_foreign and languages.NOTHING.fullmatch(words)):
+        return True
+    if len(words) > MAX_SAID or not any(hint in words for hint in _HINTS):
+        return False
+    words = words.removeprefix("that ").removeprefix("there ").strip()
+    if any(character.isdigit() for character in words) or _SAID.PARTIAL.search(words):
+        return False
+    return any(_SAID.ABSENT.fullmatch(form) is not None for form in (words, f"there {words}"))
 
 
 def is_everything(text: str) -> bool:
@@ -96,9 +100,8 @@ def multiples(text: str) -> str | None:
 
 def concludes(sentence: str, wanted: str) -> bool:
     """True if a sentence, as a normal form, ends on "is <wanted>"."""
-    if not wanted.isascii() and (
-        had := re.search(rf"(?:有|打了?){re.escape(wanted)}.{{0,4}}\Z", sentence)
-    ):
+    had_it = f"(?:有|打了?){re.escape(wanted)}.{{0,4}}\\Z"
+    if not wanted.isascii() and (had := re.search(had_it, sentence)) is not None:
         return SUPPOSED.search(sentence[: had.start()]) is None
     if not wanted or not sentence.endswith(wanted):
         return False
@@ -106,12 +109,9 @@ def concludes(sentence: str, wanted: str) -> bool:
     if wanted.split()[0] in _SAYS and not DENIAL.search(before):
         subject = before.rpartition(",")[2].split()  # "the limit" does not exist
         return 0 < len(subject) <= 4 and all(word.isalpha() for word in subject)
-    if re.search(r"\b(?:(?:falls|fell) on(?: a)?|(?:lies|is|located|ends) in(?: the)?) \Z", before):
+    if _SAID.IS_AT.search(before):
         return not DENIAL.search(before)
-    is_said = re.search(
-        r"(?:\b(?:is|are|be|been|was)|:|=)\s+(?:(?:a|an|the)\s+)?\Z|[是为在于]\s*\Z", before
-    )
-    return is_said is not None and SUPPOSED.search(before) is None
+    return _SAID.IS.search(before) is not None and SUPPOSED.search(before) is None
 
 
 _ROWS = {
@@ -119,8 +119,6 @@ _ROWS = {
     for row in names.TABLES["rows"].split(";")
     for form in row.replace("|", " ").split()
 }
-_WORD = re.compile(r"[a-z]+(?:-[a-z]+)?")
-_ARE_INFINITE = re.compile(r"(?:\A|\b(?:has|have|are|is) )infinitely many\b")
 
 
 def is_told(wanted: str, clause: str) -> bool:
@@ -134,15 +132,15 @@ def is_told(wanted: str, clause: str) -> bool:
         return False
     if not wanted.isascii() or said == f"is {wanted}":
         return said.endswith(wanted) or concludes(said, wanted)
-    if wanted == "infinitely many" and _ARE_INFINITE.search(said):
+    if wanted == "infinitely many" and _SAID.ARE_INFINITE.search(said):
         return True
     row = _ROWS.get(wanted, {})
     told: set[str] = set()
     for number, part in enumerate(said.split(" and ")):
-        verbs = list(_SAID.PREDICATE.finditer(part))
-        for word in _WORD.finditer(part, verbs[-1].end() if verbs else 0):
+        start = max((verb.end() for verb in _SAID.PREDICATE.finditer(part)), default=0)
+        for word in _SAID.WORD.finditer(part, start):
             is_verb = word[0].endswith("es") and word.start() > 0  # it converges
-            if word[0] in row and (verbs or is_verb or number):
+            if word[0] in row and (start or is_verb or number):
                 is_denied = _SAID.NEIGHBOUR.search(part[: word.start()])
                 told.add("" if is_denied else row[word[0]])
     return told == {row.get(wanted)}
@@ -150,16 +148,6 @@ def is_told(wanted: str, clause: str) -> bool:
 
 _HINTS = ("no", "empty", "exist", "inconsistent", "unsolvable", "solvable")
 MAX_SAID = 200
-
-
-def is_said(words: str) -> bool:
-    """True if a text, as a normal form (see `normal`), says that there is nothing."""
-    if len(words) > MAX_SAID or not any(hint in words for hint in _HINTS):
-        return False
-    words = words.removeprefix("that ").removeprefix("there ").strip()
-    if any(character.isdigit() for character in words) or _SAID.PARTIAL.search(words):
-        return False
-    return any(_SAID.ABSENT.fullmatch(form) is not None for form in (words, f"there {words}"))
 
 
 def conclusion(sentence: str) -> str:
@@ -179,14 +167,11 @@ def is_known(word: str) -> bool:
     return word in SYNONYMS or word.lower() in _ROWS
 
 
-_NAME = re.compile(r"[A-Z][a-z]{1,14}")
-
-
 def is_said_of(name: str, sentence: str) -> bool:
     """True if a sentence says of a name, and of no other, that it stands out: "Emma won."."""
     sentence = CONCLUDES_ONLY.split(sentence.strip(" .!*"))[-1]
     others = set(_SAID.OTHER_NAME.findall(sentence)) - {name}
-    if _NAME.fullmatch(name) is None or others or DENIAL.search(sentence):
+    if re.fullmatch(r"[A-Z][a-z]{1,14}", name) is None or others or DENIAL.search(sentence):
         return False
     for part in re.split(r",\s+", sentence):
         part = _SAID.OPENS.sub("", part)
@@ -198,12 +183,9 @@ def is_said_of(name: str, sentence: str) -> bool:
 
 
 _CHOICES = names.patterns("choices")
-_NAMED = re.compile(r"(?i:option|choice|answer)\s*(?i:is)?:?\s*\(?([A-Z])\)?(?![\w])")
-_SINGLE = re.compile(r"\(?\s*([A-Z])\s*\)?\.?")
-_ANOTHER_LETTER = re.compile(r"\([A-H]\)|\b[A-H][).]\s")
+_ITEM_END = re.compile(r"\s*(?:[,;&]|\band\b)\s*(?:and\b\s*)?|\s+")
 SIGN = _CHOICES.SIGN
-_LONE_LETTER = re.compile(r"(?<![A-Za-z])([B-H]|A(?! [a-z])|(?<=nly )A)(?!['A-Za-z])")
-_NUMERAL = re.compile(r"I|II|III|IV|V|VI")
+_NUMERALS = frozenset(("I", "II", "III", "IV", "V", "VI"))
 _BRACES, _MARKS = str.maketrans("", "", "{}$"), str.maketrans("", "", "{}$().*")
 
 
@@ -217,8 +199,8 @@ def choice(text: str) -> str | None:
     match = _CHOICES.CHOICE.match(text)
     if match is None and (small := _SAID.SMALL.fullmatch(text)):
         return (small[1] or small[2]).upper()
-    match = match or _CHOICES.WITH_TEXT.match(text) or _NAMED.match(text)
-    match = match or _CHOICES.CHOSEN.match(text)
+    rules = (_CHOICES.WITH_TEXT, _CHOICES.NAMED, _CHOICES.CHOSEN)
+    match = match or next(filter(None, (rule.match(text) for rule in rules)), None)
     if match is None:  # B of "I take (B), as it fits"
         letters = set(re.findall(r"\(([A-Z])\)", text))
         return letters.pop() if len(letters) == 1 and not DENIAL.search(text) else None
@@ -239,42 +221,36 @@ def mentioned(clause: str) -> str | None:
     """B of "this matches option B": the only option that a clause names, denying nothing."""
     clause = re.sub(r"(?<![A-Za-z(])[A-H]\)", "", clause.removeprefix("A "))
     named = _CHOICES.OPTION.search(clause)
-    letters = set(_LONE_LETTER.findall(clause))
+    letters = set(_CHOICES.LONE_LETTER.findall(clause))
     rest = clause.lower().replace("only", "")
     is_denied = DENIAL.search(rest) or SUPPOSED.search(rest)
     return letters.pop() if named and len(letters) == 1 and not is_denied else None
 
 
-_OPTION_LETTERS = re.compile("[A-H]")
-
-
 def choices(text: str) -> frozenset[str] | None:
     """The letters of a question with several: "ACD", "A, C and D"; None for anything else."""
-    if len(_OPTION_LETTERS.findall(text)) < 2:
+    if len(re.findall("[A-H]", text)) < 2:
         return None
-    bare = COMMANDS.sub("", SPACES.sub(" ", text)).translate(_MARKS)
-    bare = _CHOICES.ABOUT_OPTIONS.sub("", bare.strip())
-    letters = re.sub(r"\s*(?:[,;&]|\band\b)\s*(?:and\b\s*)?|\s+", "", bare.strip())
-    ordered = re.fullmatch("[A-H]{2,8}", letters) is not None and len(set(letters)) == len(letters)
-    is_run = bare.strip().isalpha()  # BAD is a word, ABD a run of letters
-    if not ordered or (is_run and list(letters) != sorted(letters)):
-        return None
-    return frozenset(letters)
+    bare = COMMANDS.sub("", SPACES.sub(" ", text)).translate(_MARKS).strip()
+    bare = _CHOICES.ABOUT_OPTIONS.sub("", bare).strip()
+    letters = "".join(_ITEM_END.split(bare))
+    is_run = bare.isalpha() and list(letters) != sorted(letters)  # BAD is a word, ABD a run
+    is_list = re.fullmatch("[A-H]{2,8}", letters) and len(set(letters)) == len(letters)
+    return frozenset(letters) if is_list and not is_run else None
 
 
 def statements(text: str) -> frozenset[str] | None:
     """The numerals of "I and III only" or "Statements I, III are true"; None for anything else."""
     said = _CHOICES.ABOUT_STATEMENTS.sub(" ", bare(SPACES.sub(" ", text)).replace("$", " "))
-    found = re.split(r"\s*(?:,|;|&|\band\b)\s*(?:and\b\s*)?|\s+", said.strip(" .()"))
-    found = [one.strip("().") for one in found if one.strip("().")]
-    is_one = found and all(map(_NUMERAL.fullmatch, found)) and len(set(found)) == len(found)
+    found = [one.strip("().") for one in _ITEM_END.split(said.strip(" .()")) if one.strip("().")]
+    is_one = found and _NUMERALS.issuperset(found) and len(set(found)) == len(found)
     return frozenset(found) if is_one else None
 
 
 def lettered(text: str) -> tuple[str, str] | None:
     """("C", "12") of "(C) 12" and "C. 12"; None where no maths follows, or another letter."""
     match = _CHOICES.LETTERED.fullmatch(text) if len(text) < MAX_CHARS else None
-    if match is None or _ANOTHER_LETTER.search(match["rest"]):
+    if match is None or re.search(r"\([A-H]\)|\b[A-H][).]\s", match["rest"]):
         return None
     return match["bracketed"] or match["plain"], match["rest"]
 
@@ -282,37 +258,22 @@ def lettered(text: str) -> tuple[str, str] | None:
 def is_choice(text: str) -> bool:
     """True if a gold is one capital letter, as the key of a question."""
     text = COMMANDS.sub("", text).translate(_BRACES).strip()
-    return _SINGLE.fullmatch(text) is not None
+    return re.fullmatch(r"\(?\s*[A-Z]\s*\)?\.?", text) is not None
 
 
 _MONTHS = {"sept": 9} | {
     name: number for number, month in enumerate(map(str.lower, languages.MONTHS), 1)
     for name in (month, month[:3])
 }  # fmt: skip
-_DATES = (
-    re.compile(r"(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})"),
-    re.compile(r"(?P<month>\d{1,2})[-/.](?P<day>\d{1,2})[-/.](?P<year>\d{4})"),
-    re.compile(r"(?P<month>[a-z]+)\.? (?P<day>\d{1,2})(?:st|nd|rd|th)?(?:,? (?P<year>\d{4}))?"),
-    re.compile(
-        r"(?P<day>\d{1,2})(?:st|nd|rd|th)?(?: of)? (?P<month>[a-z]+)\.?(?:,? (?P<year>\d{4}))?"
-    ),
-)
-_AROUND_COLON = re.compile(r"(?<=\d)\s*:\s*(?=\d)")
-_HOUR = re.compile(r"(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?\s*(?:([ap])\.?\s?m)?\.?")
-_HOURS = {"noon": (12, 0, 0), "midday": (12, 0, 0), "12 noon": (12, 0, 0), "midnight": (0, 0, 0),
-          "12 midnight": (0, 0, 0)}  # fmt: skip
-_STANDS_FOR_ITSELF = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{4}/\d{2}/\d{2}")
-_MENTION = re.compile(
-    rf"(?:{'|'.join(_MONTHS)})\.? \d{{1,2}}(?:st|nd|rd|th)?(?:,? \d{{4}})?|"
-    rf"\d{{1,2}}(?:st|nd|rd|th)?(?: of)? (?:{'|'.join(_MONTHS)})\b\.?(?:,? \d{{4}})?|"
-    r"\d{4}-\d\d?-\d\d?|\d{1,2}:\d\d(?::\d\d)?(?:\s*[ap]\.?\s?m\b)?|\d{1,2}\s*[ap]\.?\s?m\b|\b(?:noon|midnight)\b"
-)
+_DATES = names.patterns("dates", MONTH="|".join(_MONTHS))
+_HOURS = {name: (12, 0, 0) for name in ("noon", "midday", "12 noon")}
+_HOURS |= {name: (0, 0, 0) for name in ("midnight", "12 midnight")}
 
 
 def last_mention(clause: str) -> str:
     """The last date or time of day that a clause names as its own; else nothing."""
     clause = normal(clause)
-    found = list(_MENTION.finditer(clause))
+    found = list(_DATES.MENTION.finditer(clause))
     if not found or _CHOICES.BESIDE.search(clause[: found[-1].start()]):
         return ""
     half = {"in the morning": " am", "in the afternoon": " pm", "in the evening": " pm"}
@@ -322,17 +283,17 @@ def last_mention(clause: str) -> str:
 
 def is_date(text: str) -> bool:
     """True if a gold is a date or a time of day and no sum, quotient or ratio of numbers."""
-    bare = text.strip(" $")
     if re.search(r"[^\W\d_]", text):
         return date(text) is not None or clock(text) is not None
-    return _STANDS_FOR_ITSELF.fullmatch(bare) is not None and date(bare) is not None
+    return _DATES.ALONE.fullmatch(text.strip(" $")) is not None and date(text) is not None
 
 
 def clock(text: str) -> tuple[tuple[int, int, int], bool] | None:
     """((hour, minute, second) of the day, whether the half of the day is stated) of a time."""
     if (named := _HOURS.get(normal(text))) is not None:
         return named, True
-    match = _HOUR.fullmatch(_SAID.IT_IS_ON.sub("", _AROUND_COLON.sub(":", normal(text))))
+    said = re.sub(r"(?<=\d)\s*:\s*(?=\d)", ":", normal(text))
+    match = _DATES.HOUR.fullmatch(_SAID.IT_IS_ON.sub("", said))
     if match is None or (match[2] is None and match[4] is None):
         return None
     hour, minute, second = (int(part or 0) for part in match.groups()[:3])
@@ -346,15 +307,14 @@ def clock(text: str) -> tuple[tuple[int, int, int], bool] | None:
 def date(text: str) -> tuple[int | None, int, int] | None:
     """(year, month, day) of a date; 3/5/2020 is the fifth of March. The year may be missing."""
     text = _SAID.WEEKDAY.sub("", _SAID.IT_IS_ON.sub("", normal(text)))
-    for pattern in _DATES:
-        match = pattern.fullmatch(text)
-        if match is None or not (match["month"].isdigit() or match["month"] in _MONTHS):
-            continue
-        year, day = int(match["year"] or 0), int(match["day"])
-        month = _MONTHS.get(match["month"]) or int(match["month"])
-        try:
-            datetime.date(year or 2000, month, day)
-        except ValueError:
-            return None
-        return year if match["year"] else None, month, day
-    return None
+    forms = _DATES.YEAR_FIRST, _DATES.YEAR_LAST, _DATES.MONTH_FIRST, _DATES.DAY_FIRST
+    match = next(filter(None, (form.fullmatch(text) for form in forms)), None)
+    if match is None:
+        return None
+    year, day = int(match["year"] or 0), int(match["day"])
+    month = _MONTHS.get(match["month"]) or int(match["month"])
+    try:
+        datetime.date(year or 2000, month, day)
+    except ValueError:
+        return None
+    return year if match["year"] else None, month, day

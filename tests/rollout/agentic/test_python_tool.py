@@ -6,8 +6,7 @@ import time
 import pytest
 
 from loong_jax.errors import VerifierError
-from loong_jax.rollout.agentic.agent import Toolbox, ToolError
-from loong_jax.rollout.agentic.python_tool import PythonTool
+from loong_jax.rollout.agentic.agent import PythonTool, Toolbox, ToolError
 from loong_jax.sandbox import Limits
 from tests.doubles.fake_model import fake_problem
 

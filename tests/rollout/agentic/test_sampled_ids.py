@@ -62,10 +62,8 @@ def sample(paused, attempt, chance, tokenizer):
         turn = write_turn(chance, tokenizer, calls=number < 3 and chance.random() < 0.6)
         drawn += turn
         attempt.extend(np.array(turn, np.int32), np.full(len(turn), -0.5, np.float32))
-        end = paused.asks(attempt)
-        if end is None:
+        if not paused.begin(attempt, lambda: None):
             break
-        paused.pause(attempt, end, None)
         while not (returned := paused.returned()):
             time.sleep(0.0002)
         assert returned == [(attempt, True)]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from loong_jax.data import tool_template
-from loong_jax.rollout.agentic import calls, paused
+from loong_jax.rollout.agentic import paused
 from loong_jax.rollout.agentic.agent import Toolbox, TurnLimits
-from loong_jax.rollout.agentic.calls import Answer, CallPool
+from loong_jax.rollout.agentic.paused import Answer, CallPool
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.verifiers.tool_calls import ToolCall
 from tests.doubles.fake_model import fake_problem
@@ -221,7 +221,7 @@ def test_pickled_calls_take_their_answers_along():
 
 
 def test_further_calls_fail_where_too_many_never_returned(monkeypatch):
-    monkeypatch.setattr(calls, "MAX_LEFT_BEHIND", 2)
+    monkeypatch.setattr(paused, "MAX_LEFT_BEHIND", 2)
     gate, pool = threading.Event(), CallPool(1)
     while pool.num_left_behind < 2:  # a thread that starts late has begun nothing
         turn = start(pool, Add(gate), [{"a": 1, "b": 2}], 0.05)

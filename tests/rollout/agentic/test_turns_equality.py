@@ -19,12 +19,11 @@ from flax import nnx
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.rollout.agentic import paused
 from loong_jax.rollout.agentic.agent import Agent, Toolbox, TurnLimits
-from loong_jax.rollout.agentic.paused import TurnEnd
 from loong_jax.rollout.engine_config import PageConfig, SampleRequest
 from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import Replica
-from loong_jax.verifiers.tool_calls import ToolCall
+from loong_jax.verifiers.tool_calls import ToolCall, ToolCalls
 from tests.doubles import tiny
 from tests.doubles.fake_model import fake_problem
 from tests.rollout import drafting_model
@@ -55,7 +54,7 @@ class Sum:
 @pytest.fixture(autouse=True)
 def every_turn_calls(monkeypatch):
     def read(text, schemas):
-        return TurnEnd((ToolCall("sum", {"text": text[:-1]}),))
+        return ToolCalls((ToolCall("sum", {"text": text[:-1]}),))
 
     monkeypatch.setattr(paused, "read_turn_end", read)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from jetstream.engine import engine_api, mock_engine, token_utils, tokenizer_pb2
 
-from loong_jax.rollout.jetstream.contract import JetStreamEngine
+from loong_jax.rollout.jetstream import JetStreamEngine
 from tests.rollout.jetstream import toy_engine
 
 

@@ -20,7 +20,7 @@ import pytest
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.models import moe
 from loong_jax.rollout.engine_config import PageConfig
-from loong_jax.rollout.paged_engine import PagedEngine
+from loong_jax.rollout.paged_engine import engine_for
 from tests.doubles import tiny
 from tests.rollout.serving import live
 
@@ -59,7 +59,7 @@ def server():
         truncation=True,
         pages=PageConfig(num_pages=64, page_size=16),
     )
-    engine = PagedEngine.for_model(graphdef, config, LlamaSized(), shapes)
+    engine = engine_for(graphdef, config, LlamaSized(), shapes)
     engine.warm_up(weights)
     limits = dataclasses.replace(live.LIMITS, max_queued=256, max_connections=256)
     with live.running(engine=engine, weights=weights, key=None, limits=limits) as found:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.rollout.jetstream.contract import JetStreamEngine
+from loong_jax.rollout.jetstream import JetStreamEngine
 from tests.doubles import fake_model
 
 WEIGHTS = fake_model.fake_weights(0, eos_logit=-9.0)

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from loong_jax.data.tokenizer import AsciiTokenizer
+from loong_jax.rollout.devices import OneDevice
 from loong_jax.rollout.engine_config import EngineSettings
-from loong_jax.rollout.programs import OneDevice
 from loong_jax.rollout.slot_engine import SlotEngine
 
 VOCAB_SIZE = 2**13

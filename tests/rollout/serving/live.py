@@ -16,7 +16,7 @@ import numpy as np
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.models import moe
 from loong_jax.rollout.engine_config import PageConfig
-from loong_jax.rollout.paged_engine import PagedEngine
+from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.serving.frontend import Frontend
 from loong_jax.rollout.serving.request import ServingLimits
 from loong_jax.rollout.serving.scheduler import Metrics, Scheduler
@@ -55,7 +55,7 @@ def engine_and_weights():
         truncation=True,
         pages=PageConfig(num_pages=36, page_size=16),
     )
-    engine = PagedEngine.for_model(graphdef, config, AsciiTokenizer(), shapes)
+    engine = engine_for(graphdef, config, AsciiTokenizer(), shapes)
     return engine, weights
 
 
@@ -125,7 +125,7 @@ def running(*, limits=LIMITS, key=KEY, engine=None, weights=None, style="plain")
     scheduler = Scheduler(engine, weights, limits=limits, metrics=Metrics(), version=7)
     frontend = Frontend(
         scheduler=scheduler,
-        tokenizer=engine.get_tokenizer(),
+        tokenizer=engine.tokenizer,
         limits=limits,
         model_name="tiny",
         chat_style=style,

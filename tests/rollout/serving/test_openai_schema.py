@@ -5,10 +5,10 @@ import pytest
 from loong_jax.data.chat_template import ChatTemplate
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
-from loong_jax.rollout.serving import openai_schema, prompts
+from loong_jax.rollout.serving import openai_schema
+from loong_jax.rollout.serving import request as requests
 from loong_jax.rollout.serving.openai_schema import ApiError, Asked, TextOffsets
-from loong_jax.rollout.serving.prompts import Message
-from loong_jax.rollout.serving.request import ServingLimits
+from loong_jax.rollout.serving.request import Message, ServingLimits
 
 
 def test_every_field_arrives():
@@ -98,12 +98,12 @@ TURNS = [
 
 
 def test_conversations():
-    assert prompts.chat_text(TURNS[1:2], "plain") == "u"  # as the recipes pose a problem
-    assert prompts.chat_text(TURNS, "plain") == "S\nu\na\nv"
+    assert requests.chat_text(TURNS[1:2], "plain") == "u"  # as the recipes pose a problem
+    assert requests.chat_text(TURNS, "plain") == "S\nu\na\nv"
     first = "[Round 0] USER:u ASSISTANT:"
-    assert prompts.chat_text(TURNS[1:2], "longcat") == first
+    assert requests.chat_text(TURNS[1:2], "longcat") == first
     wanted = f"SYSTEM:S {first}a</longcat_s> [Round 1] USER:v ASSISTANT:"
-    assert prompts.chat_text(TURNS, "longcat") == wanted
+    assert requests.chat_text(TURNS, "longcat") == wanted
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_conversations():
 def test_a_conversation_ends_where_the_model_goes_on(roles, wanted):
     names = {"u": "user", "a": "assistant", "s": "system"}
     messages = [Message(names[role], str(i)) for i, role in enumerate(roles)]
-    assert prompts.chat_text(messages, "longcat") == wanted
+    assert requests.chat_text(messages, "longcat") == wanted
 
 
 def test_instructions_alone_are_no_conversation():
@@ -142,15 +142,15 @@ def test_the_template_of_the_weights_is_the_style_unless_another_is_asked_for():
     with_template.chat = ChatTemplate("{{ messages[-1].content }}!", {}, "here")
     for model_type in ("longcat_flash", "qwen2"):
         config = f'{{"model_type": "{model_type}"}}'
-        assert prompts.choose_style(None, with_template, config) == "template"
-        assert prompts.choose_style("longcat", with_template, config) == "longcat"
-    assert prompts.choose_style(None, without, "{}") == "longcat"
-    assert prompts.choose_style(None, without, '{"model_type": "qwen2"}') == "plain"
-    assert prompts.choose_style(None, without, None) == "plain"
+        assert requests.choose_style(None, with_template, config) == "template"
+        assert requests.choose_style("longcat", with_template, config) == "longcat"
+    assert requests.choose_style(None, without, "{}") == "longcat"
+    assert requests.choose_style(None, without, '{"model_type": "qwen2"}') == "plain"
+    assert requests.choose_style(None, without, None) == "plain"
     with pytest.raises(ConfigError, match=r"chat_template\.jinja"):
-        prompts.choose_style("template", without, None)
-    found = prompts.chat_ids(with_template, TURNS[:2], "template")
+        requests.choose_style("template", without, None)
+    found = requests.chat_ids(with_template, TURNS[:2], "template")
     assert with_template.decode(found) == "u!"
     with_template.chat = ChatTemplate("{{ messages[0].content }}", {}, "here")
     with pytest.raises(ConfigError, match="cannot be continued"):
-        prompts.chat_ids(with_template, TURNS[:3], "template")
+        requests.chat_ids(with_template, TURNS[:3], "template")

@@ -13,10 +13,10 @@ import re
 from collections.abc import Iterator
 
 from loong_jax.problems import response
-from loong_jax.verifiers.maths import languages, names, wording
-from loong_jax.verifiers.maths.extract import closing, last_maths, prose, statements
+from loong_jax.verifiers.maths import languages, names, reading, wording
+from loong_jax.verifiers.maths.extract import closing, prose, statements
 from loong_jax.verifiers.maths.extract.statements import Span, statement
-from loong_jax.verifiers.maths.reading import numerals, sides
+from loong_jax.verifiers.maths.reading import numerals
 
 MAX_CANDIDATES = 4
 MAX_TAIL = 6000  # characters from the end where phrases and formulas are looked for
@@ -47,7 +47,7 @@ def spans(text: str) -> Iterator[Span]:
     found = response.boxes(text)
     if found:
         tail = statements.undecorated(text[found[-1].end : found[-1].end + MAX_TAIL])
-        said = next(closing.spans(tail), None)
+        said = next(closing.announced(tail), None)
         if said is not None and (kept := _after_box(said)) is not None:
             yield kept
             if kept.rule == "label" and not closing.says_value(kept.text):
@@ -67,10 +67,9 @@ def spans(text: str) -> Iterator[Span]:
     body, domain = statements.undecorated(text[-MAX_TAIL:]), ""
     if (apart := statements.set_apart(body)) is not None:
         body = "\n".join(apart)
-    if (clause := sides.at_end(body)) is not None:
+    if (clause := reading.at_end(body)) is not None:
         body, domain = clause
-    line = body.rpartition("\n")[2].strip() if apart is not None else ""
-    for span in _unboxed(body, line):
+    for span in _unboxed(body, body.rpartition("\n")[2].strip() if apart else ""):
         yield Span(span.text.rstrip(" $.") + domain, span.rule) if domain else span
 
 
@@ -85,13 +84,13 @@ def _given(text: str | None, rule: str, *, shorter: bool = False) -> Iterator[Sp
 def _after_box(said: Span) -> Span | None:
     """The answer that a text states after a box, if it may take the place of the boxed one."""
     text = statements.without_bold(said.text).strip(" $.")
-    is_label, is_prose = said.rule == "label", statements.PROSE.search(text) is not None
+    is_one = said.rule == "label" or statements.PROSE.search(text) is None
     if wording.is_choice(text):
         return Span(text, "letter")
     if closing.says_value(text):
-        return said if is_label or not is_prose else None
-    is_answer = is_label or text[:1].isupper() or wording.yes_or_no(text)
-    return Span(text, "label") if len(text.split()) <= 4 and (is_answer or not is_prose) else None
+        return said if is_one else None
+    is_one = is_one or text[:1].isupper() or wording.yes_or_no(text)
+    return Span(text, "label") if is_one and len(text.split()) <= 4 else None
 
 
 def _unboxed(body: str, line: str) -> Iterator[Span]:
@@ -99,7 +98,7 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
     if "hope" in body or "[Note" in body:
         body = _SAID.POLITENESS.sub("", body)
     body = closing.without_comments(_SAID.EXPLAINED.sub(r"\1", body))
-    found = list(closing.spans(body))
+    found = list(closing.announced(body))
     if not found and any(closing.is_derived(body, match) for match in closing.phrases_of(body)):
         return  # twice the answer is 48
     last = max((m.start() for m in closing.phrases_of(body)), default=0) if found else 0
@@ -116,19 +115,19 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         apposed = _SAID.APPOSED.match(span.text)
         yield from _given(apposed and apposed[1], span.rule)
         yield from _given(statements.without_bold(span.text), span.rule, shorter=True)
-        if last_maths.is_relative(span.text):
+        if closing.RELATIVE.match(span.text):
             return
-        yield from last_maths.spans(prose.without_remarks(span.text))
+        yield from closing.last_maths(prose.without_remarks(span.text))
     said = found[0].text if found and found[0].rule == "label" else ""
     if len(said) > 3 and not said.endswith(":") and not closing.says_value(said):
         return  # Answer: it has no maximum
     if not found:
         sentence = prose.last_sentence(body)[-MAX_WHOLE:]
-        if last_maths.is_tried(sentence):
+        if closing.is_tried(sentence):
             return
         yield from _given(prose.end_of_sequence(sentence), "count")
         if (count := prose.count_before(sentence)) is not None:
-            yield from (Span(said.text, "count") for said in last_maths.spans(count))
+            yield from (Span(said.text, "count") for said in closing.last_maths(count))
         body = prose.without_remarks(body)
         yield from _numbered(body)
         yield from _given(prose.two_stated(sentence), "pair")
@@ -144,7 +143,7 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         if len(body) <= MAX_WHOLE and not statements.ends_on_bullet(body):
             derived = closing.DERIVED.fullmatch(body) if "=" in body else None
             said = "" if derived is None else derived[1]
-            is_value = _HAS_DIGITS.search(said) and not last_maths.IS_SUBJECT.search(said)
+            is_value = _HAS_DIGITS.search(said) and not closing.IS_SUBJECT.search(said)
             if is_value and len(prose.sentences(said)) == 1:
                 yield from _given(said, "stated", shorter=True)
             is_bold = body.count("**") == 2 and " **" in f" {body}"
@@ -156,15 +155,15 @@ def _unboxed(body: str, line: str) -> Iterator[Span]:
         clause = wording.CONCLUDES_ONLY.split(last_said[-MAX_WHOLE:])[-1]
         is_worded = not _HAS_DIGITS.search(clause) and not _SAID.SAYS_NO_MORE.match(clause)
         if is_worded and (counted := numerals.in_digits(clause)) != clause:
-            yield from last_maths.spans(languages.translated(counted))
+            yield from closing.last_maths(languages.translated(counted))
     body = body.replace("**", "  ") if "**" in body and " **" in body else body
-    yield from last_maths.spans(body)
+    yield from closing.last_maths(body)
 
 
 def _numbered(text: str) -> Iterator[Span]:
     """2; 3 of "(1) f(0) = 2; (2) the minimum is 3", for who asks for both."""
     if (parts := prose.labelled_parts(text)) is not None:
-        spans = (last_maths.spans(part) if _PROSE_OR_MARK.search(part) else () for part in parts)
+        spans = (closing.last_maths(part) if _PROSE_OR_MARK.search(part) else () for part in parts)
         said = (next(iter(found), Span(part, "")) for part, found in zip(parts, spans, strict=True))
         yield Span("; ".join(span.text for span in said), "pair")
 
@@ -181,7 +180,6 @@ def last_sentence(text: str) -> str:
 
 
 _SAID = names.patterns("refusals")
-_WORDS = re.compile(r"(?<!\\)\b[A-Za-z]{3,}")
 
 
 def gives_up(text: str) -> bool:
@@ -199,11 +197,10 @@ def gives_up(text: str) -> bool:
     if is_hedged or _SAID.TAKEN_BACK.search(body[-80:]):
         return True
     is_broken = _SAID.BROKEN.search(body[-80:])
-    if is_broken and not any(_SAID.MATHS.search(span.text) for span in closing.spans(body)):
+    if is_broken and not any(_SAID.MATHS.search(span.text) for span in closing.announced(body)):
         return True
     clauses = [clause for clause in _SAID.CLAUSES.split(body) if clause.strip()]
-    may_refuse = _SAID.MAY_REFUSE.search(body) is not None
-    refusing = [i for i, clause in enumerate(clauses) if may_refuse and _refuses(clause)]
+    refusing = [i for i, clause in enumerate(clauses) if _refuses(clause)]
     asking = [i for i, clause in enumerate(clauses) if _SAID.ASKS.search(clause[:400])]
     announced = _SAID.ANNOUNCES.search(clauses[-1]) if clauses else None
     breaks_off = announced is not None and numerals.in_digits(announced[0]) == announced[0]
@@ -227,14 +224,13 @@ def _refuses(clause: str) -> bool:
 def _settles(clause: str) -> bool:
     """True if a clause states something: "so x = 12", "the sum is 5", a formula alone."""
     clause = clause.strip()
-    refuses = _refuses(clause)
-    if _SAID.NOTHING.search(clause) and not refuses:
-        return True
-    if clause.endswith("?") or not _SAID.MATHS.search(clause) or refuses:
+    if (refuses := _refuses(clause)) or _SAID.NOTHING.search(clause):
+        return not refuses
+    if clause.endswith("?") or not _SAID.MATHS.search(clause):
         return False
     if any(rule.search(clause) for rule in (_SAID.ASKS, _SAID.PROMISES, _SAID.SUPPOSES)):
         return False
-    if not _WORDS.search(clause):
+    if not re.search(r"(?<!\\)\b[A-Za-z]{3,}", clause):
         return any(character.isdigit() or character in "\\$=" for character in clause)
     if wording.yes_or_no(clause) is not None or _SAID.CONCLUDES.search(clause):
         return True

@@ -13,10 +13,6 @@ _SENTENCES = re.compile(  # begins with white space, so that the search is fast
     r"\s(?:(?<=[.!?].)(?<!i\.e\..)(?<!e\.g\..)\s*|(?<=\n)\n*)", re.DOTALL
 )
 SAID = names.patterns("prose", NUMERAL=numerals.PATTERN)
-_OF_LETTER = re.compile(r"(?<=numbers)\s+\$?[a-z]\$?\Z")
-_DECIMAL_COMMA = re.compile(r"-?\d+,\d{1,2}")
-_LARGER = re.compile(r"(?<![\d.,/])(\d+)\s+([A-Za-z]+)\s+(?:and\s+)?\Z")
-_OWN_UNIT = re.compile(r"\\text\{ ([A-Za-z]+)\}\Z")
 _NO_UNITS_IN_PROSE = frozenset(("in", "as", "at", "pm", "a", "am"))
 _BRACKETED = re.compile(r"\([^()]*\)")
 
@@ -38,7 +34,7 @@ def stated(text: str) -> Iterator[str]:
     if "odds" in sentence:  # 3:5 is no probability of 3/5
         return
     if (everywhere := SAID.HOLDS.search(sentence)) is not None:
-        yield _OF_LETTER.sub("", sentence[everywhere.end() :])
+        yield re.sub(r"(?<=numbers)\s+\$?[a-z]\$?\Z", "", sentence[everywhere.end() :])
         return
     if (kept := SAID.ONLY.search(sentence)) is not None:
         yield kept[1]
@@ -100,12 +96,12 @@ def labelled_parts(text: str) -> list[str] | None:
 
 def with_larger_unit(amount: str, before: str) -> str:
     """1 minute 30 seconds, where an amount of a larger unit stands before 30 seconds."""
-    larger, own = _LARGER.search(before[-40:]), _OWN_UNIT.search(amount)
-    if larger is None or own is None or larger[2] not in UNITS or own[1] not in UNITS:
+    larger = re.search(r"(?<![\d.,/])(\d+)\s+([A-Za-z]+)\s+(?:and\s+)?\Z", before[-40:])
+    own = re.search(r"\\text\{ ([A-Za-z]+)\}\Z", amount)
+    one, other = larger and UNITS.get(larger[2]), own and UNITS.get(own[1])
+    if not larger or not one or not other or one.dimensions != other.dimensions:
         return amount
-    one, other = UNITS[larger[2]], UNITS[own[1]]
-    is_larger = one.dimensions == other.dimensions and one.factor > other.factor
-    return f"{larger[1]} \\text{{ {larger[2]}}} {amount}" if is_larger else amount
+    return f"{larger[1]} \\text{{ {larger[2]}}} {amount}" if one.factor > other.factor else amount
 
 
 def end_of_sequence(sentence: str) -> str | None:
@@ -119,15 +115,15 @@ def end_of_sequence(sentence: str) -> str | None:
 def with_unit_after(content: str, text: str, end: int) -> str:
     """A number or formula, and the unit written where it ends in a text, at `end`."""
     unit = unit_after(text, end)
-    if unit and _DECIMAL_COMMA.fullmatch(content):
+    if unit and re.fullmatch(r"-?\d+,\d{1,2}", content):
         content = content.replace(",", ".")  # 2,4 km
     if not unit or "," in content:
         return content
     if "+" in content or "-" in content[1:]:
-        *_, last = content.split("=")
-        if "=" in content:
-            return content if re.search(r"[-+]", last.strip()[1:]) else last.strip() + unit
-        return f"({content}){unit}"  # the unit is that of the sum
+        _, equals, last = content.rpartition("=")
+        if not equals:
+            return f"({content}){unit}"  # the unit is that of the sum
+        return content if re.search(r"[-+]", last.strip()[1:]) else last.strip() + unit
     return content + unit
 
 
@@ -152,21 +148,20 @@ def after_last_equals(text: str) -> str | None:
     return said.strip() if is_equation else None
 
 
-_THOUGHT_HINTS = str.split(  # some of them is in all of that
-    "no wait oops sorry scratch correct mistake misread actually wrong hmm reflection thought"
+_MAY_TAKE_BACK = re.compile(  # some of it is in all of that
+    "(?i)no|wait|oops|sorry|scratch|correct|mis(?:take|read)|actually|wrong|hmm|reflection|thought"
 )
 
 
 def second_thought(text: str) -> str | None:
     """The replacement in a text that takes something back, to the end of that sentence."""
-    lowered = text.lower()
-    if not any(hint in lowered for hint in _THOUGHT_HINTS):
+    if not _MAY_TAKE_BACK.search(text):
         return None
-    found = list(SAID.SECOND_THOUGHTS.finditer(text))
-    if not found:
+    *_, found = (None, *SAID.SECOND_THOUGHTS.finditer(text))
+    if found is None:
         disowned = SAID.DISOWNED.search(text)
         return None if disowned is None else next(stated(text[disowned.end() :]), None)
-    said = last_sentence(_SENTENCES.split(text[found[-1].end() :].strip())[0])
+    said = last_sentence(_SENTENCES.split(text[found.end() :].strip())[0])
     said = re.sub(r",?\s+(?:and\s+)?not\s.*", "", said)
     return said if SAID.HAS_MATHS.search(SAID.CLAUSE_END.split(said)[0]) else None
 
@@ -245,12 +240,12 @@ def _is_settled(body: str, breaks: list[re.Match[str]]) -> bool:
 
 def last_inequality(body: str) -> str | None:
     """x > 4 of the lines 2x - 3 > 5, 2x > 8, x > 4, of which each follows from the one before."""
-    lines = [line for line in body.split("\n") if line.strip()]
-    if len(lines) < 2 or SAID.ISOLATED.fullmatch(lines[-1]) is None:
+    first, *others = [line for line in body.split("\n") if line.strip()] or [""]
+    if not others or SAID.ISOLATED.fullmatch(first) or not SAID.ISOLATED.fullmatch(others[-1]):
         return None
-    is_derived = all(re.search(r"[<>≤≥]|\\[gl]e", line) for line in lines)
+    is_derived = all(re.search(r"[<>≤≥]|\\[gl]e", line) for line in (first, *others))
     is_formal = is_derived and not re.search(r"(?<!\\)\b[A-Za-z]{3,}\b", body)
-    return lines[-1].strip() if is_formal and SAID.ISOLATED.fullmatch(lines[0]) is None else None
+    return others[-1].strip() if is_formal else None
 
 
 def _states_nothing(sentence: str) -> bool:
@@ -269,19 +264,27 @@ def _cut(sentence: str) -> int | None:
     """The start of the remark that ends a sentence; None where none does."""
     for tail in SAID.TAIL.finditer(sentence, 1):
         head, rest = sentence[: tail.start()], sentence[tail.end() :]
-        kind = tail.lastgroup
-        opens = tail[0].strip(", ")[:5]
-        gives_reason = kind in ("reason", "aside") or opens in ("as", "where", "which")
+        kind, opens = tail.lastgroup, tail[0].strip(", ")
+        gives_reason = kind in ("reason", "aside") or opens[:5] in ("as", "where", "which")
         if not (SAID.HAS_VALUE.search(head) or len(head.split()) < 4):
             continue
         if (SAID.TURN if gives_reason else SAID.CONCLUDES).search(rest) or SAID.OPENS.search(head):
             continue  # "and since x is real, x = 2"
         ends = SAID.ENDS_ON_VALUE.search(head) is not None
-        if kind == "bare" and "," in rest and SAID.REASON_FIRST.match(head):
+        is_cut = kind != "bare" or ends
+        if kind == "clause":
+            is_cut = ": " not in rest and (ends or not re.search(r"\d", rest))
+        elif kind == "bare" and "," in rest and SAID.REASON_FIRST.match(head):
             continue  # "since 2 is left when divided by 4, it is 7"
-        if kind == "clause" and (": " in rest or (re.search(r"\d", rest) and not ends)):
-            continue
-        if kind != "bare" or (ends and _may_stand(tail[0], head, rest)):
+        elif kind == "bare" and opens in ("after", "before", "during"):
+            is_cut = (
+                ends
+                and len(head.split()) > 2
+                and not re.search(r"\b(?:is|are|was|will be)\b", rest)
+            )
+        elif kind == "bare" and "=" in rest:  # "is 0 when x = 3" may be asked for x
+            is_cut = ends and not re.search(r"=|\b0\b|zero", head)
+        if is_cut:
             return tail.start()
     return None
 
@@ -294,10 +297,3 @@ def count_before(sentence: str) -> str | None:
     if not is_count or SAID.NO_COUNT.search(head) or "=" in head + rest or len(rest.split()) < 2:
         return None
     return None if SAID.CONCLUDES.search(rest) else head
-
-
-def _may_stand(word: str, head: str, rest: str) -> bool:
-    """True if "when ..." says where a value is taken: "is 0 when x = 3" may be asked for x."""
-    if word.strip() in ("after", "before", "during"):
-        return re.search(r"\b(?:is|are|was|will be)\b", rest) is None and len(head.split()) > 2
-    return "=" not in rest or not re.search(r"=|\b0\b|zero", head)

@@ -1,6 +1,7 @@
 """A response as one text in English, without thinking, tags, HTML and JSON; boxes, Markdown."""
 
 import functools
+import itertools
 import re
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ from loong_jax.problems.response import Box
 from loong_jax.verifiers.maths import languages, names, reading, values
 from loong_jax.verifiers.maths.expression import CostError, ParseError
 from loong_jax.verifiers.maths.extract import prose
-from loong_jax.verifiers.maths.reading import readings, sides
+from loong_jax.verifiers.maths.reading import readings
 from loong_jax.verifiers.maths.units import UNITS
 
 _GAP = re.compile(r"\s{8,}")
@@ -19,7 +20,7 @@ _ESCAPED = re.compile(r'\\(["/\\]|n(?![A-Za-z]))')
 READ = 10_000  # so many last characters of a long response are put into English,
 BESIDE = 1_000  # or from so many before its last box, where that is earlier
 SPRAY = 12  # so many different boxes are no solution's intermediate results
-_MULTIPLE = re.compile(r"\$?\s*" + sides.SAID.ASIDE.pattern, re.IGNORECASE)
+_MULTIPLE = re.compile(r"\$?\s*" + reading.SIDES.ASIDE.pattern, re.IGNORECASE)
 _POWER_AFTER = re.compile(r"\^(?:\d|\{[^{}]{1,20}\})(?<!\\circ\})")  # \boxed{3}^2
 
 
@@ -77,15 +78,11 @@ def _of_json(text: str) -> str | None:
 def _tagged(text: str, opening: str, closing: str) -> str:
     """The content of the last tags; tags in a row, with white space between, are one list."""
     contents: list[str] = []
-    while len(contents) < SPRAY:
-        before, found, after = text.rpartition(opening)
-        if not found:
-            break
+    for after in text.rsplit(opening, SPRAY)[:0:-1]:
         content, closed, gap = after.partition(closing)
         if contents and (not closed or gap.strip()):
             break
         contents.insert(0, content.strip())
-        text = before
     return " \\text{ and } ".join(dict.fromkeys(contents))
 
 
@@ -101,29 +98,27 @@ def joined(text: str, boxes: list[Box]) -> str:
     run = [boxes[-1]]
     for box in reversed(boxes[:-1]):
         gap = text[box.end : run[0].start]
-        is_joined = SAID.BOX_JOIN.fullmatch(_MULTIPLE.sub("", gap)) or _are_cases(text, box, run[0])
+        is_joined = SAID.BOX_JOIN.fullmatch(_MULTIPLE.sub("", gap)) or _are_cases(text, box, gap)
         if len(different) < SPRAY and not is_joined:
             break
         run.insert(0, box)
-    after = text[run[-1].end : run[-1].end + 40]
-    unit = re.match(r"\s*\$?\s*(percent\b|pct\b|\\?%)", after)
+    content, end = run[-1].content, run[-1].end
+    after = text[end : end + 40]
+    if len(run) == 1 and (power := _POWER_AFTER.match(after)) is not None:
+        return f"({content}){power[0]}"
     if len(run) == 1:
-        if (power := _POWER_AFTER.match(after)) is not None:
-            return f"({run[0].content}){power[0]}"
-        if unit:
-            return f"{run[0].content} {unit[1]}"
-        return prose.with_unit_after(run[0].content, text, run[0].end)
+        unit = re.match(r"\s*\$?\s*(percent\b|pct\b|\\?%)", after)
+        return f"{content} {unit[1]}" if unit else prose.with_unit_after(content, text, end)
     contents = []
-    for box, start in zip(run, (*(box.start for box in run[1:]), run[-1].end + 40), strict=True):
-        said, content = _MULTIPLE.match(text[box.end : start]), box.content.strip()
-        contents.append(content if said is None else f"{content} {said[0].strip(' $')}")
+    for box, start in zip(run, (*(box.start for box in run[1:]), end + 40), strict=True):
+        said = _MULTIPLE.match(text[box.end : start])
+        contents.append(box.content.strip() + (f" {said[0].strip(' $')}" if said else ""))
     return " \\text{ and } ".join(dict.fromkeys(contents))
 
 
-def _are_cases(text: str, one: Box, other: Box) -> bool:
+def _are_cases(text: str, box: Box, gap: str) -> bool:
     """True if a sentence has a box for either case: "9 if it may repeat; if not, 6"."""
-    before, gap = text[max(0, one.start - 80) : one.start], text[one.end : other.start]
-    before, gap = (part.replace("\nAnswer:", " ") for part in (before, gap))
+    before, gap = (part.replace("\nAnswer:", " ") for part in (text[: box.start][-80:], gap))
     before = re.split(r"[.!?\n]", before)[-1]
     is_one = len(gap) < 80 and not re.search(r"[.!?]\s|\n", gap)
     return is_one and all(_SAID.IN_CASE.search(part) is not None for part in (before, gap))
@@ -137,7 +132,6 @@ _NAMED = re.compile(r"[^=\d]*[A-Za-z)](?:_\{?\w+\}?)?\s*=[^=]*")
 _WORDS = re.compile(r"(?<!\\)\b[A-Za-z]{2,}\b")
 MAX_ITEMS = 24
 _QUOTED = re.compile(r"^\s*>\s+", re.MULTILINE)
-_CODE = re.compile(r"(?<!`)`([^`\n]{1,200})`(?!`)")
 _STRONG = re.compile(r"(?<![\w_])__(?=[^\s_])([^_\n]{1,200})(?<=\S)__(?![\w_])")
 
 
@@ -145,9 +139,7 @@ def _of_rows(aligned: re.Match[str]) -> str:
     """The last formula of rows that are aligned: what begins with a relation goes on."""
     rows = [row.replace("&", " ").strip(" .\n") for row in aligned["rows"].split(r"\\")]
     rows = [row for row in rows if row]
-    last = len(rows) - 1
-    while last > 0 and rows[last].startswith("="):
-        last -= 1
+    last = max((i for i, row in enumerate(rows) if row[0] != "="), default=0)
     return "$" + " ".join(rows[last:]) + "$"
 
 
@@ -163,7 +155,7 @@ def undecorated(text: str) -> str:
     text = _QUOTED.sub("", _SAID.SIGNS.sub(" ", text))
     text = _SAID.SLANTED.sub(r"\1\2", _STRONG.sub(r"**\1**", text))
     if "__" not in text and "(" not in text.partition("`")[0][-1:]:
-        text = _CODE.sub(r"\1", text)
+        text = re.sub(r"(?<!`)`([^`\n]{1,200})`(?!`)", r"\1", text)
     return _SAID.HEADING.sub("\nAnswer:", text).strip()
 
 
@@ -213,11 +205,10 @@ def last_bold(body: str) -> str | None:
         if not _SAID.BETWEEN.fullmatch(body[match.end() : run[0].start()]):
             break
         run.insert(0, match)
-    if _SAID.DENIAL.search(body[max(0, run[0].start() - 30) : run[0].start()]):
-        return None
     contents = [match[1].strip().rstrip(".,;") for match in run]
     is_heading = any(content.endswith(":") for content in contents)
-    return None if is_heading else " \\text{ and } ".join(contents)
+    is_none = is_heading or _SAID.DENIAL.search(body[: run[0].start()][-30:])
+    return None if is_none else " \\text{ and } ".join(contents)
 
 
 def without_bold(text: str) -> str:
@@ -228,9 +219,9 @@ def without_bold(text: str) -> str:
 def whole_list(text: str) -> str | None:
     """The items of a list that is all of a text; see `last_list`."""
     is_one = _SAID.BULLET.match(text.lstrip()[:80]) is not None and "\n" in text.strip()
-    if not is_one or not all(_SAID.BULLET.fullmatch(s) for s in text.split("\n") if s.strip(" *")):
-        return None
-    return last_list(text)
+    lines = (line for line in text.split("\n") if line.strip(" *"))
+    is_one = is_one and all(map(_SAID.BULLET.fullmatch, lines))
+    return last_list(text) if is_one else None
 
 
 def ends_on_bullet(text: str) -> bool:
@@ -241,17 +232,11 @@ def ends_on_bullet(text: str) -> bool:
 
 def last_list(body: str) -> str | None:
     """The items of a list that ends a text, joined by "and"; None where they are no bare maths."""
-    lines = [line for line in body[-2000:].rstrip().split("\n") if line.strip()]
-    items: list[str] = []
-    for line in reversed(lines):
-        match = _SAID.BULLET.fullmatch(line)
-        if match is None:
-            break
-        items.insert(0, _SAID.ITEM_END.sub("", match["item"]))
-    if not 1 < len(items) <= MAX_ITEMS:
-        return None
-    kept = [bare for item in items if (bare := _bare(item)) is not None]
-    if len(kept) < len(items):
+    lines = (line for line in reversed(body[-2000:].rstrip().split("\n")) if line.strip())
+    bullets = itertools.takewhile(bool, map(_SAID.BULLET.fullmatch, lines))
+    items = [_bare(_SAID.ITEM_END.sub("", bullet["item"])) for bullet in bullets if bullet]
+    kept = [item for item in reversed(items) if item is not None]
+    if not 1 < len(items) <= MAX_ITEMS or len(kept) < len(items):
         return None
     if any("=" in item for item in kept) and not all(map(_NAMED.fullmatch, kept)):
         return None  # steps of a calculation
@@ -261,9 +246,7 @@ def last_list(body: str) -> str | None:
 def _bare(item: str) -> str | None:
     """The maths of an item; None where it has words or is no single formula."""
     item = without_bold(item).strip()
-    match = _FORMULA.fullmatch(item)
-    if match is not None:
+    if (match := _FORMULA.fullmatch(item)) is not None:
         return (match["inner"] or match["other"]).strip()
-    if "$" in item or "\\(" in item or len(item) > 80 or PROSE.search(item):
-        return None
-    return item
+    is_none = "$" in item or "\\(" in item or len(item) > 80 or PROSE.search(item)
+    return None if is_none else item

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import naming, nodes, real_sets
-from loong_jax.verifiers.maths.expression import ONE, Node, number
+from loong_jax.verifiers.maths.expression import COLLECTIONS, ONE, Node, number
+from loong_jax.verifiers.maths.matching import naming, nodes, real_sets
 from loong_jax.verifiers.maths.units import NOTHING, UNITS, Unit
 from loong_jax.verifiers.maths.values import EXACT, Tolerance
 
 _OF_SETS = ("union", "intersection", "setminus")  # A and B of "A ∩ B = [1, 3)" are known
+_SYMBOLIC = frozenset(("integral", "limit", "sum", "product"))
+_STRUCTURES = frozenset(("chain", *COLLECTIONS))
 Symbolic = Callable[[Node, Node], bool | None]
 
 
@@ -37,43 +39,39 @@ class Comparison:
     def match_all(self, golds: Iterable[Node], answers: Iterable[Node]) -> bool | None:
         return all_of(itertools.starmap(self.match, zip(golds, answers, strict=True)))
 
+    def equal(self, gold: Node, answer: Node) -> bool | None:
+        outcome = values.equal(gold, answer, self.tolerance)
+        if outcome is False:
+            renamed = naming.with_one_constant(gold, answer)
+            if renamed is not None and values.equal(*renamed, self.tolerance):
+                return True
+        if outcome is not None:
+            self.rung = "numeric" if gold.is_constant else "identity"
+            return (
+                outcome
+                or any(values.equal(gold, other) for other in naming.renamed(gold, answer))
+                or naming.absorbed(gold, answer)
+            )
+        if (gold.heads | answer.heads) & _SYMBOLIC:
+            return self.ask(gold, answer)
+        return False if gold.heads & _STRUCTURES != answer.heads & _STRUCTURES else None
 
-def equal(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
-    outcome = values.equal(gold, answer, matcher.tolerance)
-    if outcome is False:
-        renamed = naming.renamed_constant(gold, answer) or naming.with_constants(gold, answer)
-        if renamed is not None and values.equal(*renamed, matcher.tolerance):
-            return True
-    if outcome is not None:
-        matcher.rung = "numeric" if gold.is_constant else "identity"
-        others = naming.renamed(gold, answer)
-        return (
-            outcome
-            or any(values.equal(gold, other) for other in others)
-            or naming.absorbed(gold, answer)
-        )
-    if nodes.needs_symbolic(gold) or nodes.needs_symbolic(answer):
-        return ask(matcher, gold, answer)
-    return False if nodes.structure(gold) != nodes.structure(answer) else None
+    def ask(self, gold: Node, answer: Node) -> bool | None:
+        self.rung = "symbolic"
+        return None if self.symbolic is None else self.symbolic(gold, answer)
 
-
-def ask(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
-    matcher.rung = "symbolic"
-    return None if matcher.symbolic is None else matcher.symbolic(gold, answer)
-
-
-def real_set(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
-    match answer:
-        case Node("chain", (("=",), name, value)):
-            if naming.names_something(name) or name.head in _OF_SETS:
-                answer = value
-    left, right = real_sets.real_set(gold), real_sets.real_set(answer)
-    if left is None or right is None:
-        return False if nodes.is_value(answer) else None
-    if gold.head == "tuple" and answer.head == "bracket":
-        return False
-    matcher.rung = "numeric"
-    return real_sets.equal(left, right)
+    def same_set(self, gold: Node, answer: Node) -> bool | None:
+        match answer:
+            case Node("chain", (("=",), name, value)):
+                if naming.names_something(name) or name.head in _OF_SETS:
+                    answer = value
+        left, right = real_sets.real_set(gold), real_sets.real_set(answer)
+        if left is None or right is None:
+            return False if nodes.is_value(answer) else None
+        if gold.head == "tuple" and answer.head == "bracket":
+            return False
+        self.rung = "numeric"
+        return real_sets.equal(left, right)
 
 
 def all_of(outcomes: Iterable[bool | None]) -> bool | None:
@@ -86,14 +84,13 @@ def all_of(outcomes: Iterable[bool | None]) -> bool | None:
     return None if unknown else True
 
 
-def temperature(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
+def temperature(matcher: Comparison, gold: Node, answer: Node, *kelvins: Node) -> bool | None:
     """On two scales: as temperatures, and undecided where only a difference could be meant."""
-    wanted, given = kelvins(gold), kelvins(answer)
-    if wanted is None or given is None:
+    if any(value.symbols for value in kelvins):
         return None
-    if equal(matcher, wanted, given):
+    if matcher.equal(*kelvins):
         return True
-    if equal(matcher, *(naming.right_side(node).args[0] for node in (gold, answer))):
+    if matcher.equal(*(naming.right_side(node).args[0] for node in (gold, answer))):
         return matcher.told(None, "the same number of degrees on another scale")
     return False
 
@@ -107,16 +104,15 @@ def quantity(matcher: Comparison, gold: Node, answer: Node) -> bool | None:
         elif answer.head in ("percent", "degree") or answer.symbols - value.symbols:
             return False
         else:
-            return equal(matcher, value, answer)  # the unit was asked for
+            return matcher.equal(value, answer)  # the unit was asked for
     other, other_unit = answer.args
-    if unit == UNITS["pound_sterling"] and other_unit == UNITS["pound"]:
-        return equal(matcher, value, other)  # the word stands for both
-    if unit.dimensions != other_unit.dimensions:
+    is_pound = unit == UNITS["pound_sterling"] and other_unit == UNITS["pound"]  # one word
+    if not is_pound and unit.dimensions != other_unit.dimensions:
         return matcher.told(False, "the units measure different things")
-    if unit.factor == other_unit.factor:
-        return equal(matcher, value, other)
+    if is_pound or unit.factor == other_unit.factor:
+        return matcher.equal(value, other)
     ratio = number(other_unit.factor / unit.factor)
-    return equal(matcher, value, Node("mul", (other, ratio)))
+    return matcher.equal(value, Node("mul", (other, ratio)))
 
 
 def sum_of_quantities(matcher: Comparison, gold: Node, items: Sequence[Node]) -> bool | None:
@@ -136,33 +132,23 @@ def sum_of_quantities(matcher: Comparison, gold: Node, items: Sequence[Node]) ->
 
 _KELVIN = UNITS["K"].dimensions
 _SCALES = {  # kelvins of a degree, and where its zero is in such degrees above absolute zero
-    "C": (Fraction(1), Fraction("273.15")),
-    "F": (Fraction(5, 9), Fraction("459.67")),
+    "degreesC": (Fraction(1), Fraction("273.15")),
+    "degreesF": (Fraction(5, 9), Fraction("459.67")),
 }
 
 
-def scale(node: Node) -> str:
-    """C, F or K where it is a temperature in them; else nothing."""
-    if node.head == "labelled" and node.args[1] in (("degreesC",), ("degreesF",)):
-        return node.args[1][0][-1]
-    if node.head == "chain" and node.args[0] == ("=",) and node.args[1].head == "symbol":
-        return scale(node.args[2])
-    is_kelvin = node.head == "quantity" and node.args[1].dimensions == _KELVIN
-    return "K" if is_kelvin else ""
-
-
-def kelvins(node: Node) -> Node | None:
-    """The value in kelvins; None where it holds a name."""
-    if node.head == "chain":
-        node = node.args[2]
-    given = scale(node)
-    value = node.args[0]
-    if value.symbols:
-        return None
-    if given == "K":
-        return Node("mul", (value, number(node.args[1].factor)))
-    size, zero = _SCALES[given]
-    return Node("mul", (number(size), Node("add", (value, number(zero)))))
+def kelvins(node: Node) -> tuple[str, Node] | None:
+    """The scale of a temperature, and what it is in kelvins; None for anything else."""
+    match node:
+        case Node("chain", (("=",), Node("symbol"), value)):
+            return kelvins(value)
+        case Node("labelled", (value, ("degreesC" | "degreesF" as scale,))):
+            size, zero = _SCALES[scale]
+        case Node("quantity", (value, unit)) if unit.dimensions == _KELVIN:
+            scale, size, zero = "K", unit.factor, 0
+        case _:
+            return None
+    return scale, Node("mul", (number(size), Node("add", (value, number(zero)))))
 
 
 def as_quantity(node: Node) -> Node | None:
@@ -174,27 +160,26 @@ def as_quantity(node: Node) -> Node | None:
 
 
 def _with_unit(node: Node) -> tuple[Node, Unit] | None:
-    head, args = node
-    if head == "quantity":
-        return args[0], args[1]
-    if head == "symbol":
-        return (ONE, UNITS[args[0]]) if args[0] in UNITS else None
-    if not node.symbols and "quantity" not in node.heads:
-        return node, NOTHING
-    if head == "pow":
-        found, exponent = _with_unit(args[0]), args[1]
-        whole = exponent.head == "number" and isinstance(exponent.args[0], int)
-        if found is None or found[0] != ONE or not whole or abs(exponent.args[0]) > 9:
-            return None
-        return ONE, NOTHING.times(found[1], exponent.args[0])
-    if head not in ("mul", "div"):
-        return None
-    parts = [part for arg in args if (part := _with_unit(arg)) is not None]
-    if len(parts) < len(args):
-        return None
-    values_, unit = [value for value, _ in parts], NOTHING
-    for index, (_, own) in enumerate(parts):
-        unit = unit.times(own, -1 if head == "div" and index else 1)
-    if head == "mul":
-        return nodes.product(*values_), unit
-    return (values_[0] if values_[1] == ONE else Node("div", tuple(values_))), unit
+    match node:
+        case Node("quantity", (value, unit)):
+            return value, unit
+        case Node("symbol", (name,)):
+            return (ONE, UNITS[name]) if name in UNITS else None
+        case _ if not node.symbols and "quantity" not in node.heads:
+            return node, NOTHING
+        case Node("pow", (base, Node("number", (int(power), _)))) if abs(power) <= 9:
+            found = _with_unit(base)
+            if found is None or found[0] != ONE:
+                return None
+            return ONE, NOTHING.times(found[1], power)
+        case Node("mul" | "div" as head, args):
+            parts = [part for arg in args if (part := _with_unit(arg)) is not None]
+            if len(parts) < len(args):
+                return None
+            (first, unit), *rest = parts
+            for value, own in rest:
+                unit = unit.times(own, -1 if head == "div" else 1)
+                is_whole = head == "div" and value != ONE
+                first = Node("div", (first, value)) if is_whole else nodes.product(first, value)
+            return first, unit
+    return None

@@ -4,6 +4,7 @@
 """
 
 import functools
+import itertools
 from typing import NamedTuple
 
 from loong_jax.verifiers.maths import expression as tree
@@ -26,7 +27,7 @@ def raw_argument(parser: Parser) -> str:
     raise ParseError("a brace is not closed")
 
 
-def parenthesised(parser: Parser) -> Node:
+def parenthesised(parser: Parser, text: str) -> Node:
     node = parser.inside()
     closing = parser.expect(")", "]", "[")
     if node.head == "list":
@@ -93,23 +94,20 @@ def bars(parser: Parser, closing: str, name: str) -> Node:
     return tree.call(name, node)
 
 
-def environment(parser: Parser) -> Node:
+def environment(parser: Parser, text: str) -> Node:
     name = raw_argument(parser)
-    if name in names.MATRIX_ENVIRONMENTS:
-        if name == "array" and parser.at("{"):
-            raw_argument(parser)
-        rows = _rows(parser)
-    elif name in names.LIST_ENVIRONMENTS:
-        pieces = rows_in_pieces(parser) if "cases" in name else None
-        rows = () if pieces else _rows(parser)
-    else:
+    if name not in names.MATRIX_ENVIRONMENTS | names.LIST_ENVIRONMENTS:
         raise ParseError(f"{name[:20]} is no environment we know")
+    if name == "array" and parser.at("{"):
+        raw_argument(parser)
+    pieces = parser.attempt(lambda: _pieces(parser)) if "cases" in name else None
+    rows = ((pieces,),) if pieces else _rows(parser)
     if raw_argument(parser) != name:
         raise ParseError(f"\\begin{{{name}}} ends as something else")
     if name in names.MATRIX_ENVIRONMENTS:
         return _determinant(rows) if name == "vmatrix" else _matrix(rows)
-    items = [pieces] if pieces else [item for row in rows for item in row]
-    return items[0] if len(items) == 1 else Node("and", tuple(items))
+    items = tuple(itertools.chain(*rows))
+    return items[0] if len(items) == 1 else Node("and", items)
 
 
 def _matrix(rows: tuple[tuple[Node, ...], ...]) -> Node:
@@ -120,15 +118,17 @@ def _matrix(rows: tuple[tuple[Node, ...], ...]) -> Node:
 
 def _determinant(rows: tuple[tuple[Node, ...], ...]) -> Node:
     """The expansion along the first row."""
-    if len(rows) > 4 or any(len(row) != len(rows) for row in rows):
+    size = len(rows)
+    if size > 4 or any(len(row) != size for row in rows):
         raise ParseError("no determinant of this size is read")
-    if len(rows) == 1:
-        return rows[0][0]
-    terms: list[Node] = []
-    for column, entry in enumerate(rows[0] if rows else ()):
-        minor = tuple(row[:column] + row[column + 1 :] for row in rows[1:])
-        sign = tree.number(-1 if column % 2 else 1)
-        terms.append(Node("mul", (sign, entry, _determinant(minor))))
+    first, *others = rows
+    if not others:
+        return first[0]
+    minors = (tuple(row[:i] + row[i + 1 :] for row in others) for i in range(len(first)))
+    terms = (
+        Node("mul", (tree.number((-1) ** i), entry, _determinant(minor)))
+        for i, (entry, minor) in enumerate(zip(first, minors, strict=True))
+    )
     return Node("add", tuple(terms))
 
 
@@ -153,7 +153,6 @@ def _rows(parser: Parser) -> tuple[tuple[Node, ...], ...]:
 MAX_BRANCHES = 8
 OTHERWISE = Node("text", ("otherwise",))
 _BEFORE_CONDITION = frozenset(("if", "for", "when", "where", "provided", "all", "whenever", "as"))
-_ELSE = frozenset(("otherwise", "else", "elsewhere"))
 _FILLERS = _BEFORE_CONDITION | {"is", "are", "an", "a", ",", ".", ";"}
 _ROW_ENDS = ("\\\\", "\\end")
 
@@ -163,21 +162,14 @@ class Branch(NamedTuple):
     condition: Node
 
 
-def rows_in_pieces(parser: Parser) -> Node | None:
+def _pieces(parser: Parser) -> Node | None:
     """The rows of a cases environment as branches, up to its end; None where they are no such."""
-    mark, bars, ratio = parser.position, parser.bars, parser.colon_is_ratio
-    try:
-        branches = [_branch(parser)]
-        while parser.accept("\\\\"):
-            if not parser.at("\\end"):
-                branches.append(_branch(parser))
-        if parser.accept("\\end") and 1 < len(branches) <= MAX_BRANCHES:
-            return Node("piecewise", tuple(branches))
-    except ParseError:
-        pass
-    parser.position = mark
-    parser.bars, parser.colon_is_ratio = bars, ratio
-    return None
+    branches = [_branch(parser)]
+    while parser.accept("\\\\"):
+        if not parser.at("\\end"):
+            branches.append(_branch(parser))
+    is_one = parser.accept("\\end") and 1 < len(branches) <= MAX_BRANCHES
+    return Node("piecewise", tuple(branches)) if is_one else None
 
 
 def _branch(parser: Parser) -> tuple[Node, Node]:
@@ -199,23 +191,11 @@ def _condition(parser: Parser) -> Node:
     """A relation, several of them, or words such as "n is even"."""
     while parser.token.word in _BEFORE_CONDITION:
         parser.take()
-    if parser.token.word in _ELSE:
+    if parser.token.word in ("otherwise", "else", "elsewhere"):
         parser.take()
         return OTHERWISE
-    mark = parser.position
-    try:
-        parts = [parser.nested(parser.relation)]
-        joins = set()
-        while parser.token.word in ("and", "or"):
-            joins.add(parser.take().text)
-            parts.append(parser.nested(parser.relation))
-        while parser.accept(",", ".", ";"):
-            pass
-        if parser.at(*_ROW_ENDS) and len(joins) < 2 and all(p.head == "chain" for p in parts):
-            return parts[0] if not joins else Node(joins.pop(), tuple(parts))
-    except ParseError:
-        pass
-    parser.position = mark
+    if (formal := parser.attempt(lambda: _relations(parser))) is not None:
+        return formal
     said: list[str] = []
     while not parser.at(*_ROW_ENDS) and parser.token.kind != "end":
         said.append(parser.take().text.lower())
@@ -223,6 +203,18 @@ def _condition(parser: Parser) -> Node:
     if not any(len(word) > 2 and word.isalpha() for word in said):
         raise ParseError("no condition stands beside a value")
     return Node("text", (" ".join(said),))
+
+
+def _relations(parser: Parser) -> Node | None:
+    parts, joins = [parser.nested(parser.relation)], set()
+    while parser.token.word in ("and", "or"):
+        joins.add(parser.take().text)
+        parts.append(parser.nested(parser.relation))
+    while parser.accept(",", ".", ";"):
+        pass
+    if not parser.at(*_ROW_ENDS) or len(joins) > 1 or any(p.head != "chain" for p in parts):
+        return None
+    return Node(joins.pop(), tuple(parts)) if joins else parts[0]
 
 
 _RELATIONS = {"Eq": "=", "Ne": "!=", "Lt": "<", "Le": "<=", "Gt": ">", "Ge": ">=",
@@ -247,10 +239,10 @@ def build(parser: Parser, name: str) -> Node:
             parser.expect(")")
         return _CONSTANT_SETS[name]
     attribute = parser.take().text if parser.accept(".") else None
-    if name == "S" and attribute in _CONSTANT_SETS:
-        return _CONSTANT_SETS[attribute]
     if name == "S":
-        raise ParseError(f"S.{attribute} is no set we know")
+        if attribute not in _CONSTANT_SETS:
+            raise ParseError(f"S.{attribute} is no set we know")
+        return _CONSTANT_SETS[attribute]
     arguments = arguments_of(parser)
     if name == "Interval":
         return _interval(arguments, attribute)

@@ -12,6 +12,7 @@ from loong_jax.verifiers.maths.reading import Parser, Token, brackets
 MAX_EXPONENT = 5000  # of 1e5000
 BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
           "ten": 10, "twelve": 12, "sixteen": 16}  # fmt: skip
+_WORDED = {"binary": "2", "octal": "8", "hexadecimal": "16"}
 _LETTERS = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
 _SAID = names.patterns("numerals")
 
@@ -31,7 +32,8 @@ def numeral(parser: Parser, token: Token) -> Node:
         raise CostError(f"the exponent {exponent[:9]} is above {MAX_EXPONENT}")
     if "." not in mantissa and not exponent:
         is_prefix = mantissa == "0" and parser.token.kind == "word" and not parser.token.spaced
-        return (_prefixed(parser) if is_prefix else None) or tree.number(int(mantissa))
+        node = parser.attempt(lambda: _prefixed(parser)) if is_prefix else None
+        return node or tree.number(int(mantissa))
     digits = len(mantissa.replace(".", "").lstrip("0"))
     if parser.token.text.startswith("...") or parser.at("\\ldots", "\\dots", "\\cdots"):
         parser.take()
@@ -42,14 +44,11 @@ def numeral(parser: Parser, token: Token) -> Node:
 
 def _prefixed(parser: Parser) -> Node | None:
     """0x2A, whose x2A is two tokens."""
-    mark, word = parser.position, ""
+    word = ""
     while parser.token.kind in ("word", "number") and not parser.token.spaced:
         word += parser.take().text.lower()
-    base = {"b": 2, "x": 16, "o": 8}.get(word[0], 0)
-    node = _in_base(word[1:], base) if word[1:].isalnum() and len(word) < 40 else None
-    if node is None:
-        parser.position = mark
-    return node
+    base = {"b": "2", "x": "16", "o": "8"}.get(word[0], "")
+    return _in_base(word[1:], base) if word[1:].isalnum() and len(word) < 40 else None
 
 
 def recurring(whole: str, cycle: str) -> Node:
@@ -75,12 +74,8 @@ def roman(text: str) -> int | None:
     match = _SAID.ROMAN.fullmatch(text)
     if match is None or len(match["roman"]) < 2:
         return None
-    total, before = 0, 0
-    for letter in reversed(match["roman"]):
-        value = _LETTERS[letter]
-        total += value if value >= before else -value
-        before = max(before, value)
-    return total
+    values = (*map(_LETTERS.__getitem__, match["roman"]), 0)
+    return sum(one if one >= after else -one for one, after in itertools.pairwise(values))
 
 
 def based(parser: Parser, node: Node) -> Node:
@@ -108,10 +103,8 @@ def degrees(parser: Parser, node: Node) -> Node:
     total = Fraction(node.args[0])
     for part, mark in ((60, "'"), (3600, "''")):
         following = (parser.peek(ahead).text for ahead in range(1, 7))
-        marks = "".join(
-            _MARKS[text] for text in itertools.takewhile(_MARKS.__contains__, following)
-        )
-        if parser.token.kind != "number" or marks != mark:
+        marks = map(_MARKS.__getitem__, itertools.takewhile(_MARKS.__contains__, following))
+        if parser.token.kind != "number" or "".join(marks) != mark:
             continue
         value = Fraction(parser.take().text.replace(",", ""))
         if value >= 60:
@@ -122,30 +115,23 @@ def degrees(parser: Parser, node: Node) -> Node:
     return Node("degree", (tree.number(total),))
 
 
-_BASES_IN_WORDS = {"binary": 2, "octal": 8, "hexadecimal": 16}
-
-
 def based_text(text: str) -> Node | None:
     """2A_{16}, 204 (base 5), base 5: 204; one letter alone is a variable with a subscript."""
     if "_" in text:
         text = re.sub(r"\\(?:mathrm|text)\{([0-9A-F]+)\}", r"\1", text)
     if (match := _SAID.BASED.fullmatch(text)) is not None:
         return None if match[1].isdigit() or len(match[1]) < 2 else _in_base(*match.groups())
-    lowered = text.lower()
-    if "base" not in lowered and not any(word in lowered for word in _BASES_IN_WORDS):
+    if re.search("(?i)base|binary|octal|hexadecimal", text) is None:
         return None
     if (match := _SAID.IN_BASE.fullmatch(text) or _SAID.BASE_FIRST.fullmatch(text)) is not None:
-        digits = match["digits"]
-        is_one = any(character.isdigit() for character in digits) or digits.isupper()
-        return _in_base(digits, match["base"]) if is_one else None
+        is_one = re.search(r"\d", match["digits"]) or match["digits"].isupper()
+        return _in_base(match["digits"], match["base"]) if is_one else None
     match = _SAID.WORDED_BASE.fullmatch(text)
-    return match and _in_base(match["digits"], _BASES_IN_WORDS[match["base"].lower()])
+    return match and _in_base(match["digits"], _WORDED[match["base"].lower()])
 
 
-def _in_base(digits: str, base: int | str) -> Node | None:
-    if isinstance(base, str):
-        word = base.lower()
-        base = int(word) if word.isdigit() else BASES.get(word, 0)
+def _in_base(digits: str, name: str) -> Node | None:
+    base = int(name) if name.isdigit() else BASES.get(name.lower(), 0)
     try:
         return Node("based", (int(digits, base), base)) if base > 1 else None
     except ValueError:
@@ -189,14 +175,12 @@ def number_from_words(text: str) -> int | Fraction | None:
         value = number_from_words(" ".join(parts[1:]))
         return None if value is None else -value
     if len(parts) == 3 and parts[1] == "in":  # one in eight
-        share = [number_from_words(word) for word in (parts[0], parts[2])]
-        both = isinstance(share[0], int) and isinstance(share[1], int) and share[1]
-        return Fraction(share[0], share[1]) if both else None  # type: ignore[arg-type]
+        one, of = number_from_words(parts[0]), number_from_words(parts[2])
+        return Fraction(one, of) if isinstance(one, int) and isinstance(of, int) and of else None
     if not parts or len(parts) > 12:
         return None
     if len(parts) in (1, 2) and (piece := parts[-1].removesuffix("s")) in _PARTS:
-        count = _ONES.get(parts[0]) if len(parts) == 2 else 1
-        count = 1 if len(parts) == 2 and parts[0] in ("a", "an") else count
+        count = {"a": 1, "an": 1, **_ONES}.get(parts[0]) if len(parts) == 2 else 1
         return Fraction(count, _PARTS[piece]) if count else None
     total = current = 0
     for part in parts:
@@ -263,10 +247,10 @@ def read(words: str) -> Node | None:
         return tree.symbol(_NAMES[named["name"][0]])
     if (match := _SAID.REALS.fullmatch(words)) is None:
         return None
-    sign = match["sign"].replace("-", "")
+    sign = match["sign"].replace("-", "").removeprefix("strictly ")
     if sign == "nonzero":
-        return Node("setminus", (tree.REALS, Node("set", (tree.number(0),))))
+        return Node("setminus", (tree.REALS, Node("set", (tree.ZERO,))))
     is_open = not sign.startswith("non")
-    if sign in ("nonnegative", "positive", "strictly positive"):
-        return Node("interval", (tree.number(0), tree.INFINITY, is_open, True))
-    return Node("interval", (tree.negate(tree.INFINITY), tree.number(0), True, is_open))
+    if sign in ("nonnegative", "positive"):
+        return Node("interval", (tree.ZERO, tree.INFINITY, is_open, True))
+    return Node("interval", (tree.negate(tree.INFINITY), tree.ZERO, True, is_open))

@@ -10,14 +10,10 @@ from fractions import Fraction
 from loong_jax.verifiers.maths import expression as tree
 from loong_jax.verifiers.maths import names, reading, wording
 from loong_jax.verifiers.maths.expression import CostError, Node, ParseError
-from loong_jax.verifiers.maths.reading import Parser, factors, numerals, sides, sums, words
+from loong_jax.verifiers.maths.reading import Parser, numerals, sums, words
 
 LETTERS = re.compile(r"[^\W\d_]")
-_DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d{1,2}|\d{4,}|(?<=^0,)\d+)")
 _SAID = names.patterns("readings")
-_ZERO_COMMA = re.compile(r"([-+]?0),(\d+)")
-_TO_OR_IN = re.compile(r"(\d{1,9}) (to|in) (\d{1,9})")
-_GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+")
 _FORMULAS = re.compile(r"\$[^$]+\$(?:\s+\$[^$]+\$)+\.?")  # one under the other, or beside it
 _OPERATES = re.compile(r"\s*(?:[-=+*/^<>,.)]|\\(?:text|mathrm|cdot|times|le|ge|ne|in|approx|pm)\b)")
 _ONE_OF_LIST = re.compile(r"(?:\$?[A-Za-z](?:_\{?\w+\}?)?\s*=|[-+\d\\$(])[^=]*\Z")
@@ -170,7 +166,8 @@ def union(parser: Parser) -> Node:
 class Grammar(Parser):
     whole, items, relation = whole, items, relation
     union, sum, product = union, sums.sum_, sums.product
-    factor, primary, argument = factors.factor, factors.primary, factors.argument
+    factor, primary, argument = sums.factor, sums.primary, sums.argument
+    starters = sums.STARTERS
 
 
 MAX_TREE_DEPTH = 200  # 1/2/3/... and 3!!!... grow deep without a bracket
@@ -194,7 +191,7 @@ def of(text: str) -> tuple[Node, ...]:
 
 
 def _read(text: str) -> tuple[Node, ...]:
-    text = sides.with_concentrations(text.strip())
+    text = reading.with_concentrations(text.strip())
     text = _DOLLARS.sub(r"\\$", text, count=1) if "$" in text else text
     if text.count("$") > 3 and _FORMULAS.fullmatch(text):
         parts = [part.strip() for part in text.split("$")[1::2]]
@@ -225,17 +222,20 @@ def _read(text: str) -> tuple[Node, ...]:
             return (named,)
         if text[:1].isalpha() and (digits := numerals.with_digits(text)) is not None:
             text = digits
-    if len(text) < 300 and (clause := sides.at_end(text)) is not None:
+    if len(text) < 300 and (clause := reading.at_end(text)) is not None:
         text = clause[0].rstrip("$ ") + clause[1] if clause[0].count("$") < 2 else "".join(clause)
     bare = text.strip(" $")
-    if match := _TO_OR_IN.fullmatch(bare):
+    if match := re.fullmatch(r"(\d{1,9}) (to|in) (\d{1,9})", bare):
         pair = tree.number(int(match[1])), tree.number(int(match[3]))
         return (Node("ratio" if match[2] == "to" else "div", pair),)
     based = numerals.based_text(bare)
     with_comma = bare.replace("{,}", ",")
-    if match := _ZERO_COMMA.fullmatch(with_comma):
+    if match := re.fullmatch(r"([-+]?0),(\d+)", with_comma):
         return (_decimal(match[1], match[2]),)
-    grouped = _with_point_groups(bare.rstrip("€ "))
+    grouped = None
+    if (match := _SAID.POINT_GROUPS.fullmatch(bare.rstrip("€ "))) is not None:
+        digits = re.sub("[. ]", "", match[1])
+        grouped = _decimal(digits, match[3]) if match[3] else tree.number(int(digits))
     if match := _SAID.EXCEPT.fullmatch(text):
         left_out = parse(match[1])
         items = left_out.args if left_out.head in tree.BARE_LISTS else (left_out,)
@@ -245,16 +245,16 @@ def _read(text: str) -> tuple[Node, ...]:
     except ParseError:
         if (only := based or grouped) is not None:
             return (only,)
-        if (value := sides.value_after(text)) is None:
+        if (value := reading.value_after(text)) is None:
             raise
         return _read(value)
     if based is not None:
         found.insert(0, based)
     if grouped is not None:
         found.append(grouped)
-    if match := _DECIMAL_COMMA.fullmatch(with_comma):
+    if match := re.fullmatch(r"([-+]?\d+),(\d{1,2}|\d{4,}|(?<=^0,)\d+)", with_comma):
         found.append(_decimal(match[1], match[2]))
-    elif _GROUPED.fullmatch(bare):
+    elif re.fullmatch(r"[-+]?\d{1,3}(?:,\d{3})+", bare):
         items = tuple(tree.number(int(part)) for part in bare.split(","))
         found.append(Node("list", items))
     return tuple(found)
@@ -269,21 +269,19 @@ def _is_formula(line: str) -> bool:
 
 def _without_domains(node: Node) -> Node:
     """A list without what only says where its parameters live, n in Z, which becomes a label."""
-    items = node.args if node.head in tree.BARE_LISTS else ()
-    domains = [_domain(item.unlabelled) for item in items]
-    kept = tuple(item for item, domain in zip(items, domains, strict=True) if not domain)
-    if not kept or len(kept) == len(node.args):
+    kept, labels = [], set()
+    for item in node.args if node.head in tree.BARE_LISTS else ():
+        match item.unlabelled:
+            case Node("chain", (("in",), _, Node("symbol", (name,)))) if name.startswith("set "):
+                labels.add(name.replace("set ", "in "))
+            case Node("chain", (("in",), _, tree.REALS)):
+                labels.add("in R")
+            case _:
+                kept.append(item)
+    if not kept or not labels:
         return node
-    bare = kept[0] if len(kept) == 1 else Node(node.head, kept)
-    labels = sorted({name.replace("set ", "in ") for name in domains if name})
-    return Node("labelled", (bare, tuple(labels)))
-
-
-def _domain(item: Node) -> str:
-    if item.head != "chain" or item.args[0] != ("in",):
-        return ""
-    where = tree.symbol("set R") if item.args[2] == tree.REALS else item.args[2]
-    return where.args[0] if where.head == "symbol" and where.args[0].startswith("set ") else ""
+    bare = kept[0] if len(kept) == 1 else Node(node.head, tuple(kept))
+    return Node("labelled", (bare, tuple(sorted(labels))))
 
 
 cached = functools.lru_cache(maxsize=65536)(_read)
@@ -292,12 +290,3 @@ cached = functools.lru_cache(maxsize=65536)(_read)
 def _decimal(whole: str, decimals: str) -> Node:
     text = f"{whole}.{decimals}"
     return tree.number(Fraction(text), len((whole + decimals).lstrip("-+0")) or 1)
-
-
-def _with_point_groups(text: str) -> Node | None:
-    """3.456,78: a decimal comma, and thousands set apart by points or spaces."""
-    match = _SAID.POINT_GROUPS.fullmatch(text)
-    if match is None:
-        return None
-    whole = match[1].replace(".", "").replace(" ", "")
-    return _decimal(whole, match[3]) if match[3] else tree.number(int(whole))

@@ -1,12 +1,14 @@
-"""Sums and products of the grammar, with signs, units and factors without a sign between them."""
+"""Sums, products and factors: a primary by its first token, with what is written after it."""
 
 import re
+from collections.abc import Callable
 from fractions import Fraction
 
 from loong_jax.verifiers.maths import expression as tree
 from loong_jax.verifiers.maths import names, units
 from loong_jax.verifiers.maths.expression import Node, ParseError
-from loong_jax.verifiers.maths.reading import Parser, Token, words
+from loong_jax.verifiers.maths.reading import Parser, Token, brackets, numerals, words
+from loong_jax.verifiers.maths.units import CURRENCIES
 
 
 def sum_(parser: Parser) -> Node:
@@ -18,11 +20,8 @@ def sum_(parser: Parser) -> Node:
             parser.take()
             left = terms[0] if len(terms) == 1 else Node("add", tuple(terms))
             terms = [Node("pm", (left, parser.product()))]
-        elif parser.token == Token("sign", "+/-") or (parser.at("+") and parser.peek().text == "/"):
-            raise ParseError("+/ is no operator")
         else:
-            break
-    return terms[0] if len(terms) == 1 else Node("add", tuple(terms))
+            return terms[0] if len(terms) == 1 else Node("add", tuple(terms))
 
 
 def _sign(parser: Parser) -> str:
@@ -53,7 +52,9 @@ def product(parser: Parser) -> Node:
             floors = parser.take().text == "//"
             node = Node("div", (node, _signed(_sign(parser), parser.factor())))
             node = tree.call("floor", node) if floors else node
-        elif node.head == "number" and token.kind == "word" and _CHOOSE.fullmatch(token.text):
+        elif (
+            node.head == "number" and token.kind == "word" and re.fullmatch(r"C\d{1,3}", token.text)
+        ):
             node = tree.call("binomial", node, tree.number(int(parser.take().text[1:])))
         elif (unit := units.take_unit(parser, node)) is not None:
             node = _with_smaller_unit(parser, Node("quantity", (node, unit)))
@@ -150,100 +151,218 @@ def _times(left: Node, right: Node) -> Node:
     return Node("mul", (left, right))
 
 
-_END = Token("command", "\\differential")  # stands where dx stood; starts nothing
-_CHOOSE = re.compile(r"C\d{1,3}")  # of 10C3
-_DIFFERENTIAL = re.compile(r"(.*)d([a-zA-Z])", re.DOTALL)
+_SHARES = {  # after a number: of how many parts
+    **dict.fromkeys(("percent", "pct", "percentage", "per cent", "%", "\\%"), 100),
+    **dict.fromkeys(("permille", "permil", "per mille", "per mil", "pro mille", "pro mil"), 1000),
+    **dict.fromkeys(("\\permil", "\\textperthousand", "\\perthousand"), 1000),
+    "\\permyriad": 10_000,
+}
+_ENCLOSED = {"\\lvert": ("\\rvert", "abs"), "\\vert": ("\\vert", "abs"), "\\|": ("\\|", "norm"),
+             "\\lVert": ("\\rVert", "norm"), "\\Vert": ("\\Vert", "norm"),
+             "|": ("|", "abs")}  # fmt: skip
 
 
-def big(parser: Parser, head: str) -> Node:
-    """Parses the rest of a sum, product or integral after its sign."""
-    bounds: dict[str, Node] = {}
-    while parser.at("_", "^"):
-        side = parser.take().text
-        bounds[side] = parser.argument()
-    if head == "integral":
-        if len(bounds) == 1:
-            raise ParseError("only integrals with bounds and dx are read")
-        variable, body = _integrand(parser)
-        if not bounds:
-            return Node("apply", ("antiderivative", tree.symbol(variable), body))
-        return Node(head, (variable, bounds["_"], bounds["^"], body))
-    low = bounds.get("_", tree.ONE)
-    if len(bounds) < 2 or low.head != "chain" or low.args[1].head not in ("symbol", "constant"):
-        raise ParseError(f"{head} without bounds")
-    variable, low = low.args[1].args[0], low.args[2]
-    index = tree.constant(variable)  # the i of a sum over i is no imaginary unit
-    body = tree.rewritten(
-        parser.nested(parser.product), lambda node: tree.symbol(variable) if node == index else None
-    )
-    return Node(head, (variable, low, bounds["^"], body))
-
-
-def limit(parser: Parser) -> Node:
-    if not parser.accept("_"):
-        raise ParseError("lim without its variable")
-    approach = parser.argument()
-    if approach.head != "chain" or approach.args[0] != ("->",) or approach.args[1].head != "symbol":
-        raise ParseError("lim without its variable")
-    body = parser.nested(parser.product)
-    return Node("limit", (approach.args[1].args[0], approach.args[2], body))
-
-
-def _integrand(parser: Parser) -> tuple[str, Node]:
-    variable, ends_there = _take_differential(parser)
-    body = tree.number(1) if ends_there and parser.at(_END.text) else parser.nested(parser.sum)
-    if ends_there:
-        parser.expect(_END.text)
-    return variable, body
-
-
-def _take_differential(parser: Parser) -> tuple[str, bool]:
-    """Finds this integral's dx, takes it out, and returns x and whether the integrand ends there.
-
-    It need not where dx is the numerator of a fraction. Inner integrals come first with theirs.
-    """
-    start, depth, is_open = parser.position, 0, 1
-    fractions: list[int] = []  # depths of numerators
-    try:
-        while parser.token.kind != "end" and depth >= 0:
-            token, following = parser.token, parser.peek()
-            is_sign = token.kind in ("sign", "command")
-            if is_sign and token.text in ("(", "[", "{", "\\{"):
-                depth += 1
-            elif is_sign and token.text in (")", "]", "}", "\\}"):
-                if fractions and fractions[-1] == depth:
-                    fractions.pop()
-                depth -= 1
-            elif token.text in ("\\frac", "\\dfrac", "\\tfrac") and following.text == "{":
-                fractions.append(depth + 1)
-            elif token.text == "\\int":
-                is_open += 1
-            elif found := _differential(token, following):
-                is_open -= 1
-                if is_open == 0 and (depth == 0 or depth in fractions):
-                    before, variable, num_tokens = found
-                    instead = [Token("word", before)] if before else []
-                    if depth == 0:
-                        instead.append(_END)
-                    elif not before and parser.peek(-1).text == "{":
-                        instead.append(Token("number", "1"))  # \frac{dx}{x}
-                    for _ in range(num_tokens - 1):
-                        parser.replace()
-                    parser.replace(*instead)
-                    return variable, depth == 0
+def factor(parser: Parser) -> Node:
+    """A primary with what is written after it: powers, factorials, degrees, percent."""
+    node = primary(parser)
+    while True:
+        token = parser.token
+        text = token.text
+        pair = f"{text} {parser.peek().text}" if text in ("per", "pro") else ""
+        if (parts := _SHARES.get(pair) or _SHARES.get(text)) is not None:
+            for _ in pair.split() or (text,):
+                parser.take()
+            node = Node("percent", (node,) if parts == 100 else (node, tree.number(parts)))
+        elif text in ("rad", "radian", "radians"):
             parser.take()
-    finally:
-        parser.position = start
-    raise ParseError("only integrals with bounds and dx are read")
+            node = Node("mul", (node, tree.number(1)))
+        elif text in ("degrees", "degree", "deg", "\\degree"):
+            parser.take()
+            node = numerals.degrees(parser, node)
+        elif token.kind != "sign":
+            return node
+        elif text == "!":
+            parser.take()
+            node = tree.call("double_factorial" if parser.accept("!") else "factorial", node)
+        elif text in ("^", "**"):
+            parser.take()
+            node = _power(parser, node)
+        elif text == "'" and node.head == "number":
+            parser.take()
+            parts = 3600 if parser.accept("'") else 60  # of an angle
+            node = Node("degree", (Node("div", (node, tree.number(parts))),))
+        elif text == "'" and node.head in ("symbol", "apply"):
+            parser.take()
+            node = Node(node.head, (node.args[0] + "'", *node.args[1:]))
+            if node.head == "symbol" and parser.at("("):
+                node = Node("apply", (node.args[0], *brackets.arguments_of(parser)))
+        elif text == "_" and node.head in ("number", "tuple"):
+            node = numerals.based(parser, node)
+        else:
+            return node
 
 
-def _differential(token: Token, following: Token) -> tuple[str, str, int] | None:
-    """(letters before dx in its word, variable, number of tokens of dx)."""
-    if not token.is_word:
-        return None
-    if token.text == "d":
-        name = following.text.removeprefix("\\")
-        is_name = name in names.GREEK or (len(name) == 1 and name.isalpha())
-        return ("", name, 2) if is_name else None
-    found = _DIFFERENTIAL.fullmatch(token.text)
-    return (found[1], found[2], 1) if found else None
+def _power(parser: Parser, base: Node) -> Node:
+    if parser.accept("\\circ"):
+        return numerals.degrees(parser, base)
+    marks = ("\\circ", "\\prime", "o")
+    if parser.at("{") and parser.peek().text in marks and parser.peek(2).text == "}":
+        _, mark, _ = parser.take(), parser.take().text, parser.take()
+        return base if mark == "\\prime" else numerals.degrees(parser, base)
+    if base.head in ("tuple", "bracket", "matrix") and _takes_transpose(parser):
+        rows = base.args if base.head == "matrix" else (base.args,)
+        return Node("matrix", tuple(zip(*rows, strict=True)))
+    if parser.at("-", "+"):
+        sign = parser.take().text
+        exponent = parser.nested(parser.factor)
+        exponent = Node("neg", (exponent,)) if sign == "-" else exponent
+    elif parser.accept("{"):
+        exponent = parser.nested(parser.sum)
+        parser.expect("}")
+    else:
+        word = parser.token  # without braces one letter is raised: n^ne^{-n} is n^n e^{-n}
+        letters = word.text if word.kind == "word" and word.text.isalpha() else ""
+        if len(letters) > 1 and words.letters_of(letters) == tuple(letters):
+            parser.replace(Token("word", letters[0]), Token("word", letters[1:]))
+        exponent = parser.nested(parser.factor)
+    if base.head == "percent" or exponent.head in ("tuple", "list", "bracket", "chain"):
+        raise ParseError("no such power")
+    return Node("pow", (base, exponent))
+
+
+def _takes_transpose(parser: Parser) -> bool:
+    """True if T or \\top comes next, in braces or not; takes it."""
+    mark = parser.position
+    braces = parser.accept("{")
+    while parser.accept("\\mathsf", "\\mathrm", "\\intercal"):
+        braces |= parser.accept("{")
+    if parser.take().text in ("T", "\\top", "\\intercal"):
+        while braces and parser.accept("}"):
+            pass
+        return True
+    parser.position = mark
+    return False
+
+
+def primary(parser: Parser) -> Node:
+    kind, text, _ = token = parser.take()
+    if kind == "number":
+        return numerals.numeral(parser, token)
+    if kind == "recurring":
+        whole, _, cycle = text[:-1].partition("(")
+        return numerals.recurring(whole, cycle)
+    if token.is_word:
+        return words.from_word(parser, token)
+    if (reader := _READERS.get(text)) is not None:
+        return reader(parser, text)
+    if kind == "command":
+        raise ParseError(f"{text} is no command we know")
+    if text in ("-", "+"):
+        raise ParseError("a sign stands where a factor belongs")
+    if text.startswith("..."):
+        return tree.symbol("...")
+    raise ParseError(f"{text or 'the end'!r} starts no expression")
+
+
+def argument(parser: Parser) -> Node:
+    """The argument of a LaTeX command: a group in braces, or one token."""
+    if parser.accept("{"):
+        node = parser.nested(parser.items)
+        parser.expect("}")
+        return node
+    kind, first, rest = parser.token.kind, parser.token.text[:1], parser.token.text[1:]
+    if rest and (kind == "word" or (kind == "number" and (first + rest).isdigit())):
+        is_number = kind == "number" or rest.isdigit()  # \frac n2 is n over 2
+        parser.replace(Token(kind, first), Token("number" if is_number else "word", rest))
+    return parser.nested(parser.primary)
+
+
+def _prescript(parser: Parser) -> Node:
+    """_5C_2 and ^5C_2 after an empty group."""
+    above = argument(parser)
+    token = parser.take()
+    if token.text not in ("C", "P") or not parser.accept("_"):
+        raise ParseError("a subscript without its letter")
+    return tree.call(words.CHOICES[token.text], above, argument(parser))
+
+
+def _braced(parser: Parser, text: str) -> Node:
+    """A LaTeX group, or a set or dictionary of Python."""
+    if parser.accept("}"):
+        return _prescript(parser) if parser.accept("_", "^") else tree.EMPTY
+    node = brackets.braced_set(parser, "}")
+    if node.head != "set":
+        return node
+    return node.args[0] if len(node.args) == 1 else Node("list", node.args)
+
+
+def _root(parser: Parser, text: str) -> Node:
+    degree = []
+    if parser.accept("["):
+        degree.append(parser.nested(parser.sum))
+        parser.expect("]")
+    inner = parser.argument() if parser.at("{") else parser.nested(parser.primary)
+    return tree.call("root" if degree else "sqrt", inner, *degree)
+
+
+def _angled(parser: Parser, text: str) -> Node:
+    node = parser.nested(parser.items)
+    parser.expect("\\rangle", ">")
+    return Node("tuple", node.args) if node.head in ("list", "and") else node
+
+
+def _rounded(parser: Parser, text: str) -> Node:
+    node = parser.nested(parser.sum)
+    parser.expect("\\r" + text[2:])
+    return tree.call({"\\lfloor": "floor", "\\lceil": "ceiling"}[text], node)
+
+
+def _number_set(parser: Parser, text: str) -> Node:
+    name = brackets.raw_argument(parser)
+    positive = ""
+    if parser.at("^", "_") and parser.peek().text in ("+", "*", "{"):
+        parser.take()
+        positive = brackets.raw_argument(parser)
+    if name == "R" and positive in ("+", ">0"):
+        return Node("interval", (tree.ZERO, tree.INFINITY, True, True))
+    if name == "R" and not positive:
+        return tree.REALS
+    return tree.symbol(f"set {name}{positive}")
+
+
+def _letter(parser: Parser, text: str) -> Node:
+    is_function = text in ("\\Gamma", "\\zeta") and parser.at("(")
+    return (words.function if is_function else words.subscripted)(parser, text[1:])
+
+
+_READERS: dict[str, Callable[[Parser, str], Node]] = {  # of what begins with a sign or a command
+    "(": brackets.parenthesised, "[": brackets.square, "]": brackets.square, "{": _braced,
+    **dict.fromkeys(("\\{", "\\lbrace"),
+                    lambda parser, _: brackets.braced_set(parser, "\\}", "\\rbrace")),
+    **dict.fromkeys(_ENCLOSED, lambda parser, text: brackets.bars(parser, *_ENCLOSED[text])),
+    "\\langle": _angled, "\\lfloor": _rounded, "\\lceil": _rounded,
+    "_": lambda parser, _: _prescript(parser), "^": lambda parser, _: _prescript(parser),
+    "\\begin": brackets.environment, "\\lim": words.limit,
+    **dict.fromkeys(CURRENCIES, lambda parser, text: Node(
+        "quantity", (parser.nested(parser.product), CURRENCIES[text]))),
+    **dict.fromkeys(words.FRACTIONS, lambda parser, _: Node(
+        "div", (parser.argument(), parser.argument()))),
+    **dict.fromkeys(words.BINOMIALS, lambda parser, _: tree.call(
+        "binomial", parser.argument(), parser.argument())),
+    **dict.fromkeys(words.BIG, words.big), "\\mathbb": _number_set,
+    **dict.fromkeys(("\\emptyset", "\\varnothing"), lambda *_: tree.EMPTY),
+    **dict.fromkeys(("\\ldots", "\\dots", "\\cdots", "\\vdots"), lambda *_: tree.symbol("...")),
+    **dict.fromkeys(("\\angle", "\\triangle"), lambda parser, text: tree.symbol(
+        f"{text[1:]} {brackets.raw_argument(parser)}")),
+    **dict.fromkeys(names.ACCENTS, lambda parser, text: tree.symbol(
+        f"{text[1:]}({brackets.raw_argument(parser)})")),
+    **dict.fromkeys(names.WRAPPERS, lambda parser, _: (
+        parser.argument() if parser.at("{") else primary(parser))),
+    **dict.fromkeys(map("\\{}".format, names.GREEK), _letter),
+    **{f"\\{name}": lambda _, text: tree.constant(names.CONSTANTS[text[1:]])
+       for name in names.CONSTANTS},
+    **{f"\\{name}": lambda parser, text: words.function(parser, text[1:])
+       for name in names.PREFIX_FUNCTIONS & set(names.FUNCTIONS)},
+    "\\sqrt": _root,
+}  # fmt: skip
+STARTERS = {*_READERS, "\\circ", "\\prime", "\\substack"} - {"\\Vert", "\\vdots"}

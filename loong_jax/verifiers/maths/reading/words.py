@@ -1,7 +1,18 @@
-"""Words and commands in formulas: variables, operands, and just words."""
+"""Words and commands in formulas: variables, functions, sums and integrals, and just words."""
+
+import re
 
 from loong_jax.verifiers.maths import names
-from loong_jax.verifiers.maths.expression import Node, ParseError, call, constant, number, symbol
+from loong_jax.verifiers.maths.expression import (
+    ONE,
+    Node,
+    ParseError,
+    call,
+    constant,
+    number,
+    rewritten,
+    symbol,
+)
 from loong_jax.verifiers.maths.reading import Parser, Token, brackets
 from loong_jax.verifiers.maths.units import UNITS
 
@@ -39,13 +50,6 @@ BIG = {"\\sum": "sum", "\\prod": "product", "\\int": "integral"}
 FRACTIONS = ("\\frac", "\\dfrac", "\\tfrac", "\\cfrac", "\\sfrac", "\\nicefrac")
 BINOMIALS = ("\\binom", "\\dbinom", "\\tbinom")
 PLAIN_FUNCTIONS = frozenset("\\" + name for name in names.PREFIX_FUNCTIONS)
-_STARTERS = frozenset(
-    (*FRACTIONS, *BINOMIALS, *BIG, "\\sqrt", "\\begin", "\\{", "\\lbrace", "\\langle", "\\lfloor",
-     "\\lceil", "\\lvert", "\\lVert", "\\|", "\\infty", "\\emptyset", "\\varnothing", "\\mathbb",
-     "\\ldots", "\\dots", "\\cdots", "\\lim", "\\log", "\\$", "\\angle", "\\triangle", "\\circ",
-     "\\vert", "\\pounds", "\\euro", "\\prime", "\\substack",
-     *("\\" + name for name in (*names.GREEK, *names.CONSTANTS)))
-) | names.WRAPPERS | names.ACCENTS | PLAIN_FUNCTIONS  # fmt: skip
 
 
 def starts_operand(parser: Parser, token: Token) -> bool:
@@ -54,7 +58,7 @@ def starts_operand(parser: Parser, token: Token) -> bool:
         case "sign":
             return text in ("(", "[", "{", "-", "+", "$") or (text == "|" and not parser.bars)
         case "command":
-            return text in _STARTERS
+            return text in parser.starters
         case "text":
             return len(text) == 1 or text in names.PREFIX_FUNCTIONS
         case "word" if text in names.JOIN_WORDS:
@@ -86,15 +90,13 @@ def from_word(parser: Parser, token: Token) -> Node:
     opening = ("(",) if word == "zeta" else ("(", "^", "_", "{")
     if word in names.PREFIX_FUNCTIONS or (word in names.FUNCTIONS and parser.at(*opening)):
         return function(parser, word)
-    if token.kind == "text" and len(word) > 1:
-        if parser.at("=", "\\approx", ":", "(", "_", "^"):
-            return subscripted(parser, word)
-        raise ParseError(f"{word!r} is a word")
+    is_text = token.kind == "text" and len(word) > 1
     is_power_of_e = len(word) == 2 and word[1] == "e" and word[0].isalpha() and parser.at("^")
     letters = tuple(word) if is_power_of_e else letters_of(word)  # Be^x, though "be" is a word
-    if letters is None:
-        if parser.at("=", "_") and word.isalpha():
-            return subscripted(parser, word)  # Area = 5
+    if is_text or letters is None:
+        is_name = parser.at("=", "_") and word.isalpha()  # Area = 5
+        if is_name or (is_text and parser.at("=", "\\approx", ":", "(", "_", "^")):
+            return subscripted(parser, word)
         raise ParseError(f"{word!r} is a word")
     if len(letters) > 1:
         parser.replace(Token("word", letters[-1]), parser.token)
@@ -103,11 +105,11 @@ def from_word(parser: Parser, token: Token) -> Node:
 
 
 def _letter(name: str) -> Node:
-    letter = names.CONSTANT_LETTERS.get(name)
-    return symbol(name) if letter is None else constant(letter)
+    return constant(name) if name in ("e", "i") else symbol(name)
 
 
 _POLYNOMIALS = frozenset("PQRTpqruvwy")  # P(x) = ..., where no product is meant
+CHOICES = {"C": "binomial", "P": "permutations", "A": "permutations"}  # C_5^2 and P(5, 2)
 
 
 def subscripted(parser: Parser, name: str) -> Node:
@@ -116,14 +118,14 @@ def subscripted(parser: Parser, name: str) -> Node:
         below = brackets.raw_argument(parser)
         is_number = below.isdigit() and len(below) < 4 and int(below) > 1
         is_count = is_number or below in ("n", "m", "N", "k")
-        if name in ("C", "P", "A") and is_count and parser.accept("^"):
+        if name in CHOICES and is_count and parser.accept("^"):
             lower = number(int(below)) if below.isdigit() else symbol(below)
-            return call("binomial" if name == "C" else "permutations", lower, parser.argument())
+            return call(CHOICES[name], lower, parser.argument())
         if name == "log":
             raise ParseError("log without argument")
         name = f"{name}_{below}"
-    elif name in names.CONSTANT_LETTERS:
-        return _letter(name)
+    elif name in ("e", "i"):
+        return constant(name)
     mark, is_called = parser.position, parser.at("(") and not parser.token.spaced
     if name[0] in "fgh" and (len(name) == 1 or name[1] in "_'"):
         if is_called:
@@ -138,7 +140,7 @@ def subscripted(parser: Parser, name: str) -> Node:
         if name in _POLYNOMIALS and parser.at("=") and [a.head for a in arguments] == ["symbol"]:
             return Node("apply", (name, *arguments))
         if name in ("C", "P") and len(arguments) == 2:
-            return call("binomial" if name == "C" else "permutations", *arguments)
+            return call(CHOICES[name], *arguments)
         parser.position = mark
     return symbol(name)
 
@@ -183,8 +185,93 @@ def _run(parser: Parser) -> Node:
         is_function = token.text in PLAIN_FUNCTIONS or token.text in names.PREFIX_FUNCTIONS
         is_join = len(token.text) > 1 and (token.text in names.JOIN_WORDS or token.text in UNITS)
         is_factor = token.kind == "word" and letters_of(token.text) and not is_join
-        is_command = token.kind == "command" and token.text in _STARTERS
+        is_command = token.kind == "command" and token.text in parser.starters
         if is_function or not (is_factor or is_command):
             break
         node = Node("mul", (node, parser.nested(parser.factor)))
     return Node("neg", (node,)) if negative else node
+
+
+_END = Token("command", "\\differential")  # stands where dx stood; starts nothing
+
+
+def big(parser: Parser, text: str) -> Node:
+    """Parses the rest of a sum, product or integral after its sign."""
+    head, bounds = BIG[text], {}
+    while parser.at("_", "^"):
+        side = parser.take().text
+        bounds[side] = parser.argument()
+    if head == "integral":
+        if len(bounds) == 1:
+            raise ParseError("only integrals with bounds and dx are read")
+        variable, ends_there = _take_differential(parser)
+        body = number(1) if ends_there and parser.at(_END.text) else parser.nested(parser.sum)
+        if ends_there:
+            parser.expect(_END.text)
+        if not bounds:
+            return Node("apply", ("antiderivative", symbol(variable), body))
+        return Node(head, (variable, bounds["_"], bounds["^"], body))
+    low = bounds.get("_", ONE)
+    if len(bounds) < 2 or low.head != "chain" or low.args[1].head not in ("symbol", "constant"):
+        raise ParseError(f"{head} without bounds")
+    variable, low = low.args[1].args[0], low.args[2]
+    index = constant(variable)  # the i of a sum over i is no imaginary unit
+    body = rewritten(
+        parser.nested(parser.product), lambda node: symbol(variable) if node == index else None
+    )
+    return Node(head, (variable, low, bounds["^"], body))
+
+
+def limit(parser: Parser, text: str) -> Node:
+    if not parser.accept("_"):
+        raise ParseError("lim without its variable")
+    approach = parser.argument()
+    if approach.head != "chain" or approach.args[0] != ("->",) or approach.args[1].head != "symbol":
+        raise ParseError("lim without its variable")
+    body = parser.nested(parser.product)
+    return Node("limit", (approach.args[1].args[0], approach.args[2], body))
+
+
+def _take_differential(parser: Parser) -> tuple[str, bool]:
+    """Finds this integral's dx, takes it out, and returns x and whether the integrand ends there.
+
+    It need not where dx is the numerator of a fraction. Inner integrals come first with theirs.
+    """
+    depth, is_open, ahead = 0, 1, -1
+    fractions: list[int] = []  # depths of numerators
+    while (token := parser.peek(ahead := ahead + 1)).kind != "end" and depth >= 0:
+        following, is_sign = parser.peek(ahead + 1), token.kind in ("sign", "command")
+        if is_sign and token.text in ("(", "[", "{", "\\{"):
+            depth += 1
+        elif is_sign and token.text in (")", "]", "}", "\\}"):
+            if fractions and fractions[-1] == depth:
+                fractions.pop()
+            depth -= 1
+        elif token.text in ("\\frac", "\\dfrac", "\\tfrac") and following.text == "{":
+            fractions.append(depth + 1)
+        elif token.text == "\\int":
+            is_open += 1
+        elif found := _differential(token, following):
+            is_open -= 1
+            if is_open == 0 and (depth == 0 or depth in fractions):
+                before, variable, num_tokens = found
+                instead = [Token("word", before)] if before else []
+                if depth == 0:
+                    instead.append(_END)
+                elif not before and parser.peek(ahead - 1).text == "{":
+                    instead.append(Token("number", "1"))  # \frac{dx}{x}
+                parser.replace(*instead, ahead=ahead, instead_of=num_tokens)
+                return variable, depth == 0
+    raise ParseError("only integrals with bounds and dx are read")
+
+
+def _differential(token: Token, following: Token) -> tuple[str, str, int] | None:
+    """(letters before dx in its word, variable, number of tokens of dx)."""
+    if not token.is_word:
+        return None
+    if token.text == "d":
+        name = following.text.removeprefix("\\")
+        is_name = name in names.GREEK or (len(name) == 1 and name.isalpha())
+        return ("", name, 2) if is_name else None
+    found = re.fullmatch("(?s)(.*)d([a-zA-Z])", token.text)
+    return (found[1], found[2], 1) if found else None

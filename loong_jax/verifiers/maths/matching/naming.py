@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import nodes
 from loong_jax.verifiers.maths.expression import (
     BARE_LISTS,
     COLLECTIONS,
     UNNAMED,
     Node,
+    difference,
     negate,
     number,
     render,
@@ -20,11 +20,12 @@ from loong_jax.verifiers.maths.expression import (
     symbol,
     with_names,
 )
+from loong_jax.verifiers.maths.matching import nodes
 
 
 def names_something(node: Node) -> bool:
     node = node.unlabelled
-    if node.head in ("symbol", "apply") or nodes.is_derivative(node):
+    if node.head in ("symbol", "apply") or nodes.order_of_quotient(node):
         return True
     if node.head == "mul" and node.args[0] == Node("symbol", ("nabla",)) and len(node.args) == 2:
         return node.args[1].head == "symbol"
@@ -84,15 +85,6 @@ _FUNCTIONALS = frozenset(("rank", "rk", "nullity", "tr", "trace", "Var", "Cov", 
 _SQUARED_NAMES = frozenset(("sigma", "s", "chi", "R", "eta"))
 
 
-def as_values(node: Node) -> Node:
-    """n = 1 or n = 2 for n \\in {1, 2}."""
-    if node.head != "chain" or node.args[0] != ("in",) or node.args[2].head != "set":
-        return node
-    name, elements = node.args[1:]
-    named = tuple(Node("chain", (("=",), name, element)) for element in elements.args)
-    return Node("or", named) if names_something(name) and len(named) > 1 else node
-
-
 def is_assignment(node: Node) -> bool:
     node = node.unlabelled
     is_equation = node.head == "chain" and set(node.args[0]) <= {"=", "~"}
@@ -106,7 +98,7 @@ def may_rename(name: Node, other: Node) -> bool:
         return orders[0] == orders[1] > 0 and name.args[1] == other.args[1]
     if any(orders) and (all(orders) or name.head == other.head == "apply"):
         return orders[0] == orders[1]
-    if nodes.is_derivative(name) or nodes.is_derivative(other):
+    if nodes.order_of_quotient(name) or nodes.order_of_quotient(other):
         return False
     if name.head == "apply" or other.head == "apply":
         return name.head != other.head or bool(name.symbols or other.symbols)  # f(2) is not f(3)
@@ -136,14 +128,6 @@ def order_of_point(names: Sequence[str]) -> list[str] | None:
     return None
 
 
-def is_term(node: Node, name: Node) -> bool:
-    """True if a(n), read as a product, is the a_n of a sequence."""
-    match node, name:
-        case Node("mul", (Node("symbol", (one,)), Node("symbol", (index,)))), Node("symbol"):
-            return name.args[0] == f"{one}_{index}"
-    return False
-
-
 def named_parts(equation: Node) -> Node | None:
     """(a, b) = (1, 2) as the list of a = 1 and b = 2; None for any other equation."""
     match equation.args:
@@ -154,19 +138,19 @@ def named_parts(equation: Node) -> Node | None:
     return None
 
 
-def in_turns(items: Sequence[Node]) -> tuple[list[str], list[tuple[Node, ...]]] | None:
-    """Names, and a row of values each time they come, of x = 1, y = 2, x = 3, y = 4."""
+def in_turns(items: Sequence[Node]) -> tuple[list[str], Node] | None:
+    """Names, and a list of points, one for each time they come, of x = 1, y = 2, x = 3, y = 4."""
     names = [name for item in items if (name := left_side(item)) is not None]
     size = len(set(names))
     if len(names) < len(items) or size < 2 or len(names) == size or len(names) % size:
         return None
-    rows = []
+    points = []
     for i in range(0, len(names), size):
         row = dict(zip(names[i : i + size], items[i : i + size], strict=True))
         if len(row) < size:
             return None
-        rows.append(tuple(right_side(row[name]) for name in names[:size]))
-    return names[:size], rows
+        points.append(Node("tuple", tuple(right_side(row[name]) for name in names[:size])))
+    return names[:size], Node("list", tuple(points))
 
 
 def grouped(gold: Node, answer: Node) -> Node:
@@ -175,19 +159,19 @@ def grouped(gold: Node, answer: Node) -> Node:
     golds = [item.unlabelled for item in gold.args]
     if found is None or any(g.head != "tuple" or len(g.args) != len(found[0]) for g in golds):
         return answer
-    return Node("list", tuple(Node("tuple", row) for row in found[1]))
+    return found[1]
 
 
 def without_restrictions(items: Sequence[Node]) -> Sequence[Node]:
     """An expression without the values that its unknowns may not have: x + 1, x != 1."""
-    first, *rest = items
-    allowed = first.symbols
-    if first.head == "chain" or not rest:
-        return items
-    for item in (item.unlabelled for item in rest):
-        if item.head != "chain" or item.args[0] != ("!=",) or not item.args[1].symbols & allowed:
-            return items
-    return (first,)
+
+    def excludes(item: Node) -> bool:
+        match item.unlabelled:
+            case Node("chain", (("!=",), name, _)):
+                return not name.symbols.isdisjoint(items[0].symbols)
+        return False
+
+    return items[:1] if items[0].head != "chain" and all(map(excludes, items[1:])) else items
 
 
 def may_be_interval(items: Sequence[Node]) -> bool:
@@ -247,24 +231,21 @@ def with_bounds_named(gold: Node, answer: Node) -> tuple[Node, Node]:
     return gold, answer
 
 
-def renamed_constant(gold: Node, answer: Node) -> tuple[Node, Node] | None:
-    """Both with one name for a constant of integration, or for the whole number in pi/4 + k pi."""
-    own, other = gold.symbols - answer.symbols, answer.symbols - gold.symbols
-    if len(own) != 1 or len(other) != 1:
-        return None
-    (name,), (given,) = own, other
-    is_periodic = name in "kmn" and given in "kmn" and nodes.PI in gold.walk()
-    if is_periodic or (name[0] in "CKck" and given[0] in "CKck"):
-        return gold, substitute(answer, given, symbol(name))
-    return None
-
-
 _ALIASES = {"I": "i", "j": "i", "E": "e"}  # as Python and engineers write them
 
 
-def with_constants(gold: Node, answer: Node) -> tuple[Node, Node] | None:
-    """Gold and answer with I, j and E as constants; None where both have such a variable."""
-    once = (gold.symbols ^ answer.symbols) & _ALIASES.keys()
+def with_one_constant(gold: Node, answer: Node) -> tuple[Node, Node] | None:
+    """Both with one name for a constant of integration, or for the whole number in pi/4 + k pi.
+
+    Else with I, j and E as constants where only one has such a variable; else None.
+    """
+    own, other = gold.symbols - answer.symbols, answer.symbols - gold.symbols
+    if len(own) == len(other) == 1:
+        (name,), (given,) = own, other
+        is_periodic = name in "kmn" and given in "kmn" and nodes.PI in gold.walk()
+        if is_periodic or (name[0] in "CKck" and given[0] in "CKck"):
+            return gold, substitute(answer, given, symbol(name))
+    once = (own | other) & _ALIASES.keys()
     for name in once:
         meant = Node("constant", (_ALIASES[name],))
         gold, answer = (substitute(node, name, meant) for node in (gold, answer))
@@ -296,29 +277,26 @@ def applied(gold: Node, answer: Node) -> tuple[Node, Node]:
 
     That is so where the other has P(t) there, and where a function in pieces or a vector follows.
     """
-    own, given = _product(gold), _product(answer)
-    is_function = own is not None and (
-        gold.args[2].head == "piecewise"
-        or (given is not None and own[0] == given[0] and own != given)
+    own, given = (
+        node.args[1].args
+        if node.head == "chain" and node.args[0] == ("=",) and nodes.is_applied(node.args[1])
+        else ()
+        for node in (gold, answer)
     )
+    is_other = given and own[:1] == given[:1] and own != given
+    is_function = own and (is_other or gold.args[2].head == "piecewise")
 
-    def with_name(equation: Node, parts: tuple[Node, Node] | None) -> Node:
-        if parts is None:
+    def with_name(equation: Node, parts: tuple[Node, ...]) -> Node:
+        if not parts:
             return equation
-        operators, _, right, *rest = equation.args
+        right = equation.args[2]
         is_vector = right.head in ("tuple", "matrix") or nodes.is_combination(right)
         if not is_function and not is_vector:
             return equation
         left = Node("apply", (nodes.without_accent(parts[0].args[0]), parts[1]))
-        return Node("chain", (operators, left, right, *rest))
+        return Node("chain", (("=",), left, right))
 
     return with_name(gold, own), with_name(answer, given)
-
-
-def _product(equation: Node) -> tuple[Node, Node] | None:
-    if equation.head != "chain" or equation.args[0] != ("=",):
-        return None
-    return equation.args[1].args if nodes.is_applied(equation.args[1]) else None
 
 
 def _bound(equation: Node) -> tuple[str, ...]:
@@ -334,7 +312,7 @@ def _bound(equation: Node) -> tuple[str, ...]:
 
 
 MAX_CONSTANTS = 3
-_ARBITRARY = re.compile(r"[CcKk]_?\d|[CcK]")
+_is_arbitrary = re.compile(r"[CcKk]_?\d|[CcK]").fullmatch
 _OTHER_NAMES = re.compile(r"[ABDEMNabdk](?:_?\d)?|alpha|beta|lambda")
 _VARIABLES = frozenset(("x", "t", "y", "z", "s", "u", "theta", "n"))
 
@@ -355,20 +333,12 @@ def renamed(gold: Node, answer: Node) -> Iterator[Node]:
         return
     if not (all(map(_is_arbitrary, constants)) or all(map(_is_arbitrary, others))):
         return
-    if _is_defined(gold, constants) or _is_defined(answer, others):
-        return  # C = 2 pi r
+    for node, names in ((gold, constants), (answer, others)):
+        if node.head == "chain" and node.args[1] in map(symbol, names):
+            return  # C = 2 pi r
     for order in itertools.permutations(constants):
         if list(order) != others:
             yield with_names(answer, dict(zip(others, order, strict=True)))
-
-
-def _is_arbitrary(name: str) -> bool:
-    return _ARBITRARY.fullmatch(name) is not None
-
-
-def _is_defined(node: Node, constants: list[str]) -> bool:
-    """True for an equation that gives the value of one of the constants."""
-    return node.head == "chain" and node.args[1] in map(symbol, constants)
 
 
 def absorbed(gold: Node, answer: Node) -> bool:
@@ -376,7 +346,7 @@ def absorbed(gold: Node, answer: Node) -> bool:
     own, given = _without_constant(gold), _without_constant(answer)
     if own is None or given is None or own.symbols != given.symbols or not own.symbols:
         return False
-    return values.is_fixed(Node("add", (own, Node("neg", (given,)))))
+    return values.is_fixed(difference(own, given))
 
 
 def _without_constant(node: Node) -> Node | None:

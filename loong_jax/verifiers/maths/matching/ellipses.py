@@ -12,15 +12,7 @@ from fractions import Fraction
 
 from loong_jax.verifiers.maths import values
 from loong_jax.verifiers.maths.evaluator import RATIONAL
-from loong_jax.verifiers.maths.expression import (
-    ZERO,
-    Node,
-    number,
-    rewritten,
-    substitute,
-    symbol,
-    with_names,
-)
+from loong_jax.verifiers.maths.expression import ZERO, Node, number, rewritten, substitute, symbol
 
 ELLIPSIS = symbol("...")
 _INDICES = "kjmiuvw"
@@ -76,7 +68,7 @@ def _with_parameter(head: str, first: Sequence[Node], last: Sequence[Node]) -> N
         if values.equal(term, substitute(end, name, there)) is not True:
             return None
     index = next(letter for letter in _INDICES if letter not in end.symbols)
-    body = with_names(end, {name: index})
+    body = substitute(end, name, symbol(index))
     return Node(_BIG[head], (index, number(starts[0]), symbol(name), body))
 
 
@@ -85,7 +77,7 @@ def _with_parameter(head: str, first: Sequence[Node], last: Sequence[Node]) -> N
 
 def _by_step(head: str, first: Sequence[Node], last: Sequence[Node]) -> Node | None:
     """Terms of one shape whose numbers move by constant steps."""
-    if len(first) + len(last) < MIN_TERMS + 1 or len(first) < MIN_TERMS:
+    if len(first) < MIN_TERMS:
         return None
     leaves = [_leaves(term) for term in (*first, *last)]
     if len({_shape(term) for term in (*first, *last)}) != 1:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from loong_jax.verifiers.maths import names, values
-from loong_jax.verifiers.maths.expression import COLLECTIONS, ONE, ZERO, Node, symbol
+from loong_jax.verifiers.maths.expression import ONE, ZERO, Node, symbol
 
 PI = Node("constant", ("pi",))
 
@@ -24,14 +24,6 @@ _NO_VALUES = frozenset(
 
 def is_plain(node: Node) -> bool:
     return node.head in ("number", "neg", "div") and not node.symbols
-
-
-def needs_symbolic(node: Node) -> bool:
-    return bool(node.heads & {"integral", "limit", "sum", "product"})
-
-
-def structure(node: Node) -> frozenset[str]:
-    return frozenset(item for item in node.heads if item in COLLECTIONS or item == "chain")
 
 
 def is_roughly(exact: Node, rounded: Node) -> bool:
@@ -56,22 +48,18 @@ def is_applied(node: Node) -> bool:
     return False
 
 
-def is_derivative(node: Node) -> bool:
-    """dy/dx, d^2y/dx^2, or d/dx before what it is of, all of which are read as products of d."""
-    return _order_of_quotient(node) > 0
-
-
-def _order_of_quotient(node: Node) -> int:
+def order_of_quotient(node: Node) -> int:
+    """Of dy/dx, d^2y/dx^2, d/dx before what it is of, all read as products of d; 0 for others."""
     if node.head == "mul" and node.args:
-        return _order_of_quotient(node.args[0])
+        return order_of_quotient(node.args[0])
     if node.head != "div":
         return 0
     above, below = (n.args[0] if n.head == "mul" else n for n in node.args)
-    powers = [n.args[1] if n.head == "pow" else ONE for n in (above, below)]
+    power = above.args[1] if above.head == "pow" else ONE
     above, below = (n.args[0] if n.head == "pow" else n for n in (above, below))
     last = node.args[1].args[-1] if node.args[1].head == "mul" else ONE
     order = last.args[1] if last.head == "pow" else ONE
-    if above != below or above not in _DIFFERENTIALS or powers[0] != order:
+    if above != below or above not in _DIFFERENTIALS or power != order:
         return 0
     return order.args[0] if order.head == "number" else 1
 
@@ -79,25 +67,11 @@ def _order_of_quotient(node: Node) -> int:
 _DIFFERENTIALS = (symbol("d"), symbol("partial"))
 
 
-def is_unsolved(equation: Node) -> bool:
-    """True if an equation such as 3x + 4 = 19 leaves its unknown to be found."""
-    operators, *sides = equation.args
-    return operators == ("=",) and not any(s.head == "symbol" or s == ZERO for s in sides)
-
-
-def is_multiple(node: Node) -> bool:
-    """2x: a number before one unknown, whose value is asked for."""
-    match node:
-        case Node("mul", (Node("number") as factor, Node("symbol"))):
-            return factor != ONE
-    return False
-
-
 def order_of_derivative(node: Node) -> int:
     """2 of d^2y/dx^2 and of y''; 0 for anything else."""
     if node.head in ("symbol", "apply"):
         return len(node.args[0]) - len(node.args[0].rstrip("'"))
-    return _order_of_quotient(node)
+    return order_of_quotient(node)
 
 
 def label(node: Node) -> tuple[str, ...]:
@@ -108,13 +82,6 @@ def domains(node: Node) -> tuple[str, ...]:
     """The domains of a node's parameters, as labels: "in Z"."""
     is_domain = node.head == "labelled" and node.args[1][0].startswith("in ")
     return node.args[1] if is_domain else ()
-
-
-def labels_conflict(gold: tuple[str, ...], answer: tuple[str, ...]) -> bool:
-    if not gold or not answer:
-        return False
-    stems = [{word.lower().rstrip("s.") for word in label} for label in (gold, answer)]
-    return not stems[0] & stems[1]
 
 
 _DENIALS = frozenset(("not", "incorrect", "wrong", "false", "impossible", "excluded", "never",
@@ -131,12 +98,6 @@ def denies(label: tuple[str, ...]) -> bool:
         return True
     counts_solutions = words & {"has", "have"} and words & _SOLUTIONS
     return bool(words & _DENIALS or words & names.CHANGING_WORDS or counts_solutions)
-
-
-def numerator(node: Node) -> Node:
-    """The expression times its denominators; itself where no unknown stands in one."""
-    above, below = fraction(node)
-    return above if below.symbols else node
 
 
 def fraction(node: Node) -> tuple[Node, Node]:

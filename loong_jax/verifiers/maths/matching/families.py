@@ -4,14 +4,14 @@ Families p + t d over the integers are the same if d agrees up to sign and p up 
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
 from loong_jax.verifiers.maths import values
-from loong_jax.verifiers.maths.comparing import naming, nodes, real_sets
 from loong_jax.verifiers.maths.evaluator import RATIONAL
 from loong_jax.verifiers.maths.expression import BARE_LISTS, CostError, Node, number, substitute
+from loong_jax.verifiers.maths.matching import naming, nodes, real_sets
 
 MAX_ITEMS = 64
 MAX_OFFSETS = 512
@@ -32,14 +32,13 @@ def classes_of_gold(node: Node) -> list[Class] | None:
     """Its classes, where it is no mere formula as (n - 2) pi, the sum of a polygon's angles."""
     if node.head not in _MAY_REPEAT:
         return None
-    if "modular" in node.heads or node.head == "builder" or INTEGERS in nodes.domains(node):
-        return classes_of(node)
+    is_said = "modular" in node.heads or node.head == "builder" or INTEGERS in nodes.domains(node)
     items = [item.unlabelled for item in (node.args if node.head in BARE_LISTS else (node,))]
     is_angle = ("degree" in node.heads or nodes.PI in node.walk()) and all(
         naming.is_assignment(i) and i.args[1].head == "symbol" and i.args[1].args[0] in _ANGLES
         for i in items
     )
-    return classes_of(node) if is_angle else None
+    return classes_of(node) if is_said or is_angle else None
 
 
 def classes_of(node: Node) -> list[Class] | None:
@@ -108,7 +107,7 @@ def _parametrised(items: Sequence[Node]) -> list[Class] | None:
             for part in parts:
                 if part is None or not part[1]:
                     return None
-                offset, period = map(values.rational, part)
+                offset, period = map(values.as_fraction, part)
                 found.append(Class(name, offset, abs(period)))
     return found
 
@@ -125,39 +124,37 @@ def _rational(node: Node) -> Fraction | None:
 def same_classes(gold: list[Class], answer: list[Class]) -> bool:
     """True if both hold the same numbers. Raises CostError."""
     both, unit = (*gold, *answer), gold[0].period
-    common = _common_period([one.period / unit for one in both])
-    if common is None or len({one.name for one in both} - {None}) > 1:
+    periods = {one.period: (one.period / unit).limit_denominator(MAX_OFFSETS) for one in both}
+    if len({one.name for one in both} - {None}) > 1 or any(
+        not near or abs(near - period / unit) > _EQUAL for period, near in periods.items()
+    ):
         return False
-    left, right = (_offsets(classes, unit, common) for classes in (gold, answer))
+    common = Fraction(
+        math.lcm(*(period.numerator for period in periods.values())),
+        math.gcd(*(period.denominator for period in periods.values())),
+    )
+    left, right = ([*_offsets(classes, unit, periods, common)] for classes in (gold, answer))
     return len(left) == len(right) and all(
         abs(a - b) < _EQUAL for a, b in zip(left, right, strict=True)
     )
 
 
-def _common_period(ratios: Iterable[Fraction]) -> Fraction | None:
-    """The least common multiple; None where two periods have no rational ratio."""
-    above, below = 1, 0
-    for ratio in ratios:
-        near = ratio.limit_denominator(MAX_OFFSETS)
-        if not near or abs(near - ratio) > _EQUAL:
-            return None
-        above, below = math.lcm(above, near.numerator), math.gcd(below, near.denominator)
-    return Fraction(above, below)
-
-
-def _offsets(classes: Sequence[Class], unit: Fraction, common: Fraction) -> list[Fraction]:
+def _offsets(
+    classes: Sequence[Class], unit: Fraction, periods: Mapping[Fraction, Fraction], common: Fraction
+) -> Iterator[Fraction]:
     """Offsets in units of `unit` from 0 to the common period, each once, ascending."""
     found: list[Fraction] = []
     for one in classes:
-        period = (one.period / unit).limit_denominator(MAX_OFFSETS)
-        count = common / period
-        if len(found) + count > MAX_OFFSETS:
+        period = periods[one.period]
+        if len(found) + (count := int(common / period)) > MAX_OFFSETS:
             raise CostError(f"more than {MAX_OFFSETS} offsets in one period")
-        for step in range(int(count)):
-            offset = (one.offset / unit + step * period) % common
-            found.append(Fraction(0) if common - offset < _EQUAL else offset)
-    found.sort()
-    return [x for i, x in enumerate(found) if not i or x - found[i - 1] > _EQUAL]
+        offsets = ((one.offset / unit + step * period) % common for step in range(count))
+        found += (Fraction(0) if common - offset < _EQUAL else offset for offset in offsets)
+    last = -common
+    for offset in sorted(found):
+        if offset - last > _EQUAL:
+            yield offset
+        last = offset
 
 
 def is_open(node: Node) -> bool:
@@ -228,12 +225,14 @@ def read(node: Node) -> Family | None:
 
 def equal(gold: Family, answer: Family) -> bool | None:
     """True if both hold the same points; None where a domain that counts is not stated."""
-    if gold.names and answer.names:
-        if set(gold.names) != set(answer.names):
+    if answer.names:
+        are_axes = set(answer.names) <= set("xyzw")
+        names = sorted(answer.names, key="xyzw".index) if are_axes else answer.names
+        if set(names := gold.names or names) != set(answer.names):
             return None
-        answer = _in_order(answer, gold.names)
-    elif answer.names and set(answer.names) <= set("xyzw"):
-        answer = _in_order(answer, tuple(sorted(answer.names, key="xyzw".index)))
+        order = [answer.names.index(name) for name in names]
+        start, step = (tuple(row[i] for i in order) for row in (answer.start, answer.step))
+        answer = answer._replace(start=start, step=step)
     if len(gold.start) != len(answer.start):
         return False
     apart = [b - a for a, b in zip(gold.start, answer.start, strict=True)]
@@ -248,12 +247,6 @@ def equal(gold: Family, answer: Family) -> bool | None:
         if INTEGERS not in one.domains and (one.domains or one.parameter not in _WHOLE):
             return None
     return abs(ratio) == 1 and shift.denominator == 1
-
-
-def _in_order(family: Family, names: tuple[str, ...]) -> Family:
-    order = [family.names.index(name) for name in names]
-    start, step = ([row[i] for i in order] for row in (family.start, family.step))
-    return family._replace(names=names, start=tuple(start), step=tuple(step))
 
 
 def _multiple(vector: Point | list[Fraction], of: Point) -> Fraction | None:
@@ -286,7 +279,7 @@ def listed(node: Node) -> Node:
     if domain.head == "symbol":
         whole = _integers(domain.args[0], rest)
     else:
-        whole = [item for item in domain.args if _all_hold(rest, variable, item)]
+        whole = [item for item in domain.args if _hold(rest, variable, item)]
     if whole is None or len(whole) > MAX_ELEMENTS:
         return node
     return Node("set", tuple(substitute(value, variable, item) for item in whole))
@@ -314,8 +307,7 @@ def _integers(domain: str, conditions: Sequence[Node]) -> list[Node] | None:
     line = real_sets.cut(sets) if len(sets) == len(conditions) else None
     if line is None or not line.ends:
         return None
-    beyond = line.places()[-1], -0.5
-    if any(all(line.holds(one, at) for one in sets) for at in beyond):
+    if {-0.5, line.places[-1]} & set.intersection(*map(line.within, sets)):
         return None
     if any(abs(value) > FARTHEST for value, _ in line.ends):
         return None
@@ -323,29 +315,25 @@ def _integers(domain: str, conditions: Sequence[Node]) -> list[Node] | None:
     if high - low > 4 * MAX_ELEMENTS:
         return None
     (variable,) = conditions[0].symbols
-    found = [n for n in range(low, high + 1) if _all_hold(conditions, variable, number(n))]
+    found = [n for n in range(low, high + 1) if _hold(conditions, variable, number(n))]
     if domain == _NATURAL and 0 in found:
         return None  # which 0 may belong to or not
     return [number(n) for n in found if domain == _INTEGERS or n > 0]
 
 
-def _all_hold(conditions: Sequence[Node], variable: str, at: Node) -> bool:
-    return all(_holds(substitute(item, variable, at)) for item in conditions)
+_MEANT = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 
 
-def _holds(relation: Node) -> bool:
-    """True if a chain of inequalities between numbers holds."""
-    operators, *operands = relation.args
-    for operator, left, right in zip(operators, operands, operands[1:], strict=False):
-        same = values.equal(left, right)
-        a, b = values.real_value(left), values.real_value(right)
-        if same is None or a is None or b is None:
-            return False
-        is_less = not same and values.gap(a, b) < 0
-        is_greater = not same and not is_less
-        if not {
-            "=": same, "!=": not same, "<": is_less, "<=": not is_greater, ">": is_greater,
-            ">=": not is_less,
-        }.get(operator):  # fmt: skip
-            return False
+def _hold(relations: Sequence[Node], variable: str, at: Node) -> bool:
+    """True if chains of inequalities hold at a number."""
+    for relation in relations:
+        operators, *operands = substitute(relation, variable, at).args
+        for operator, left, right in zip(operators, operands, operands[1:], strict=False):
+            same = values.equal(left, right)
+            a, b = values.real_value(left), values.real_value(right)
+            if same is None or a is None or b is None:
+                return False
+            order = "=" if same else "<" if values.gap(a, b) < 0 else ">"
+            if order not in _MEANT.get(operator, ()):
+                return False
     return True

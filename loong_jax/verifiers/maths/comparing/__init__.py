@@ -1,1 +1,0 @@
-"""Equality of answers that look different, one kind a module, over the kinds of `nodes`."""
