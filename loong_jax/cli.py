@@ -183,7 +183,7 @@ COMMANDS = {
     "merge": Command(
         usage="merge METHOD",
         summary="fuse the experts of a run, or any checkpoints from one base",
-        run="run.merging:main",
+        run="run.convert:merge_main",
         loads=("--base", "--experts"),
     ),
     "import-hf": Command(

@@ -18,7 +18,7 @@ from tyro._docstrings import get_field_docstring
 from loong_jax import cli, options, process, recipes
 from loong_jax.errors import ConfigError
 from loong_jax.merge import METHODS, checkpoints
-from loong_jax.run import merging, run
+from loong_jax.run import convert, run
 from tests.doubles import nested_config
 from tests.doubles.nested_config import Adam, Inner
 
@@ -243,7 +243,7 @@ def test_every_recipe_loads_and_its_config_survives_json_and_the_command_line(na
 def test_merge_reaches_every_method(name, monkeypatch, tmp_path):
 
     seen = []
-    monkeypatch.setattr(merging, "merge", lambda config: seen.append(config) or 0)
+    monkeypatch.setattr(convert, "merge", lambda config: seen.append(config) or 0)
     a, b = (tmp_path / name for name in "ab")
     for directory in (a, b):
         directory.mkdir()

@@ -6,7 +6,7 @@ Two files are written for the report, which itself knows nothing of evaluation:
 
 import dataclasses
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ class Gain:
     sampled: metrics.Estimate  # pass@1 at temperature 1
     greedy: metrics.Estimate
     without_format_failures: metrics.Estimate
-    by_level: Mapping[int, metrics.Estimate]
+    by_level: Mapping[Hashable, metrics.Estimate]
     disjoint: bool  # the 95 % intervals of both pass@1 do not overlap
 
     def to_json(self) -> dict[str, Any]:
@@ -54,14 +54,11 @@ def gain(after: DomainEvaluation, before: DomainEvaluation, *, seed: int = 0) ->
         without_format_failures=metrics.paired_ratio_difference(
             after.well_formed_counts(), before.well_formed_counts(), seed=seed
         ),
-        by_level={
-            int(str(level)): estimate
-            for level, estimate in metrics.by_group(
-                [rate_after[uid] - rate_before[uid] for uid in shared],
-                [after.level[uid] for uid in shared],
-                seed=seed,
-            ).items()
-        },
+        by_level=metrics.by_group(
+            [rate_after[uid] - rate_before[uid] for uid in shared],
+            [after.level[uid] for uid in shared],
+            seed=seed,
+        ),
         disjoint=one.low > two.high or two.low > one.high,
     )
 
@@ -92,22 +89,22 @@ def gains(
     """
     baseline = baseline_of(results)
     expert_in = {domain: stage for stage, domain in experts.items()}
-    table: dict[str, Any] = {"over_sft": {}, "fused_minus_expert": {}, "general_minus_fused": {}}
-    base = results.get(baseline)
-    for stage, result in results.items():
-        if base is None or stage == baseline:
-            continue
-        table["over_sft"][stage] = {
-            domain: gain(part, base.domains[domain], seed=base.seed).to_json()
-            for domain, part in result.domains.items()
-            if domain in base.domains
-        }
-    for stage, name in (("fused", "fused_minus_expert"), ("general", "general_minus_fused")):
+
+    def over(stage: str, before: Callable[[str], str]) -> dict[str, Any]:
+        """The gains of a stage over the one that `before` names for each domain."""
+        found = {}
         for domain, part in results[stage].domains.items() if stage in results else ():
-            other = results.get(expert_in.get(domain, "") if stage == "fused" else "fused")
+            other = results.get(before(domain))
             if other is not None and domain in other.domains:
-                table[name][domain] = gain(part, other.domains[domain]).to_json()
-    return table
+                found[domain] = gain(part, other.domains[domain], seed=other.seed).to_json()
+        return found
+
+    later = [stage for stage in results if baseline in results and stage != baseline]
+    return {
+        "over_sft": {stage: over(stage, lambda _: baseline) for stage in later},
+        "fused_minus_expert": over("fused", lambda domain: expert_in.get(domain, "")),
+        "general_minus_fused": over("general", lambda _: "fused"),
+    }
 
 
 def load_results(run_dir: Path | str) -> dict[str, EvaluationResult]:

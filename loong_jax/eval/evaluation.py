@@ -11,7 +11,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,22 +26,10 @@ from loong_jax.rollout.records import Rollout, SamplingSettings, readable
 FORMAT_VERSION = 1
 
 
-@runtime_checkable
-class Sample(Protocol):
-    def __call__(
-        self, problems: Sequence[Problem], num_samples: int, sampling: SamplingSettings
-    ) -> Sequence[Sequence[Rollout]]:
-        """`num_samples` rollouts of each problem, in the order of `problems`."""
-        ...
-
-
-@runtime_checkable
-class Verify(Protocol):
-    def __call__(
-        self, problems: Sequence[Problem], rollouts: Sequence[Rollout]
-    ) -> Sequence[Verdict]:
-        """The verdict on each rollout; `problems[i]` is the one that `rollouts[i]` answers."""
-        ...
+# so many rollouts of each problem, in the order of the problems
+Sample = Callable[[Sequence[Problem], int, SamplingSettings], Sequence[Sequence[Rollout]]]
+# the verdict on each rollout, of which problem `i` is the one that rollout `i` answers
+Verify = Callable[[Sequence[Problem], Sequence[Rollout]], Sequence[Verdict]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -239,72 +227,58 @@ def _evaluate_domain(
     settings: EvaluationSettings,
     form: ResponseForm,
 ) -> tuple[DomainEvaluation, list[dict[str, Any]]]:
-    sampled, verdicts = _sample_and_verify(
-        sample, verify, problems, settings.samples_per_problem, settings.sampling
-    )
-    correct = {p.uid: _count(v) for p, v in zip(problems, verdicts, strict=True)}
-    well_formed = {
-        p.uid: sum(
-            verdict.is_graded and read(rollout.text, form).is_well_formed
-            for rollout, verdict in zip(rollouts, judged, strict=True)
-        )
-        for p, rollouts, judged in zip(problems, sampled, verdicts, strict=True)
-    }
-    every = [verdict for judged in verdicts for verdict in judged]
+    def judged(
+        problems: list[Problem], num_samples: int, sampling: SamplingSettings
+    ) -> list[list[Rollout]]:
+        """Rollouts of each problem, with their verdicts."""
+        sampled = sample(problems, num_samples, sampling)
+        owners = [problem for problem in problems for _ in range(num_samples)]
+        verdicts = iter(verify(owners, list(itertools.chain.from_iterable(sampled))))
+        return [
+            [dataclasses.replace(one, verdict=next(verdicts)) for one in rollouts]
+            for rollouts in sampled
+        ]
+
+    answers = judged(problems, settings.samples_per_problem, settings.sampling)
+    of = {problem.uid: rollouts for problem, rollouts in zip(problems, answers, strict=True)}
     greedy: dict[str, int] = {}
     if settings.greedy:
-        one = dataclasses.replace(settings.sampling, greedy=True)
-        _, judged = _sample_and_verify(sample, verify, problems, 1, one)
-        greedy = {
-            p.uid: int(v[0].is_correct)
-            for p, v in zip(problems, judged, strict=True)
-            if v[0].is_graded
-        }
+        once = judged(problems, 1, dataclasses.replace(settings.sampling, greedy=True))
+        verdicts = [(p.uid, one.verdict) for p, (one,) in zip(problems, once, strict=True)]
+        greedy = {uid: int(v.is_correct) for uid, v in verdicts if v is not None and v.is_graded}
 
     pass_at_correct = {}
     if settings.pass_at:
         subset = problems[: settings.num_pass_at_problems]
         more = settings.pass_at - settings.samples_per_problem
-        extra: list[list[Verdict]] = [[] for _ in subset]
-        if more and subset:
-            _, extra = _sample_and_verify(sample, verify, subset, more, settings.sampling)
-        pass_at_correct = {p.uid: _count([*verdicts[i], *extra[i]]) for i, p in enumerate(subset)}
+        extra = judged(subset, more, settings.sampling) if more and subset else [[]] * len(subset)
+        pass_at_correct = {
+            p.uid: _count([*of[p.uid], *others]) for p, others in zip(subset, extra, strict=True)
+        }
 
-    lengths = [len(rollout.tokens) for rollouts in sampled for rollout in rollouts]
+    every = list(itertools.chain.from_iterable(answers))
     evaluation = DomainEvaluation(
-        correct=correct,
-        well_formed=well_formed,
+        correct={uid: _count(rollouts) for uid, rollouts in of.items()},
+        well_formed={
+            uid: sum(read(r.text, form).is_well_formed for r in rollouts if _is_graded(r))
+            for uid, rollouts in of.items()
+        },
         level={p.uid: p.level for p in problems},
         greedy=greedy,
         pass_at=settings.pass_at,
         pass_at_correct=pass_at_correct,
-        mean_length=float(np.mean(lengths)),
-        num_ungradable=sum(not verdict.is_graded for verdict in every),
-        isolation=dict(collections.Counter(verdict.isolation for verdict in every)),
+        mean_length=float(np.mean([len(rollout.tokens) for rollout in every])),
+        num_ungradable=sum(not _is_graded(rollout) for rollout in every),
+        isolation=dict(collections.Counter(r.verdict.isolation for r in every if r.verdict)),
     )
-    shown = [
-        readable(problem, dataclasses.replace(rollouts[0], verdict=judged[0]), form)
-        for problem, rollouts, judged in list(zip(problems, sampled, verdicts, strict=True))[:8]
-    ]
-    return evaluation, shown
+    shown = list(zip(problems, answers, strict=True))[:8]
+    return evaluation, [readable(problem, first, form) for problem, (first, *_) in shown]
 
 
-def _sample_and_verify(
-    sample: Sample,
-    verify: Verify,
-    problems: list[Problem],
-    num_samples: int,
-    sampling: SamplingSettings,
-) -> tuple[list[list[Rollout]], list[list[Verdict]]]:
-    sampled = [list(rollouts) for rollouts in sample(problems, num_samples, sampling)]
-    if [len(rollouts) for rollouts in sampled] != [num_samples] * len(problems):
-        raise AssertionError(f"sample() must return {num_samples} rollouts for each problem")
-    owners = [problem for problem in problems for _ in range(num_samples)]
-    flat = list(verify(owners, [rollout for rollouts in sampled for rollout in rollouts]))
-    if len(flat) != len(owners):
-        raise AssertionError(f"verify() returned {len(flat)} verdicts for {len(owners)} rollouts")
-    return sampled, [flat[i * num_samples : (i + 1) * num_samples] for i in range(len(problems))]
+def _is_graded(rollout: Rollout) -> bool:
+    return rollout.verdict is not None and rollout.verdict.is_graded
 
 
-def _count(verdicts: Sequence[Verdict]) -> tuple[int, int]:
+def _count(rollouts: Sequence[Rollout]) -> tuple[int, int]:
+    verdicts = [rollout.verdict for rollout in rollouts if rollout.verdict is not None]
     return sum(v.is_correct for v in verdicts), sum(v.is_graded for v in verdicts)

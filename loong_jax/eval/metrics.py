@@ -44,12 +44,7 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
     1 - C(N - C, k) / C(N, k), as a product of k factors in [0, 1]: no factorial, no overflow, and
     exactly 0 without a correct sample and 1 where every k-subset holds one.
     """
-    if not 0 <= num_correct <= num_samples:
-        raise ValueError(f"num_correct={num_correct} is not in 0..{num_samples}. Count again.")
-    if not 1 <= k <= num_samples:
-        raise ValueError(
-            f"k={k} is not in 1..{num_samples}, the number of samples. Draw more or lower k."
-        )
+    assert 0 <= num_correct <= num_samples, (num_correct, num_samples)
     if num_correct == 0:
         return 0.0
     if num_samples - num_correct < k:
@@ -61,14 +56,8 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
 
 def pass_at_k_per_problem(samples_P: ArrayLike, correct_P: ArrayLike, k: int) -> NDArray:
     """Eq. 1 for each problem; problems with fewer than k graded samples are left out."""
-    return np.array(
-        [
-            pass_at_k(int(samples), int(correct), k)
-            for samples, correct in zip(np.ravel(samples_P), np.ravel(correct_P), strict=True)
-            if samples >= k
-        ],
-        np.float64,
-    )
+    counts = zip(np.ravel(samples_P), np.ravel(correct_P), strict=True)
+    return np.array([pass_at_k(int(n), int(right), k) for n, right in counts if n >= k], np.float64)
 
 
 def bootstrap(
@@ -97,12 +86,14 @@ def mean_estimate(
 ) -> Estimate:
     """Mean over problems with its 95 % interval; NaN without problems."""
     value_P = np.asarray(value_P, np.float64)
-    if value_P.ndim != 1:
-        raise ValueError(f"value_P has shape {value_P.shape}, not [P]. Give one value a problem.")
     if not len(value_P):
         return NOTHING
-    mean, sizes = (lambda sum_R1: sum_R1[:, 0] / len(value_P)), {"num_resamples": num_resamples}
-    low, high = bootstrap(mean, value_P[:, None], seed=seed, **sizes)
+    low, high = bootstrap(
+        lambda sum_R1: sum_R1[:, 0] / len(value_P),
+        value_P[:, None],
+        seed=seed,
+        num_resamples=num_resamples,
+    )
     return Estimate(float(value_P.mean()), low, high, len(value_P))
 
 
@@ -122,18 +113,16 @@ def pooled_ratio(
 
     With the well-formed samples as `counted_P` this is pass@1 with format failures removed.
     """
-    correct_P, counted_P = np.asarray(correct_P, np.float64), np.asarray(counted_P, np.float64)
-    if not counted_P.sum():
+    row_P2 = np.stack([np.asarray(correct_P, np.float64), counted_P], axis=1)
+    if not row_P2[:, 1].sum():
         return NOTHING
-    low, high = bootstrap(
-        lambda sum_R2: _ratio(sum_R2[:, 0], sum_R2[:, 1]),
-        np.stack([correct_P, counted_P], axis=1),
-        seed=seed,
-        num_resamples=num_resamples,
-    )
-    return Estimate(
-        float(correct_P.sum() / counted_P.sum()), low, high, int(np.count_nonzero(counted_P))
-    )
+
+    def ratio(sum_R2: NDArray[np.float64]) -> NDArray[np.float64]:
+        return _ratio(sum_R2[:, 0], sum_R2[:, 1])
+
+    low, high = bootstrap(ratio, row_P2, seed=seed, num_resamples=num_resamples)
+    value = float(ratio(row_P2.sum(axis=0)[None])[0])
+    return Estimate(value, low, high, int(np.count_nonzero(row_P2[:, 1])))
 
 
 def paired_ratio_difference(

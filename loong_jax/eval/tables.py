@@ -28,15 +28,18 @@ def figures(part: DomainEvaluation, ks: Sequence[int], *, seed: int = 0) -> dict
     return found
 
 
-def of_level(part: DomainEvaluation, level: int) -> DomainEvaluation:
-    """The same with the problems of one level alone."""
-    uids = [uid for uid in part.level if part.level[uid] == level]
-    return DomainEvaluation(
-        correct={uid: part.correct[uid] for uid in uids},
-        well_formed={uid: part.well_formed[uid] for uid in uids},
-        level=dict.fromkeys(uids, level),
-        greedy={uid: part.greedy[uid] for uid in uids if uid in part.greedy},
-    )
+def by_level(part: DomainEvaluation) -> dict[int, DomainEvaluation]:
+    """The same with the problems of each level alone."""
+    parts = {}
+    for level in sorted(set(part.level.values())):
+        uids = [uid for uid in part.level if part.level[uid] == level]
+        parts[level] = DomainEvaluation(
+            correct={uid: part.correct[uid] for uid in uids},
+            well_formed={uid: part.well_formed[uid] for uid in uids},
+            level=dict.fromkeys(uids, level),
+            greedy={uid: part.greedy[uid] for uid in uids if uid in part.greedy},
+        )
+    return parts
 
 
 def to_json(
@@ -51,7 +54,7 @@ def to_json(
     return {
         name: {
             **of(part),
-            "by_level": {str(level): of(of_level(part, level)) for level in levels_of(part)},
+            "by_level": {str(level): of(alone) for level, alone in by_level(part).items()},
             "ungradable": part.num_ungradable,
             "mean_length": part.mean_length,
             "isolation": dict(part.isolation),
@@ -59,10 +62,6 @@ def to_json(
         }
         for name, part in domains.items()
     }
-
-
-def levels_of(part: DomainEvaluation) -> list[int]:
-    return sorted(set(part.level.values()))
 
 
 def overview(domains: Mapping[str, DomainEvaluation], ks: Sequence[int], *, seed: int = 0) -> Table:
@@ -74,18 +73,17 @@ def overview(domains: Mapping[str, DomainEvaluation], ks: Sequence[int], *, seed
     for heading in ("n", *names, "tokens", "ungraded"):
         table.add_column(heading, justify="right", no_wrap=True)
     for domain, part in domains.items():
-        estimates = figures(part, ks, seed=seed).values()
+        levels = by_level(part)
         table.add_row(
             domain,
             "all",
             str(len(part.correct)),
-            *map(_with_interval, estimates),
+            *map(_with_interval, figures(part, ks, seed=seed).values()),
             f"{part.mean_length:.0f}",
             str(part.num_ungradable),
-            end_section=len(levels_of(part)) == 1,
+            end_section=len(levels) == 1,
         )
-        for level in levels_of(part) if len(levels_of(part)) > 1 else ():
-            alone = of_level(part, level)
+        for level, alone in levels.items() if len(levels) > 1 else ():
             estimates = figures(alone, ks, seed=seed).values()
             table.add_row("", str(level), str(len(alone.correct)), *map(_short, estimates), "", "")
         table.add_section()

@@ -25,7 +25,7 @@ import re
 import numpy as np
 
 from loong_jax.errors import ConfigError
-from loong_jax.launch.tpu_vm.topology import GENERATIONS, parse_topology
+from loong_jax.launch.tpu_vm import GENERATIONS, parse_topology
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,6 +42,7 @@ from loong_jax.recipes.stages import (
     SftStage,
     Stage,
     ThinkingStyle,
+    inputs_of,
 )
 from loong_jax.rollout.engine_config import (
     EngineSettings,
@@ -58,7 +59,7 @@ __all__ = [
     "ProblemSource", "ProcessReplicas", "RayReplicas", "RayVerifiers", "Recipe", "RlStage",
     "SampleStage", "Scheduler", "SftStage", "Stage", "ThinkingStyle", "ThreadReplicas",
     "ToolSettings",
-    "get_recipe", "own_function", "refuse_misfit",
+    "get_recipe", "inputs_of", "own_function", "refuse_misfit",
 ]  # fmt: skip
 
 RECIPES: dict[str, str] = {  # name on the command line -> "module:function"
@@ -73,8 +74,8 @@ RECIPES: dict[str, str] = {  # name on the command line -> "module:function"
     "smol": "loong_jax.recipes.smol:smol",
     "smol-control": "loong_jax.recipes.smol:control",
     "smol-chat": "loong_jax.recipes.smol:chat",
-    "pod-sft": "loong_jax.recipes.pod:pod_sft",
-    "pod-sft-flash": "loong_jax.recipes.pod:pod_sft_flash",
+    "pod-sft": "loong_jax.recipes.straight:pod_sft",
+    "pod-sft-flash": "loong_jax.recipes.straight:pod_sft_flash",
 }
 
 ON_ALL_PROCESSES = ("pod-sft", "pod-sft-flash")  # the others run in one process with its own Ray

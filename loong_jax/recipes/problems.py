@@ -75,8 +75,52 @@ class PackagedProblems:
             object.__setattr__(self, "directory", str(Path(self.directory).resolve()))
 
     def by_domain(self) -> dict[str, DomainProblems]:
-        """By name of the package; ConfigError where there is none to pose."""
-        return _by_domain(self)
+        """By name of the package: its environment and the levels to pose.
+
+        Raises ConfigError for a directory without packages, a name that is not there, and where no
+        package is left.
+        """
+        if not self.directory:
+            raise ConfigError(
+                "packages is empty. Name a directory of environment packages: --packages DIR, as "
+                "you make them yourself (docs/tutorials/own_environment.md), or OUT/packages, "
+                "which `loong synth resyn --out OUT` writes."
+            )
+        found = {package.name: package for package in _read_all(self.directory)}
+        if missing := [name for name in self.names if name not in found]:
+            raise ConfigError(
+                f"{self.directory} holds no package {missing[0]!r}. Choose of {sorted(found)}."
+            )
+        named = self.names or sorted(found)
+        known = sorted({level for name in named for level in found[name].levels})
+        if unknown := sorted(set(self.levels) - set(known)):
+            raise ConfigError(
+                f"levels={self.levels}: no package of {self.directory} has level {unknown[0]}. "
+                f"Choose among {', '.join(map(str, known))}."
+            )
+        chosen, too_long = {}, {}
+        for name in named:
+            place = f"{PREFIX}{Path(self.directory) / found[name].uid}"
+            has = found[name].levels
+            if not (levels := tuple(n for n in has if n in (self.levels or has))):
+                continue
+            longest = max(_longest(place, level) for level in levels)
+            if longest > self.max_prompt_chars:
+                too_long[name] = longest
+            else:
+                chosen[name] = DomainProblems(environment=place, levels=levels)
+        if not chosen:
+            lengths = ", ".join(f"{name} up to {longest}" for name, longest in too_long.items())
+            raise ConfigError(
+                f"no package in {self.directory} has levels {self.levels or 'at all'} with "
+                f"questions of at most {self.max_prompt_chars} characters"
+                + (f" (max_prompt_chars); there are: {lengths}" if lengths else "")
+                + ". Raise --max-prompt-chars by as much as --sft.row-length, --rl.row-length and "
+                "--engine.cache-length, or ask for other levels."
+            )
+        for name, longest in too_long.items():
+            _say_left_out(name, longest, self.max_prompt_chars)
+        return chosen
 
 
 def is_package(environment: str) -> bool:
@@ -87,55 +131,6 @@ def is_package(environment: str) -> bool:
 def environment_of(environment: str) -> ModuleEnvironment:
     """The environment that `package:DIRECTORY` names; ConfigError where it is none."""
     return packages.read(environment.removeprefix(PREFIX)).environment()
-
-
-def _by_domain(problems: PackagedProblems) -> dict[str, DomainProblems]:
-    """By name of the package: its environment and the levels to pose.
-
-    Raises ConfigError for a directory without packages, a name that is not there, and where no
-    package is left.
-    """
-    if not problems.directory:
-        raise ConfigError(
-            "packages is empty. Name a directory of environment packages: --packages DIR, as you "
-            "make them yourself (docs/tutorials/own_environment.md), or OUT/packages, which `loong "
-            "synth resyn --out OUT` writes."
-        )
-    found = {package.name: package for package in _read_all(problems.directory)}
-    if missing := [name for name in problems.names if name not in found]:
-        raise ConfigError(
-            f"{problems.directory} holds no package {missing[0]!r}. Choose of {sorted(found)}."
-        )
-    named = problems.names or sorted(found)
-    known = sorted({level for name in named for level in found[name].levels})
-    if unknown := sorted(set(problems.levels) - set(known)):
-        raise ConfigError(
-            f"levels={problems.levels}: no package of {problems.directory} has level {unknown[0]}. "
-            f"Choose among {', '.join(map(str, known))}."
-        )
-    chosen, too_long = {}, {}
-    for name in named:
-        place = f"{PREFIX}{Path(problems.directory) / found[name].uid}"
-        has = found[name].levels
-        if not (levels := tuple(n for n in has if n in (problems.levels or has))):
-            continue
-        longest = max(_longest(place, level) for level in levels)
-        if longest > problems.max_prompt_chars:
-            too_long[name] = longest
-        else:
-            chosen[name] = DomainProblems(environment=place, levels=levels)
-    if not chosen:
-        lengths = ", ".join(f"{name} up to {longest}" for name, longest in too_long.items())
-        raise ConfigError(
-            f"no package in {problems.directory} has levels {problems.levels or 'at all'} with "
-            f"questions of at most {problems.max_prompt_chars} characters"
-            + (f" (max_prompt_chars); there are: {lengths}" if lengths else "")
-            + ". Raise --max-prompt-chars by as much as --sft.row-length, --rl.row-length and "
-            "--engine.cache-length, or ask for other levels."
-        )
-    for name, longest in too_long.items():
-        _say_left_out(name, longest, problems.max_prompt_chars)
-    return chosen
 
 
 @functools.cache

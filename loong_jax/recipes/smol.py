@@ -46,7 +46,6 @@ def smol() -> Recipe:
         environment="addition",
         form=dataclasses.replace(FORMS["completion"], template="40 + 85 = 125\n{prompt}"),
         max_new_tokens=4,
-        num_steps=20,
     )
 
 
@@ -75,7 +74,6 @@ def chat() -> Recipe:
         environment="largest",
         form=FORMS["plain"],
         max_new_tokens=8,
-        num_steps=20,
     )
     cold = SftStage(
         num_steps=6,
@@ -88,13 +86,7 @@ def chat() -> Recipe:
 
 
 def _recipe(
-    name: str,
-    *,
-    domain: str,
-    environment: str,
-    form: ResponseForm,
-    max_new_tokens: int,
-    num_steps: int,
+    name: str, *, domain: str, environment: str, form: ResponseForm, max_new_tokens: int
 ) -> Recipe:
     sampling = SamplingSettings(max_new_tokens=max_new_tokens)
     return Recipe(
@@ -119,7 +111,7 @@ def _recipe(
             "rl": RlStage(
                 after=START,
                 domains=(),
-                num_steps=num_steps,
+                num_steps=20,
                 scheduler=DoraPolicy(groups_per_step=8, max_staleness=0),
                 objective=longcat_objective(
                     group_size=GROUP_SIZE, max_response_tokens=max_new_tokens

@@ -3,27 +3,21 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import tyro
 
 from loong_jax.errors import ConfigError, refuse_below
 from loong_jax.merge import search
 from loong_jax.merge.methods import OWN_METHOD, FusionMethod, LongcatFusion
-from loong_jax.orchestrator.baselines import (
-    DropAndReplacePolicy,
-    OneStepOffPolicy,
-    PartialRolloutPolicy,
-    SynchronousPolicy,
-    TailBatchingPolicy,
-)
+from loong_jax.orchestrator import baselines
 from loong_jax.orchestrator.curriculum import Curriculum
 from loong_jax.orchestrator.dora import DoraPolicy, algorithm_1
 from loong_jax.own import Contract, OwnPart, as_own
 from loong_jax.rl.collapse import CollapseRules
 from loong_jax.rl.lora import LoraConfig
 from loong_jax.rl.objectives import Objective
-from loong_jax.rl.optimizers import Optimizer
+from loong_jax.rl.optimizers import Optimizer, WarmupCosine
 from loong_jax.rl.rewards import NoiseReward, RewardRule
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.reuse import GroupReuse
@@ -84,11 +78,11 @@ class SftStage:
 
 Scheduler = (
     DoraPolicy
-    | SynchronousPolicy
-    | TailBatchingPolicy
-    | OneStepOffPolicy
-    | PartialRolloutPolicy
-    | DropAndReplacePolicy
+    | baselines.SynchronousPolicy
+    | baselines.TailBatchingPolicy
+    | baselines.OneStepOffPolicy
+    | baselines.PartialRolloutPolicy
+    | baselines.DropAndReplacePolicy
     | OwnPart
 )
 OWN_SCHEDULER = Contract(
@@ -99,11 +93,11 @@ OWN_SCHEDULER = Contract(
 SCHEDULERS: dict[str, Callable[..., Scheduler]] = {  # by name on the command line
     "dora": DoraPolicy,
     "multi-version": algorithm_1,
-    "synchronous": SynchronousPolicy,
-    "tail-batching": TailBatchingPolicy,
-    "one-step-off": OneStepOffPolicy,
-    "partial-rollout": PartialRolloutPolicy,
-    "drop-and-replace": DropAndReplacePolicy,
+    "synchronous": baselines.SynchronousPolicy,
+    "tail-batching": baselines.TailBatchingPolicy,
+    "one-step-off": baselines.OneStepOffPolicy,
+    "partial-rollout": baselines.PartialRolloutPolicy,
+    "drop-and-replace": baselines.DropAndReplacePolicy,
 }
 
 
@@ -239,3 +233,42 @@ class EvaluationStage:
 
 
 Stage = SftStage | RlStage | FusionStage | SampleStage | EvaluationStage
+Trained = TypeVar("Trained", bound=SftStage | RlStage)
+
+
+def of_length(stage: Trained, num_steps: int, *, warmup_share: float = 0.0) -> Trained:
+    """A stage with as many steps, which a schedule of the stage's length follows.
+
+    Where that has no warm-up, it gets this share of it; it is never more than half.
+    """
+    optimizer, schedule = stage.optimizer, stage.optimizer.schedule
+    if isinstance(schedule, WarmupCosine) and schedule.num_steps == stage.num_steps:
+        warmup = schedule.warmup_steps or math.ceil(warmup_share * num_steps)
+        schedule = dataclasses.replace(
+            schedule, num_steps=num_steps, warmup_steps=min(warmup, num_steps // 2)
+        )
+        optimizer = dataclasses.replace(optimizer, schedule=schedule)
+    return dataclasses.replace(stage, num_steps=num_steps, optimizer=optimizer)
+
+
+def of_sizes(stage: RlStage, *, group_size: int, max_new_tokens: int) -> RlStage:
+    """A stage with groups and responses of other sizes, which the mean of its loss follows."""
+    reduction: Any = stage.objective.reduction
+    sizes = {"group_size": group_size, "max_response_tokens": max_new_tokens}
+    known = {name: size for name, size in sizes.items() if hasattr(reduction, name)}
+    reduction = dataclasses.replace(reduction, **known)
+    return dataclasses.replace(
+        stage,
+        group_size=group_size,
+        sampling=dataclasses.replace(stage.sampling, max_new_tokens=max_new_tokens),
+        objective=dataclasses.replace(stage.objective, reduction=reduction),
+    )
+
+
+def inputs_of(stage: Stage) -> tuple[str, ...]:
+    """Names of the stages, or of what the recipe gives, that a stage reads."""
+    one = ("after", "samples_of", "reference", "teacher", "base", "of")
+    names = [getattr(stage, field, None) for field in one]
+    for field in ("experts", "wall_time_of"):
+        names += getattr(stage, field, ())
+    return tuple(filter(None, names))

@@ -1,6 +1,9 @@
-"""Recipes of one or two stages in a row, with the quickstart's model."""
+"""Recipes of one or two stages in a row: with the quickstart's model, and over many processes."""
 
 import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
 
 from loong_jax.eval.evaluation import EvaluationSettings
 from loong_jax.models.moe import MoEConfig
@@ -14,7 +17,9 @@ from loong_jax.recipes import (
     FileProblems,
     GeneratedProblems,
     LocalVerifiers,
+    MeshSettings,
     PackagedProblems,
+    PodSettings,
     RayVerifiers,
     Recipe,
     RlStage,
@@ -25,8 +30,9 @@ from loong_jax.recipes import (
     ToolSettings,
     quickstart,
 )
+from loong_jax.rl.auxiliary import AuxiliaryLosses
 from loong_jax.rl.objectives import longcat_objective
-from loong_jax.rl.optimizers import AdamW
+from loong_jax.rl.optimizers import AdamW, WarmupCosine
 from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout.agentic.agent import TurnLimits
 from loong_jax.rollout.engine_config import PageConfig
@@ -52,10 +58,8 @@ def problems() -> Recipe:
     character.
     """
     sft, rl = _small_stages(MAX_NEW_TOKENS)
-    return Recipe(
-        name="problems",
-        model=MoEConfig.tiny(),
-        model_of_start=True,
+    return _of_tiny(
+        "problems",
         problems=FileProblems(),
         engine=EngineSettings(
             slots_per_replica=64,
@@ -82,10 +86,8 @@ def environments() -> Recipe:
     start, unless --sft.always-runs asks for it.
     """
     sft, rl = _small_stages(MAX_NEW_TOKENS)
-    return Recipe(
-        name="environments",
-        model=MoEConfig.tiny(),
-        model_of_start=True,
+    return _of_tiny(
+        "environments",
         problems=PackagedProblems(),
         engine=EngineSettings(
             slots_per_replica=64,
@@ -113,10 +115,8 @@ def agentic_mini() -> Recipe:
     measured; that its turns, calls and caches are what they should be is tested.
     """
     sft, rl = _small_stages(128)  # of all turns together, those of tools included
-    return Recipe(
-        name="agentic-mini",
-        model=MoEConfig.tiny(),
-        model_of_start=True,
+    return _of_tiny(
+        "agentic-mini",
         problems=GeneratedProblems(
             domains={"stem": DomainProblems(environment="basket", levels=(1,))}
         ),
@@ -137,6 +137,10 @@ def agentic_mini() -> Recipe:
             "rl": dataclasses.replace(rl, domains=("stem",), row_length=160, **FORM_FIRST),
         },
     )
+
+
+def _of_tiny(name: str, **settings: Any) -> Recipe:
+    return Recipe(name=name, model=MoEConfig.tiny(), model_of_start=True, **settings)
 
 
 def _small_stages(max_new_tokens: int) -> tuple[SftStage, RlStage]:
@@ -162,10 +166,8 @@ def _small_stages(max_new_tokens: int) -> tuple[SftStage, RlStage]:
 
 def _of_quickstart(name: str, stages: dict[str, Stage]) -> Recipe:
     """Stages on the quickstart's model and problems; lengths follow from what is posed."""
-    return Recipe(
-        name=name,
-        model=MoEConfig.tiny(),
-        model_of_start=True,
+    return _of_tiny(
+        name,
         problems=quickstart.three_domains(),
         engine=EngineSettings(narrow_slots=(16, 64), groups_per_replica=2),
         # in minutes: pass@16 would take most of the time (--evaluation.pass-at)
@@ -227,3 +229,70 @@ def distill() -> Recipe:
         **PACKED,
     )
     return _of_quickstart("distill", {"samples": samples, "sft": sft})
+
+
+# ---- over the devices of several processes: the same command on every host ----------------------
+
+
+def pod_sft() -> Recipe:
+    """Trains the quickstart's model of a million parameters on a mesh of sixteen devices.
+
+    Command, the same on every host: loong train pod-sft --checkpoints gs://BUCKET/RUN/checkpoints.
+    Machine: a slice of 16 chips, such as v5e:4x4; for another one give --mesh.* sizes whose product
+    is its number of devices. It is a rehearsal of everything but size: sharded weights,
+    checkpoints, preemption, resumption. It has run on CPU devices only.
+    """
+    return Recipe(
+        name="pod-sft",
+        model=MoEConfig.tiny(chunk_tokens=None),
+        problems=quickstart.three_domains(),
+        mesh=MeshSettings(fsdp=4, expert=4),
+        pod=PodSettings(),
+        stages={
+            "sft": SftStage(
+                num_steps=900,
+                optimizer=_pod_optimizer(peak=3e-3, num_steps=900),
+                rows=32,
+                row_length=216,
+                thinking=ThinkingStyle(first_pairs=60_000),
+            )
+        },
+    )
+
+
+def pod_sft_flash() -> Recipe:
+    """Trains LongCat-Flash, 560.7 billion parameters, in bfloat16 over float32 weights and moments.
+
+    Command, the same on every host: loong train pod-sft-flash --checkpoints
+    gs://BUCKET/RUN/checkpoints. With --start-from DIR it starts from what `loong import-hf` wrote
+    to DIR. Machine: 512 chips of 95 GB, such as v5p:8x8x8. Its state, 12 bytes a parameter, is
+    13.1 GB a chip. Nobody has run it: whether the rest fits is for `loong plan` to say.
+
+    Adam's epsilon is the published one, the weight of the hidden z-loss what readings of the report
+    give (arXiv:2509.01322). The weight of the drafting head is that of the later part of
+    DeepSeek-V3's training (arXiv:2412.19437, section 4.2). The balance loss has no published
+    weight: give `losses` a `DeviceBalance` of 32 groups whose weight keeps `router/stability_ratio`
+    below 0.1, the report's rule. Nor has the bias controller a published rate: errors and scores
+    are both 1 / A in the mean, so that of the small recipes means the same here.
+    """
+    return Recipe(
+        name="pod-sft-flash",
+        model=MoEConfig.flash(param_dtype=jnp.float32, num_mtp_layers=1),
+        problems=quickstart.three_domains(),
+        mesh=MeshSettings(fsdp=16, expert=32),
+        pod=PodSettings(losses=AuxiliaryLosses(mtp=0.1, hidden_z=1e-7), routing_every=100),
+        stages={
+            "sft": SftStage(
+                num_steps=1000,
+                optimizer=_pod_optimizer(peak=1e-5, num_steps=1000, eps=1e-16),
+                rows=512,
+                row_length=4096,
+                thinking=ThinkingStyle(),
+            )
+        },
+    )
+
+
+def _pod_optimizer(*, peak: float, num_steps: int, eps: float = 1e-8) -> AdamW:
+    schedule = WarmupCosine(peak=peak, warmup_steps=20, num_steps=num_steps, final_share=0.1)
+    return AdamW(schedule=schedule, weight_decay=0.01, eps=eps)

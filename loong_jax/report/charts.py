@@ -7,12 +7,14 @@ come in as 0..1 and are drawn in per cent.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from loong_jax.report import theme
+from loong_jax.report import overlap, theme
+from loong_jax.report.overlap import Event
 from loong_jax.report.theme import PAGE, Palette
 
 WIDTH, HEIGHT = 360, 220  # CSS pixels of a chart, three to a row
@@ -67,13 +69,18 @@ def fusion_panel(
         )
         if row.role == "before":
             axes.axvline(100 * row.value, color=palette.muted, lw=1, ls=(0, (2, 3)), zorder=1)
-    axes.set_yticks(range(len(rows)), [row.label for row in rows])
-    axes.set_ylim(len(rows) - 0.4, -0.6)
+    _label_rows(axes, [row.label for row in rows])
     axes.set_xlim(*limits)
     axes.set_xticks(np.arange(limits[0], 101, 20))
-    axes.grid(visible=True, axis="x")
-    axes.grid(visible=False, axis="y")
     axes.set_xlabel("pass@1 (%)")
+
+
+def _label_rows(axes: Axes, labels: Sequence[str], *, has_grid: bool = True) -> None:
+    """Names rows from above to below."""
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    axes.grid(visible=has_grid, axis="x")
+    axes.grid(visible=False, axis="y")
 
 
 def fusion_limits(panels: Mapping[str, Sequence[Row]]) -> tuple[float, float]:
@@ -112,14 +119,8 @@ def fusion_one(domain: str, rows: Sequence[Row], limits: tuple[float, float]) ->
 
 def smoothed(values: NDArray, width: int) -> NDArray:
     """Mean over a centred window that shrinks at the ends; NaN entries are ignored."""
-    half = width // 2
-    with np.errstate(invalid="ignore"):
-        return np.array(
-            [
-                np.nanmean(part) if np.isfinite(part).any() else np.nan
-                for part in (values[max(0, i - half) : i + half + 1] for i in range(len(values)))
-            ]
-        )
+    parts = (values[max(0, i - width // 2) : i + width // 2 + 1] for i in range(len(values)))
+    return np.array([np.nanmean(p) if np.isfinite(p).any() else np.nan for p in parts])
 
 
 class Series(NamedTuple):
@@ -134,9 +135,7 @@ def lines(
     series: Sequence[Series],
     *,
     ylabel: str = "",
-    xlabel: str = "step",
     scale: float = 1.0,
-    smooth: bool = True,
     floor: float | None = None,
     reference: float | None = None,
     limits: tuple[float, float] | None = None,
@@ -151,10 +150,9 @@ def lines(
     figure, (axes,) = theme.new_figure(width, HEIGHT if width == WIDTH else NARROW_HEIGHT)
     for one in series:
         y = scale * np.array([np.nan if v is None else v for v in one.y], np.float64)
-        window = max(3, len(y) // 12) if smooth else 1
-        if smooth and len(y) > 8:
+        if len(y) > 8:
             axes.plot(one.x, y, color=one.color, lw=1, alpha=0.3)
-            y = smoothed(y, window)
+            y = smoothed(y, max(3, len(y) // 12))
         axes.plot(one.x, y, color=one.color, label=one.label)
     if reference is not None:
         axes.axhline(scale * reference, color=PAGE.muted, lw=1, ls=(0, (2, 3)))
@@ -163,7 +161,7 @@ def lines(
     if floor is not None:
         axes.set_ylim(bottom=floor)
     axes.set_title(title, color=color)
-    axes.set_xlabel(xlabel)
+    axes.set_xlabel("step")
     axes.set_ylabel(ylabel)
     axes.margins(x=0.01)
     return figure
@@ -225,10 +223,7 @@ def gains(
             color=color, markersize=7, elinewidth=2, zorder=3,
         )  # fmt: skip
     axes.axvline(0, color=PAGE.muted, lw=1)
-    axes.set_yticks(range(len(rows)), [row[0] for row in rows])
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.grid(visible=True, axis="x")
-    axes.grid(visible=False, axis="y")
+    _label_rows(axes, [label for label, *_ in rows])
     axes.set_title(title, color=color)
     axes.set_xlabel("gain in pass@1 (points)")
     return figure
@@ -238,19 +233,115 @@ def over_steps(
     metrics: Sequence[Mapping[str, Any]], name: str, key: str | None = None
 ) -> tuple[list[float], list[float | None]]:
     """Steps and values of a metric (or of one key of a metric by key), where it was written."""
-    x: list[float] = []
-    y: list[float | None] = []
-    for line in metrics:
-        value = line.get(name)
-        if key is not None:
-            value = (value or {}).get(key)
-        if value is not None:
-            x.append(float(line["step"]))
-            y.append(float(value))
-    return x, y
+    values = [(line, line.get(name)) for line in metrics]
+    if key is not None:
+        values = [(line, (by_key or {}).get(key)) for line, by_key in values]
+    found = [(float(line["step"]), float(value)) for line, value in values if value is not None]
+    return [step for step, _ in found], [value for _, value in found]
 
 
 def keys_of(metrics: Sequence[Mapping[str, Any]], name: str) -> list[str]:
     """All keys that a metric by key ever had, in order (lags as numbers)."""
     keys = {key for line in metrics for key in (line.get(name) or {})}
     return sorted(keys, key=lambda key: (0, int(key), "") if key.isdigit() else (1, 0, key))
+
+
+# ---- a window of a stage's timeline --------------------------------------------------------------
+
+COLORS = "viridis"  # by policy version
+GAP_S = 0.01  # between blocks that are drawn as one
+GREY, PUBLISH_COLOR = "#9aa5b1", "#c44e80"  # of verifying and scoring
+
+
+def window(
+    events: Sequence[Event], num_steps: int = 6, longest_s: float = 60.0
+) -> overlap.Interval:
+    """The interval of `num_steps` steps from the middle one on; all of a shorter stage."""
+    steps = overlap.intervals(events, "train")
+    if not steps:
+        start, end = overlap.span(events)
+        return start, min(end, start + longest_s)
+    first = max(0, len(steps) // 2 - num_steps // 2)
+    chosen = steps[first : first + num_steps]
+    start = steps[first - 1][1] if first else overlap.span(events)[0]
+    start = max(start, chosen[0][0] - longest_s / 4)
+    return start, min(chosen[-1][1], start + longest_s)
+
+
+def merged_blocks(events: Sequence[Event]) -> list[dict[str, Any]]:
+    """Decode blocks of one replica and version that follow each other without a gap, as one."""
+    merged: list[dict[str, Any]] = []
+    open_of: dict[int, dict[str, Any]] = {}
+    for event in sorted((e for e in events if e["kind"] == "decode"), key=lambda e: e["start_s"]):
+        last = open_of.get(event["replica"])
+        is_same = last is not None and last["version"] == event["version"]
+        if last is not None and is_same and event["start_s"] - last["end_s"] <= GAP_S:
+            last["end_s"] = max(last["end_s"], event["end_s"])
+        else:
+            open_of[event["replica"]] = block = dict(event)
+            merged.append(block)
+    return merged
+
+
+def timeline(events: Sequence[Event], title: str) -> Figure:
+    """Lanes over time, coloured by the policy version that is decoded or produced.
+
+    Idle shares at the right are of the whole stage, not of the window.
+    """
+    start, end = window(events)
+    inside = [e for e in events if "start_s" in e and e["end_s"] > start and e["start_s"] < end]
+    replicas = sorted({e["replica"] for e in events if e["kind"] == "decode"})
+    lanes = [f"replica {r}" for r in replicas] + ["verifiers", "trainer"]
+    blocks = merged_blocks(inside)
+    trained = [e for e in inside if e["kind"] == "train"]
+    versions = [b["version"] for b in blocks] + [e["step"] for e in trained]
+    low, high = (min(versions), max(versions)) if versions else (0, 1)
+    shade = matplotlib.colormaps[COLORS]
+
+    figure, (axes,) = theme.new_figure(1080, 90 + 44 * len(lanes))
+
+    def bar(lane: str, event: Event, fill: Any, height: float = 0.66) -> tuple[float, float]:
+        left = max(event["start_s"], start)
+        width = min(event["end_s"], end) - left
+        axes.broken_barh(
+            [(left, width)], (lanes.index(lane) - height / 2, height), facecolor=fill,
+            edgecolor=PAGE.paper, linewidth=0.8,
+        )  # fmt: skip
+        return left, width
+
+    def numbered_bar(lane: str, event: Event, version: int) -> None:
+        """A bar in the colour of a version, with its number where it is wide enough for it."""
+        place = (version - low) / max(1, high - low)
+        left, width = bar(lane, event, shade(0.08 + 0.84 * place))
+        if width > 0.022 * (end - start):
+            axes.text(
+                (left + left + width) / 2, lanes.index(lane), str(version), ha="center",
+                va="center_baseline", fontsize=10.5, color="white" if place < 0.65 else "#1b1f24",
+            )  # fmt: skip
+
+    for block in blocks:
+        numbered_bar(f"replica {block['replica']}", block, block["version"])
+    for event in inside:
+        if event["kind"] == "verify":
+            bar("verifiers", event, GREY, 0.4)
+        elif event["kind"] == "score":
+            bar("trainer", event, GREY, 0.4)
+        elif event["kind"] == "publish":
+            axes.vlines(event["end_s"], -0.5, len(lanes) - 0.5, color=PUBLISH_COLOR, lw=1,
+                        ls=(0, (1, 2)), zorder=0)  # fmt: skip
+    for event in trained:
+        numbered_bar("trainer", event, event["step"])
+
+    idle = overlap.idle(events)
+    for place, lane in enumerate(lanes):
+        if lane in idle:
+            axes.annotate(
+                f"{100 * idle[lane].value:.0f} % idle", (1, place), (8, 0),
+                xycoords=("axes fraction", "data"), textcoords="offset points", va="center",
+                color=PAGE.muted, fontsize=11,
+            )  # fmt: skip
+    _label_rows(axes, lanes, has_grid=False)
+    axes.set_xlim(start, end)
+    axes.set_xlabel("seconds since the stage began")
+    axes.set_title(title)
+    return figure

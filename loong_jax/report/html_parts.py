@@ -2,7 +2,7 @@
 
 import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,11 @@ def with_interval(value: str, ends: str) -> Markup:
     return Markup(f"{escape(value)} <small>{escape(ends)}</small>" if ends else escape(value))
 
 
+def gain(found: Mapping[str, Any]) -> Markup:
+    """A paired gain as `loong_jax.eval.compare` writes it, with its interval."""
+    return with_interval(points(found.get("gain")), interval(found.get("ci95"), points))
+
+
 def yes_no(claim: bool | None) -> Markup:
     if claim is None:
         return Markup(ABSENT)
@@ -97,7 +102,12 @@ def table(
     text_columns: Sequence[int] = (),
     strong_rows: Sequence[int] = (),
 ) -> Markup:
-    """A table that scrolls sideways by itself; the first column is text, the others figures."""
+    """A table that scrolls sideways by itself; the first column is text, the others figures.
+
+    Nothing where there are no rows.
+    """
+    if not rows:
+        return Markup("")
 
     def row(cells: Sequence[Any], tag: str, kind: str = "") -> str:
         parts = [
@@ -115,6 +125,14 @@ def table(
         f'<div class="scroll"><table><thead>{row(head, "th")}</thead><tbody>{body}</tbody></table>'
         "</div>"
     )
+
+
+def table_of(
+    rows: Iterable[Any], columns: Mapping[str, Callable[[Any], Any]], **kwargs: Any
+) -> Markup:
+    """`table` with a row for each of `rows`; by its head, each column makes a cell of a row."""
+    cells = [[cell(row) for cell in columns.values()] for row in rows]
+    return table(list(columns), cells, **kwargs)
 
 
 def chart(figure: Figure, label: str, caption: str = "", *, wide: bool = False) -> Markup:

@@ -6,6 +6,7 @@ there: `time_s` and the times of events count seconds of kept work, not the time
 """
 
 import collections
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,18 +17,18 @@ import tensorboardX
 
 from loong_jax.data import disk, json_files
 from loong_jax.problems.response import FORMS, ResponseForm, read
-from loong_jax.report.signal_watch import has_signal
+from loong_jax.report.progress import has_signal
 from loong_jax.rollout.records import Group, Rollout, readable
 
 METRICS, EVENTS, ROLLOUTS = "metrics.jsonl", "events.jsonl", "rollouts/train.jsonl"
+GROUPS_SHOWN = 2  # of a step, two rollouts each
 
 
-class MetricsLog:
+class MetricsLog(contextlib.AbstractContextManager):
     """The log of one stage, in its directory; one writer. Use as a context manager.
 
     `restored_step` is the step a checkpoint was restored at, 0 for a fresh start: later records are
-    dropped. `started_s` is the moment, on `clock`, that events count from; events passed in must
-    carry times of the same clock.
+    dropped. Events passed in must carry times of `clock`; they count from this moment on it.
     """
 
     def __init__(
@@ -37,30 +38,22 @@ class MetricsLog:
         stage: str,
         restored_step: int = 0,
         clock: Callable[[], float] = time.monotonic,
-        started_s: float | None = None,
-        tensorboard: bool = True,
-        groups_shown_per_step: int = 2,
         form: ResponseForm = FORMS["tagged"],
     ):
         self.directory = Path(directory)
         self.stage = stage
         self._clock = clock
-        self._groups_shown = groups_shown_per_step
         self._form = form
         self._judged = _JudgedTally(form)
         self.earlier_s = rewind(self.directory, restored_step)
-        self._offset_s = self.earlier_s - (clock() if started_s is None else started_s)
+        self._offset_s = self.earlier_s - clock()
         (self.directory / "rollouts").mkdir(parents=True, exist_ok=True)
         self._files: dict[str, TextIO] = {
             name: (self.directory / name).open("a", encoding="utf-8")
             for name in (METRICS, EVENTS, ROLLOUTS)
         }
-        self._writer = (
-            tensorboardX.SummaryWriter(
-                str(self.directory / "tensorboard"), purge_step=restored_step + 1, flush_secs=10
-            )
-            if tensorboard
-            else None
+        self._writer = tensorboardX.SummaryWriter(
+            str(self.directory / "tensorboard"), purge_step=restored_step + 1, flush_secs=10
         )
         if restored_step:
             now = self.elapsed_s
@@ -68,11 +61,9 @@ class MetricsLog:
                 EVENTS, {"kind": "resume", "step": restored_step, "start_s": now, "end_s": now}
             )
 
-    def __enter__(self) -> "MetricsLog":
-        return self
-
     def __exit__(self, *_) -> None:
-        self.close()
+        for file in (*self._files.values(), self._writer):
+            file.close()
 
     @property
     def elapsed_s(self) -> float:
@@ -81,11 +72,8 @@ class MetricsLog:
 
     def event(self, record: Mapping[str, Any]) -> None:
         """Appends an event; its `start_s` and `end_s` are readings of this log's clock."""
-        times = {
-            key: round(record[key] + self._offset_s, 4)
-            for key in ("start_s", "end_s")
-            if key in record
-        }
+        ends = [key for key in ("start_s", "end_s") if key in record]
+        times = {key: round(record[key] + self._offset_s, 4) for key in ends}
         self._append(EVENTS, {**record, **times})
 
     def judged(self, group: Group, disposition: str) -> None:
@@ -97,37 +85,21 @@ class MetricsLog:
     ) -> dict[str, Any]:
         """Appends the line of a step and returns it. `groups` are those it trained on; `metrics`
         wins over what is counted from them here."""
-        counted = {
-            **trained_metrics(groups, trainer_version=step - 1),
-            **self._judged.metrics(),
-        }
+        counted = trained_metrics(groups, trainer_version=step - 1) | self._judged.metrics()
         self._judged = _JudgedTally(self._form)
-        head = {"stage": self.stage, "step": step, "time_s": round(self.elapsed_s, 3)}
-        record = json_files.without_nan({**head, **counted, **metrics})
-        for group in groups[: self._groups_shown]:
+        head = {"stage": self.stage, "step": step}
+        time_s = {"time_s": round(self.elapsed_s, 3)}
+        record = json_files.without_nan({**head, **time_s, **counted, **metrics})
+        for group in groups[:GROUPS_SHOWN]:
             for rollout in _two_of(group):
-                self._append(
-                    ROLLOUTS,
-                    {
-                        "stage": self.stage,
-                        "step": step,
-                        **readable(group.ticket.problem, rollout, self._form),
-                        "staleness": step - 1 - rollout.version,
-                    },
-                )
+                shown = readable(group.ticket.problem, rollout, self._form)
+                staleness = {"staleness": step - 1 - rollout.version}
+                self._append(ROLLOUTS, {**head, **shown, **staleness})
         self._append(METRICS, record)  # last, so that a line of metrics means a whole step
-        if self._writer is not None:
-            for name, value in numbers(record).items():
-                if name not in ("step", "time_s"):
-                    self._writer.add_scalar(f"{self.stage}/{name}", value, step)
+        for name, value in numbers(record).items():
+            if name not in ("step", "time_s"):
+                self._writer.add_scalar(f"{self.stage}/{name}", value, step)
         return record
-
-    def close(self) -> None:
-        for file in self._files.values():
-            file.close()
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
 
     def _append(self, name: str, record: dict[str, Any]) -> None:
         file = self._files[name]
@@ -193,7 +165,7 @@ class _JudgedTally:
         self._signals: list[bool] = []
         self._formed: list[bool] = []
         self._correct: list[tuple[str, bool]] = []
-        self._counts = {name: collections.Counter() for name in ("verdicts", "groups", "isolation")}
+        self._counts = {name: collections.Counter() for name in ("groups", "verdicts", "isolation")}
 
     def add(self, group: Group, disposition: str) -> None:
         self._counts["groups"][disposition] += 1
@@ -214,8 +186,7 @@ class _JudgedTally:
     def metrics(self) -> dict[str, Any]:
         if not self._counts["groups"]:
             return {}
-        counts = ("groups", "verdicts", "isolation")
-        record: dict[str, Any] = {f"judged/{name}": dict(self._counts[name]) for name in counts}
+        record: dict[str, Any] = {f"judged/{name}": dict(of) for name, of in self._counts.items()}
         for name, values in (
             ("judged/with_signal", self._signals),
             ("rewards/all_groups_mean", self._rewards),
@@ -264,10 +235,11 @@ def merge_stage_metrics(run_dir: Path | str, stages: Sequence[str]) -> Path:
 
 def _two_of(group: Group) -> list[Rollout]:
     """The first right and the first other rollout of a group."""
-    graded = [r for r in group.rollouts if r.verdict is not None and r.reward is not None]
-    right = [r for r in graded if r.verdict is not None and r.verdict.is_correct][:1]
-    other = [r for r in graded if r.verdict is not None and not r.verdict.is_correct][:1]
-    return right + other
+    found: dict[bool, Rollout] = {}
+    for rollout in group.rollouts:
+        if rollout.verdict is not None and rollout.reward is not None:
+            found.setdefault(rollout.verdict.is_correct, rollout)
+    return [found[is_right] for is_right in (True, False) if is_right in found]
 
 
 def _mean_by(pairs) -> dict[str, float]:

@@ -5,6 +5,7 @@ events also carry `replica` and `version`. The time of a stage is the span from 
 its last, so compilation inside it counts as idle time.
 """
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -59,21 +60,6 @@ def length(spans: Iterable[Interval]) -> float:
     return float(sum(end - start for start, end in union(spans)))
 
 
-def intersection(left: Iterable[Interval], right: Iterable[Interval]) -> list[Interval]:
-    """The points in both sets of intervals."""
-    a, b, common = union(left), union(right), []
-    i = j = 0
-    while i < len(a) and j < len(b):
-        start, end = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
-        if end > start:
-            common.append((start, end))
-        if a[i][1] < b[j][1]:
-            i += 1
-        else:
-            j += 1
-    return common
-
-
 def span(events: Sequence[Event]) -> Interval:
     """The interval from the first event to the end of the last."""
     every = intervals(events)
@@ -88,11 +74,14 @@ def two_versions_decoding(events: Sequence[Event]) -> Share:
     for event in events:
         if event["kind"] == "decode":
             spans_of.setdefault(event["version"], []).append(_interval(event))
-    both: list[Interval] = []
-    seen: list[Interval] = []
-    for spans in spans_of.values():
-        both.extend(intersection(seen, spans))
-        seen = union([*seen, *spans])
+    spans = [one for of_version in spans_of.values() for one in union(of_version)]
+    edges = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
+    decoding = itertools.accumulate(change for _, change in edges)  # versions, from each edge on
+    both = [
+        (start, end)
+        for ((start, _), (end, _)), count in zip(itertools.pairwise(edges), decoding, strict=False)
+        if count > 1
+    ]
     start, end = span(events)
     return Share(length(both), end - start)
 
@@ -123,13 +112,12 @@ def training_covered_by_decoding(events: Sequence[Event]) -> Share:
     from the step's start on, and one that ends after it does not count at all.
     """
     steps = intervals(events, "train")
-    blocks = sorted(intervals(events, "decode"), key=lambda block: block[1])
-    part = 0.0
-    for start, end in steps:
-        part += length(
-            (max(block[0], start), block[1]) for block in blocks if start <= block[1] <= end
-        )
-    return Share(part, float(sum(end - start for start, end in steps)))
+    blocks = intervals(events, "decode")
+    part = sum(
+        length((max(begin, start), done) for begin, done in blocks if start <= done <= end)
+        for start, end in steps
+    )
+    return Share(float(part), float(sum(end - start for start, end in steps)))
 
 
 def training_steps_with_decoding(events: Sequence[Event]) -> Share:
@@ -162,7 +150,7 @@ def idle(events: Sequence[Event]) -> dict[str, Share]:
 
 
 def describe(
-    events_of: Mapping[str, Sequence[Event]], staleness: Mapping[str, int], interval_s: float = 1.0
+    events_of: Mapping[str, Sequence[Event]], staleness: Mapping[str, int]
 ) -> dict[str, Any]:
     """All overlap figures of the RL stages of a run, as shares; seconds are added over stages."""
 
@@ -175,9 +163,7 @@ def describe(
             idle_of.setdefault(lane, []).append(share)
     return {
         "two_versions_decoding": over(two_versions_decoding),
-        f"two_versions_within_{interval_s:g}s": over(
-            lambda events: two_versions_within(events, interval_s)
-        ),
+        "two_versions_within_1s": over(lambda events: two_versions_within(events, 1.0)),
         "training_covered_by_decoding": over(training_covered_by_decoding),
         "training_steps_with_decoding": over(training_steps_with_decoding),
         "trained_at_staleness_1_or_more": stale_share(staleness),

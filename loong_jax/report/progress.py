@@ -1,14 +1,19 @@
-"""The progress of a run: a live display on a terminal, plain lines elsewhere."""
+"""The progress of a run: a live display on a terminal, plain lines elsewhere, and a warning where
+no group teaches."""
 
 import collections
+import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console, Group
+from rich import console as rich_console
+from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+
+from loong_jax.rollout.records import Group
 
 RATE_STEPS = 20  # whose pace tells the time left
 LEAST_STEPS = 3  # steps before that time is said; the first ones compile
@@ -77,15 +82,12 @@ class Progress:
         `num_steps` is None where something else than a number of steps ends the stage.
         """
         self._current = stage
-        row = self._stages[stage] = _Stage()
-        row.status, row.total, row.step = "running", num_steps, first_step
-        row.started_s = self._clock()
-        parts = [
-            "starts",
-            *([f"{num_steps} steps"] if num_steps is not None else []),
-            *([f"resumed at {first_step}"] if first_step else []),
-        ]
-        self._line(f"{stage}: {', '.join(parts)}")
+        self._stages[stage] = _Stage(
+            status="running", total=num_steps, step=first_step, started_s=self._clock()
+        )
+        length = f", {num_steps} steps" if num_steps is not None else ""
+        resumed = f", resumed at {first_step}" if first_step else ""
+        self._line(f"{stage}: starts{length}{resumed}")
 
     def step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Shows a step of the running stage; missing metrics are not shown."""
@@ -110,10 +112,10 @@ class Progress:
 
     def finish(self, stage: str, result: str = "") -> None:
         row = self._stages.setdefault(stage, _Stage())
-        now = self._clock()
-        row.status, row.remark = "done", result
-        row.took_s = now - row.started_s if row.started_s is not None else 0.0
-        took = f" in {duration(row.took_s)}" if row.started_s is not None else " (from before)"
+        row.status, row.remark, took = "done", result, " (from before)"
+        if row.started_s is not None:
+            row.took_s = self._clock() - row.started_s
+            took = f" in {duration(row.took_s)}"
         self._line(f"{stage}: done{took}" + (f", {result}" if result else ""))
 
     def _line(self, text: str) -> None:
@@ -123,8 +125,7 @@ class Progress:
         elapsed = duration(self._last_line_s - self._started_s)
         print(f"[{elapsed:>6}] {text}", file=self._console.file, flush=True)
 
-    def _table(self) -> Group:
-        now = self._clock()
+    def _table(self) -> rich_console.Group:
         table = Table(box=None, padding=(0, 1), show_header=False)
         for name, row in self._stages.items():
             mark, style = MARKS[row.status]
@@ -132,20 +133,23 @@ class Progress:
             if row.status == "done":
                 text = f"{duration(row.took_s)}  {text}"
             table.add_row(Text(mark, style), Text(name, "bold" if mark == "●" else style), text)
-        return Group(Text(f"{self._title}  {duration(now - self._started_s)}", "bold"), table)
+        title = f"{self._title}  {duration(self._clock() - self._started_s)}"
+        return rich_console.Group(Text(title, "bold"), table)
 
 
+@dataclasses.dataclass
 class _Stage:
-    def __init__(self):
-        self.status = "waiting"
-        self.step = 0
-        self.total: int | None = 0
-        self.metrics: dict[str, Any] = {}
-        self.remark = ""
-        self.started_s: float | None = None
-        self.took_s = 0.0
-        # of the last steps: number and when they ended
-        self.ends: collections.deque[tuple[int, float]] = collections.deque(maxlen=RATE_STEPS + 1)
+    status: str = "waiting"
+    step: int = 0
+    total: int | None = 0
+    started_s: float | None = None
+    took_s: float = 0.0
+    metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
+    remark: str = ""
+    # of the last steps: number and when they ended
+    ends: collections.deque[tuple[int, float]] = dataclasses.field(
+        default_factory=lambda: collections.deque(maxlen=RATE_STEPS + 1)
+    )
 
     def describe(self) -> str:
         parts = [f"step {self.step}" + ("" if self.total is None else f"/{self.total}")]
@@ -153,11 +157,7 @@ class _Stage:
             value = self.metrics.get(name)
             if isinstance(value, int | float):
                 parts.append(f"{label} {form.format(value)}")
-        if left := self._left():
-            parts.append(left)
-        if self.remark:
-            parts.append(self.remark)
-        return "  ".join(parts)
+        return "  ".join([*parts, *filter(None, [self._left(), self.remark])])
 
     def _left(self) -> str:
         """Time until the last step, at the pace of the last ones; empty while that is unknown."""
@@ -175,3 +175,92 @@ def duration(seconds: float | int) -> str:
     minutes, rest = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+# ---- groups without a signal: said in plain words while a run still waits for one that teaches ---
+
+FIRST_S, RARER = 45.0, 4  # of silence before the first warning; how much longer until the next one
+LEAST_GROUPS, MANY_GROUPS, MANY_S = 4, 64, 10.0  # so many groups say enough after fewer seconds
+_SHOWN = 160  # characters of a text
+
+
+def has_signal(rewards: Sequence[float | None]) -> bool:
+    """True where valid rewards differ: advantages are 0 otherwise."""
+    return len({reward for reward in rewards if reward is not None}) > 1
+
+
+class SignalWatch:
+    """Gives a warning where one group after the other has equal rewards.
+
+    The first comes within a minute, the next ones ever more rarely. A group that teaches begins the
+    count anew.
+    """
+
+    def __init__(self, warn: Callable[[str], None], clock: Callable[[], float] = time.monotonic):
+        self._warn, self._clock = warn, clock
+        self._wait_s = FIRST_S
+        self._silent: list[Group] = []
+        self._since_s = 0.0
+
+    def judged(self, group: Group) -> None:
+        """Call it with every group that has its rewards."""
+        now = self._clock()
+        if has_signal([rollout.reward for rollout in group.rollouts]):
+            self._silent = []
+            return
+        if not self._silent:
+            self._since_s = now
+        self._silent.append(group)
+        count, waited_s = len(self._silent), now - self._since_s
+        is_first = self._wait_s == FIRST_S
+        if (waited_s >= self._wait_s and count >= LEAST_GROUPS) or (
+            is_first and waited_s >= MANY_S and count >= MANY_GROUPS
+        ):
+            self._wait_s = RARER * max(waited_s, self._wait_s)
+            self._warn(describe(self._silent))
+
+
+def describe(groups: Sequence[Group]) -> str:
+    """A summary of the answers in groups without a signal, and a remedy."""
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    verdicts = [r.verdict for r in rollouts if r.verdict and r.finish_reason != "length"]
+    outcomes = collections.Counter(verdict.outcome for verdict in verdicts)
+    graded = outcomes["correct"] + outcomes["wrong"]
+    reasons = collections.Counter(verdict.reason for verdict in verdicts)
+    reasons.pop("", None)
+    cut = sum(r.finish_reason == "length" for r in rollouts)
+    said = (
+        f"none of {len(groups)} groups in a row can teach: all rewarded answers to a problem got "
+        f"the same reward. {outcomes['correct']} of {graded} answers that ended were right"
+    )
+    if outcomes["ungradable"]:
+        said += f", {outcomes['ungradable']} more could not be graded"
+    if reasons:
+        reason, count = reasons.most_common(1)[0]
+        said += f"; the most frequent reason is {reason!r} ({count})"
+    said += (
+        f"; {cut} of all {len(rollouts)} were cut off at the limit of tokens, which no verdict "
+        "makes up for. "
+    )
+    if graded and outcomes["correct"] >= 0.9 * graded:
+        return said + "Pose harder problems; the run ends by itself where all are solved."
+    if cut >= 0.5 * len(rollouts):
+        limit = rollouts[-1].sampling.max_new_tokens
+        said += f"Raise sampling.max_new_tokens={limit}, or ask for shorter answers."
+    elif outcomes["ungradable"] > graded:
+        said += "See what the verifier misses: `loong verify` judges a file of answers."
+    else:
+        said += (
+            "Pose easier problems, draw larger groups (group_size), show the form of an answer in "
+            "the prompt, or fine-tune before (`loong train sft`)."
+        )
+    last = groups[-1]
+    return (
+        f"{said} For example, {_short(last.ticket.problem.prompt)} was answered with "
+        f"{_short(last.rollouts[-1].text)}."
+    )
+
+
+def _short(text: str) -> str:
+    """In quotes, the end of it where it is long: a question and an answer stand there."""
+    return repr(text if len(text) <= _SHOWN else "…" + text[-_SHOWN:])

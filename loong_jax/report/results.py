@@ -48,19 +48,16 @@ def headline(run: RunRecord) -> str:
         sentences.append(f"No measurable change in {_and(flat)}.")
     if down:
         sentences.append(f"RL lost: {listed(down)} points.")
-    kept = {
-        d: float(g["gain"]) for d in found if h.is_number((g := fused_loss(run, d)).get("gain"))
-    }
+    kept = [(g["gain"], d) for d in found if h.is_number((g := fused_loss(run, d)).get("gain"))]
     if kept and up:
-        worst = min(kept, key=lambda d: kept[d])
-        if kept[worst] >= 0:
+        gain, worst = min(kept, key=lambda pair: pair[0])
+        lost = f"{-100 * gain:.1f} points"
+        if gain >= 0:
             sentences.append("The fused model is as good as each of them.")
-        elif kept[worst] >= -BAR_POINTS:
-            sentences.append(
-                f"One fused model stays within {-100 * kept[worst]:.1f} points of each of them."
-            )
+        elif gain >= -BAR_POINTS:
+            sentences.append(f"One fused model stays within {lost} of each of them.")
         else:
-            sentences.append(f"The fused model loses {-100 * kept[worst]:.1f} points in {worst}.")
+            sentences.append(f"The fused model loses {lost} in {worst}.")
     return " ".join(sentences)
 
 
@@ -68,16 +65,12 @@ def cards(run: RunRecord) -> Markup:
     """One card per domain: the gain, before and after, and what stands beside it."""
     parts = []
     for domain in run.domains:
-        gain, (before, after) = expert_gain(run, domain), _pair(run, domain)
-        if not before or not after:
+        if not all(_pair(run, domain)):
             continue
-        lines = [
-            ("pass@1", _before_after(before, after, "pass@1")),
-            ("greedy", _before_after(before, after, "greedy")),
-            *((name, _before_after(before, after, name)) for name in pass_at(run)),
-            ("95 % intervals disjoint", h.yes_no(gain.get("disjoint_intervals"))),
-        ]
-        lost = fused_loss(run, domain)
+        gain, lost = expert_gain(run, domain), fused_loss(run, domain)
+        names = ("pass@1", "greedy", *pass_at(run))
+        lines = [(name, _before_after(run, domain, name)) for name in names]
+        lines.append(("95 % intervals disjoint", h.yes_no(gain.get("disjoint_intervals"))))
         if lost:
             text = f"{h.points(lost['gain'])} {h.interval(lost['ci95'], h.points)}"
             lines.append(("fused minus expert", text))
@@ -91,7 +84,7 @@ def cards(run: RunRecord) -> Markup:
         )
     if not parts:
         return Markup("")
-    first = next(iter(run.figures(run.baseline, d) for d in run.domains))
+    first = run.figures(run.baseline, run.domains[0])
     return Markup(
         f'<div class="cards">{"".join(parts)}</div>'
         + h.paragraph(
@@ -154,17 +147,15 @@ def fusion_rows(run: RunRecord) -> dict[str, list[Row]]:
             figures = stage.evaluation.get(domain, {})
             if not h.is_number(figures.get("pass@1")):
                 continue
+            label, role = stage.label, "result"
             if name == run.baseline:
                 role = "before"
             elif name == run.expert_in(domain):
-                role = "own expert"
+                label, role = "RL expert", "own expert"
             elif name in run.experts:
                 role = "other expert"
-            else:
-                role = "result"
             low, high = figures["ci95"]
-            label = "RL expert" if role == "own expert" else stage.label
-            rows.append(Row(label, float(figures["pass@1"]), float(low), float(high), role))
+            rows.append(Row(label, figures["pass@1"], low, high, role))
         if rows:
             panels[domain] = rows
     return panels
@@ -172,13 +163,9 @@ def fusion_rows(run: RunRecord) -> dict[str, list[Row]]:
 
 def fusion_chart(run: RunRecord) -> Markup:
     panels = fusion_rows(run)
-    limits = charts.fusion_limits(panels)
-    return h.grid(
-        [
-            h.chart(charts.fusion_one(d, rows, limits), f"pass@1 of every model in {d}")
-            for d, rows in panels.items()
-        ]
-    )
+    limits, label = charts.fusion_limits(panels), "pass@1 of every model in"
+    figures = {domain: charts.fusion_one(domain, rows, limits) for domain, rows in panels.items()}
+    return h.grid([h.chart(figure, f"{label} {domain}") for domain, figure in figures.items()])
 
 
 def evaluation_table(run: RunRecord) -> Markup:
@@ -186,13 +173,15 @@ def evaluation_table(run: RunRecord) -> Markup:
     rows, names = [], pass_at(run)
     for stage in run.stages.values():
         for domain, f in stage.evaluation.items():
-            ends = {name: f.get(f"{name}_ci95") for name in ("greedy", *names)}
-            ends = {"pass@1": f.get("ci95"), **ends}
+            ends = {"pass@1": "ci95"} | {name: f"{name}_ci95" for name in ("greedy", *names)}
             rows.append(
                 [
                     stage.label,
                     h.dot(domain),
-                    *(h.with_interval(h.percent(f.get(n)), h.interval(e)) for n, e in ends.items()),
+                    *(
+                        h.with_interval(h.percent(f.get(name)), h.interval(f.get(end)))
+                        for name, end in ends.items()
+                    ),
                     h.percent(f.get("well_formed")),
                     h.number(f.get("mean_length")),
                     f"{f.get('n', 0)} {h.TIMES} {f.get('samples_per_problem', 0)}",
@@ -200,34 +189,20 @@ def evaluation_table(run: RunRecord) -> Markup:
                     f.get("ungradable", 0),
                 ]
             )
-    if not rows:
-        return Markup("")
     head = ["stage", "domain", "pass@1 (T = 1)", "greedy", *names, "well-formed", "tokens",
             f"problems {h.TIMES} samples", *(f"n of {name}" for name in names),
             "ungradable"]  # fmt: skip
-    return h.table(head, rows, text_columns=[])
+    return h.table(head, rows)
 
 
 def gains_table(run: RunRecord) -> Markup:
     """The table of gains under stricter criteria."""
     rows, names = [], pass_at(run)
     for domain in run.domains:
-        gain, (before, after) = expert_gain(run, domain), _pair(run, domain)
-        if not gain:
-            continue
-        rows.append(
-            [
-                h.dot(domain),
-                _gain(gain),
-                _gain(gain.get("without_format_failures", {})),
-                _gain(gain.get("greedy", {})),
-                *(_before_after(before, after, name) for name in names),
-                _before_after(before, after, "well_formed"),
-                gain.get("n"),
-            ]
-        )
-    if not rows:
-        return Markup("")
+        if gain := expert_gain(run, domain):
+            criteria = (gain, gain.get("without_format_failures", {}), gain.get("greedy", {}))
+            shown = [_before_after(run, domain, name) for name in (*names, "well_formed")]
+            rows.append([h.dot(domain), *map(h.gain, criteria), *shown, gain.get("n")])
     head = ["expert minus SFT", "sampled pass@1", "format failures removed", "greedy", *names,
             "well-formed", "problems"]  # fmt: skip
     return h.table(head, rows)
@@ -235,22 +210,19 @@ def gains_table(run: RunRecord) -> Markup:
 
 def comparisons_table(run: RunRecord) -> Markup:
     """Fused minus expert, fused and general over SFT, general minus fused: paired."""
-    rows = []
     over = run.gains.get("over_sft", {})
-    for domain in run.domains:
-        cells = [
-            run.gains.get("fused_minus_expert", {}).get(domain, {}),
-            over.get("fused", {}).get(domain, {}),
-            run.gains.get("general_minus_fused", {}).get(domain, {}),
-            over.get("general", {}).get(domain, {}),
-        ]
-        if any(cells):
-            rows.append([h.dot(domain), *map(_gain, cells)])
-    if not rows:
-        return Markup("")
-    head = ["paired by problem", "fused minus expert", "fused minus SFT", "general minus fused",
-            "general minus SFT"]  # fmt: skip
-    return h.table(head, rows)
+    columns = {
+        "fused minus expert": run.gains.get("fused_minus_expert", {}),
+        "fused minus SFT": over.get("fused", {}),
+        "general minus fused": run.gains.get("general_minus_fused", {}),
+        "general minus SFT": over.get("general", {}),
+    }
+    rows = [
+        [h.dot(domain), *(h.gain(found.get(domain, {})) for found in columns.values())]
+        for domain in run.domains
+        if any(domain in found for found in columns.values())
+    ]
+    return h.table(["paired by problem", *columns], rows)
 
 
 def gains_by_level(run: RunRecord) -> Markup:
@@ -268,14 +240,10 @@ def gains_by_level(run: RunRecord) -> Markup:
     return h.grid(parts)
 
 
-def _gain(gain: Mapping[str, Any]) -> Markup:
-    return h.with_interval(h.points(gain.get("gain")), h.interval(gain.get("ci95"), h.points))
-
-
-def _before_after(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> str:
-    if not h.is_number(before.get(name)) and not h.is_number(after.get(name)):
-        return h.ABSENT
-    return f"{h.percent(before.get(name))} → {h.percent(after.get(name))}"
+def _before_after(run: RunRecord, domain: str, name: str) -> str:
+    """A figure of a domain before and after its expert was trained."""
+    values = [figures.get(name) for figures in _pair(run, domain)]
+    return " → ".join(map(h.percent, values)) if any(map(h.is_number, values)) else h.ABSENT
 
 
 def _and(names: list[str]) -> str:

@@ -1,5 +1,6 @@
 """Pages and charts of what `loong synth` makes: where candidates ended, how hard, how diverse."""
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,10 +43,10 @@ def write_loongenv(directory: Path) -> Path:
         f"LoongEnv: {summary['num_kept']} verified problems",
         _paragraph(byline, summary),
         parts.section("Funnel", "funnel", parts.legend(legend), funnel, _env_table(summary)),
-        parts.section("Execution and judging", "shares", _shares(rows)),
-        parts.section("Difficulty", "difficulty", _difficulty(rows)),
-        parts.section("Diversity", "diversity", _env_diversity(rows)),
-        parts.section("Cost", "cost", _cost(rows)),
+        parts.section("Execution and judging", "shares", _by_strategy(rows, _SHARES)),
+        parts.section("Difficulty", "difficulty", _by_strategy(rows, _DIFFICULTY)),
+        parts.section("Diversity", "diversity", _by_strategy(rows, _DIVERSITY)),
+        parts.section("Cost", "cost", _by_strategy(rows, _COST)),
         chart=lambda: _env_funnel(summary, theme.LIGHT),
     )  # fmt: skip
 
@@ -54,6 +55,7 @@ def write_resyn(directory: Path) -> Path:
     """Writes DIR/report.html and DIR/funnel.png from DIR/report.json."""
     report = json_files.read_json(directory / "report.json")
     funnel = report["funnel"]
+    stages = parts.table_of(funnel["stages"], _STAGES, text_columns=(0, 2))
     with theme.style():
         where = parts.chart(
             _resyn_funnel(report, theme.PAGE), "where ideas ended",
@@ -68,7 +70,7 @@ def write_resyn(directory: Path) -> Path:
         directory,
         f"ReSyn: {funnel['kept']} environments of {funnel['items']} ideas",
         _resyn_byline(report),
-        parts.section("Funnel", "funnel", where, _resyn_table(funnel)),
+        parts.section("Funnel", "funnel", where, stages),
         parts.section("Solve rates", "rates", rates),
         parts.section("Diversity", "diversity", _resyn_diversity(report["diversity"])),
         chart=lambda: _resyn_funnel(report, theme.LIGHT),
@@ -135,70 +137,54 @@ def _env_funnel(summary: Mapping[str, Any], palette: theme.Palette) -> Any:
 
 
 def _env_table(summary: Mapping[str, Any]) -> Markup:
-    rows = summary["rows"]
-    states = [state for state, count in summary["funnel"].items() if count]
+    rows, funnel = summary["rows"], summary["funnel"]
+    states = [state for state, count in funnel.items() if count]
     body = [
-        [f"{row['domain']} · {row['strategy']}", *(row["funnel"][s] for s in states),
-         row["candidates"]]
-        for row in rows
-    ]  # fmt: skip
-    body.append(["all", *(summary["funnel"][s] for s in states), summary["num_candidates"]])
-    head = ["", *(state.replace("_", " ") for state in states), "sum"]
-    return parts.table(head, body, text_columns=(0,), strong_rows=(len(body) - 1,))
-
-
-def _shares(rows: Sequence[Mapping[str, Any]]) -> Markup:
-    names = ("non-executable", "rejected", "passed")
-    body = [
-        [row["domain"], row["strategy"], *(parts.percent(row["shares"][name]) for name in names)]
+        [f"{row['domain']} · {row['strategy']}", *map(row["funnel"].get, states), row["candidates"]]
         for row in rows
     ]
-    return parts.table(["domain", "strategy", *names], body, text_columns=(0, 1))
+    body.append(["all", *map(funnel.get, states), summary["num_candidates"]])
+    head = ["", *(state.replace("_", " ") for state in states), "sum"]
+    return parts.table(head, body, text_columns=(0,), strong_rows=(len(rows),))
 
 
-def _difficulty(rows: Sequence[Mapping[str, Any]]) -> Markup:
-    body = [
-        [
-            row["domain"], row["strategy"], parts.percent(row["solver_accuracy"]),
-            parts.percent(row["accuracy_of_kept"]), row["num_solutions"], row["rescued_by_judge"],
-            parts.number(row["question_chars"], 0),
-        ]
-        for row in rows
-    ]  # fmt: skip
-    head = ["domain", "strategy", "solver accuracy", "of kept items", "accepted solutions",
-            "equal by judge only", "median question, characters"]  # fmt: skip
-    return parts.table(head, body, text_columns=(0, 1))
+def _by_strategy(
+    rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Callable[[Any], Any]]
+) -> Markup:
+    """A row for each strategy in each domain."""
+    of = {name: operator.itemgetter(name) for name in ("domain", "strategy")}
+    return parts.table_of(rows, {**of, **columns}, text_columns=(0, 1))
 
 
-def _env_diversity(rows: Sequence[Mapping[str, Any]]) -> Markup:
-    names = ("distance_to_seeds", "distance_to_siblings", "distinct_bigrams")
-    body = [
-        [
-            row["domain"], row["strategy"],
-            *(parts.number(row["diversity"][name], 3) for name in names),
-            row["diversity"]["distinct_shapes"] or 0, row["kept"],
-        ]
-        for row in rows
-    ]  # fmt: skip
-    head = ["domain", "strategy", *(name.replace("_", " ") for name in names), "distinct shapes",
-            "items"]  # fmt: skip
-    return parts.table(head, body, text_columns=(0, 1))
-
-
-def _cost(rows: Sequence[Mapping[str, Any]]) -> Markup:
-    body = [
-        [
-            row["domain"], row["strategy"], row["cost"]["calls"],
-            f"{row['cost']['prompt_tokens']:,}", f"{row['cost']['reply_tokens']:,}",
-            parts.number(row["cost"]["calls_per_item"]),
-            parts.number(row["cost"]["tokens_per_item"], 0),
-            parts.number(row["cost"]["usd_per_item"], 4) if row["cost"]["usd"] else parts.ABSENT,
-        ]
-        for row in rows
-    ]  # fmt: skip
-    head = ["domain", "strategy", "calls", "prompt tokens", "reply tokens", "calls per item",
-            "tokens per item", "dollars per item"]  # fmt: skip
-    return parts.table(head, body, text_columns=(0, 1))
+_SHARES = {
+    "non-executable": lambda row: parts.percent(row["shares"]["non-executable"]),
+    "rejected": lambda row: parts.percent(row["shares"]["rejected"]),
+    "passed": lambda row: parts.percent(row["shares"]["passed"]),
+}
+_DIFFICULTY = {
+    "solver accuracy": lambda row: parts.percent(row["solver_accuracy"]),
+    "of kept items": lambda row: parts.percent(row["accuracy_of_kept"]),
+    "accepted solutions": operator.itemgetter("num_solutions"),
+    "equal by judge only": operator.itemgetter("rescued_by_judge"),
+    "median question, characters": lambda row: parts.number(row["question_chars"], 0),
+}
+_DIVERSITY = {
+    "distance to seeds": lambda row: parts.number(row["diversity"]["distance_to_seeds"], 3),
+    "distance to siblings": lambda row: parts.number(row["diversity"]["distance_to_siblings"], 3),
+    "distinct bigrams": lambda row: parts.number(row["diversity"]["distinct_bigrams"], 3),
+    "distinct shapes": lambda row: row["diversity"]["distinct_shapes"] or 0,
+    "items": operator.itemgetter("kept"),
+}
+_COST = {
+    "calls": lambda row: row["cost"]["calls"],
+    "prompt tokens": lambda row: f"{row['cost']['prompt_tokens']:,}",
+    "reply tokens": lambda row: f"{row['cost']['reply_tokens']:,}",
+    "calls per item": lambda row: parts.number(row["cost"]["calls_per_item"]),
+    "tokens per item": lambda row: parts.number(row["cost"]["tokens_per_item"], 0),
+    "dollars per item": lambda row: (
+        parts.number(row["cost"]["usd_per_item"], 4) if row["cost"]["usd"] else parts.ABSENT
+    ),
+}
 
 
 # ---- ReSyn --------------------------------------------------------------------------------------
@@ -236,16 +222,14 @@ def _solve_rates(report: Mapping[str, Any], palette: theme.Palette) -> Any:
     return figure
 
 
-def _resyn_table(funnel: Mapping[str, Any]) -> Markup:
-    body = [
-        [
-            stage["stage"], stage["in"],
-            ", ".join(f"{n} {why}" for why, n in stage["refused"].items()) or "none",
-            stage["out"],
-        ]
-        for stage in funnel["stages"]
-    ]  # fmt: skip
-    return parts.table(["stage", "in", "refused", "out"], body, text_columns=(0, 2))
+_STAGES = {
+    "stage": operator.itemgetter("stage"),
+    "in": operator.itemgetter("in"),
+    "refused": lambda stage: (
+        ", ".join(f"{n} {why}" for why, n in stage["refused"].items()) or "none"
+    ),
+    "out": operator.itemgetter("out"),
+}
 
 
 def _resyn_diversity(figures: Mapping[str, Any]) -> Markup:
@@ -296,16 +280,10 @@ def formal_chart(found: Mapping[str, Any]) -> bytes:
             low, high = (
                 [100 * record["solved_share_ci95"][end] for record in records] for end in (0, 1)
             )
-            held_out.plot(
-                rounds,
-                [100 * one["solved_share"] for one in records],
-                "o-",
-                color=color,
-                label=LABEL[arm],
-            )
+            for axes, name in ((held_out, "solved_share"), (pool, "pool_solved_share")):
+                shares = [100 * one[name] for one in records]
+                axes.plot(rounds, shares, "o-", color=color, label=LABEL[arm])
             held_out.fill_between(rounds, low, high, color=color, alpha=0.12, lw=0)
-            shares = [100 * one["pool_solved_share"] for one in records]
-            pool.plot(rounds, shares, "o-", color=color)
         held_out.set_title("Held-out statements solved, %")
         pool.set_title("Statements of the pool solved so far, %")
         for axes in (held_out, pool):

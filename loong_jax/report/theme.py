@@ -81,8 +81,8 @@ def to_svg(figure: Figure, label: str) -> str:
     svg = re.sub(r"'DejaVu Sans'[^;\"]*", "var(--sans)", svg)
     head = re.match(r'<svg[^>]*?width="([\d.]+)pt"[^>]*>', svg)
     box = re.search(r'viewBox="([^"]+)"', svg)
-    if head is None or box is None:
-        raise AssertionError("matplotlib wrote an SVG of another form")
+    assert head, "matplotlib wrote an SVG of another form"
+    assert box, "matplotlib wrote an SVG of another form"
     opening = (
         f'<svg role="img" aria-label="{html.escape(label)}" viewBox="{box[1]}" '
         f'style="max-width:{float(head[1]):.0f}px" xmlns="http://www.w3.org/2000/svg" '

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jax
+import psutil
 
 from loong_jax.data import json_files
 from loong_jax.errors import ConfigError
@@ -23,60 +24,32 @@ logger = logging.getLogger(__name__)
 GB = 1e9
 
 
-def children_of(root: int, proc: Path = Path("/proc")) -> list[int]:
-    """`root` and all its descendants, as far as /proc shows them."""
-    parent_of: dict[int, int] = {}
-    for entry in proc.iterdir():
-        if entry.name.isdigit():
-            try:
-                # The command may hold spaces and parentheses; the parent follows its last one.
-                parent_of[int(entry.name)] = int(
-                    (entry / "stat").read_text().rpartition(")")[2].split()[1]
-                )
-            except (OSError, IndexError, ValueError):  # it ended while we looked
-                continue
-    tree, frontier = [root], {root}
-    while frontier:
-        frontier = {pid for pid, parent in parent_of.items() if parent in frontier} - set(tree)
-        tree.extend(sorted(frontier))
-    return tree
+def proportional_bytes(one: psutil.Process) -> int:
+    """Proportional set size; 0 where the system does not tell it."""
+    return getattr(one.memory_full_info(), "pss", 0)
 
 
-def proportional_bytes(pid: int, proc: Path = Path("/proc")) -> int:
-    """Proportional set size of one process in bytes; 0 where it has ended or is not ours."""
-    try:
-        for line in (proc / str(pid) / "smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    return 0
+def resident_bytes(one: psutil.Process) -> int:
+    """Resident set size, which is at least the proportional one."""
+    return one.memory_info().rss
 
 
-def resident_bytes(pid: int, proc: Path = Path("/proc")) -> int:
-    """Resident set size of one process, at least its proportional one; 0 where it has ended."""
-    try:
-        return int((proc / str(pid) / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0
+def tree_bytes(size_of: Callable[[psutil.Process], int] = proportional_bytes) -> int:
+    """Sum over this process and its descendants, save those that end while it looks."""
+    total, this = 0, psutil.Process()
+    for one in (this, *this.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):
+            total += size_of(one)
+    return total
 
 
-def tree_bytes(
-    root: int | None = None,
-    proc: Path = Path("/proc"),
-    size_of: Callable[[int, Path], int] = proportional_bytes,
-) -> int:
-    """Sum over the tree of `root`, this process by default."""
-    return sum(size_of(pid, proc) for pid in children_of(root or os.getpid(), proc))
-
-
-class MemoryMonitor:
+class MemoryMonitor(contextlib.AbstractContextManager):
     """Samples the tree in a background thread and remembers the peak; use as a context manager.
 
     For a sample the kernel walks all pages of every process, some 50 ms for each GB, so one is
     taken only when resident set sizes, which it knows by heart, have grown by a hundredth since the
-    last; a peak shorter than the interval can be missed. Where /proc has no `smaps_rollup` (not
-    Linux), the peak stays 0 and a warning says so once.
+    last; a peak shorter than the interval can be missed. Where the system tells no proportional
+    set sizes (not Linux), the peak stays 0 and a warning says so once.
     """
 
     def __init__(self, *, interval_s: float = 2.5):
@@ -106,9 +79,11 @@ class MemoryMonitor:
         self._stage_bytes = max(self._stage_bytes, size)
         return size
 
-    def __enter__(self) -> "MemoryMonitor":
+    def __enter__(self):
         if not self.sample():
-            logger.warning("this system has no /proc/*/smaps_rollup: peak memory is not measured")
+            logger.warning(
+                "this system tells no proportional set sizes: peak memory is not measured"
+            )
             return self
         self._thread = threading.Thread(target=self._watch, name="memory", daemon=True)
         self._thread.start()
@@ -122,52 +97,33 @@ class MemoryMonitor:
 
     def _watch(self) -> None:
         while not self._stopped.wait(self._interval_s):
-            try:
-                resident = tree_bytes(size_of=resident_bytes)
-                if resident > self._resident_bytes:
-                    self.sample()
-                    self._resident_bytes = 1.01 * resident
-            except OSError as error:  # /proc changes under us; the next sample tries again
-                logger.debug("memory sample failed: %s", error)
+            resident = tree_bytes(resident_bytes)
+            if resident > self._resident_bytes:
+                self.sample()
+                self._resident_bytes = 1.01 * resident
 
 
 VARIABLE = "LOONG_PROFILE"  # how many steps; --profile-steps sets it
 SKIPPED = 3  # steps before the trace: they compile
 
-logger = logging.getLogger(__name__)
 
-
-class RunUsage:
+class RunUsage(MemoryMonitor):
     """Wall time and peak memory of a run, kept in `usage.json` over its resumptions."""
 
     def __init__(self, run_dir: Path):
-        self._path = run_dir / "usage.json"
-        earlier = json_files.read_json(self._path) if self._path.exists() else {}
-        self._earlier_s = earlier.get("wall_s", 0.0)
-        self._earlier_gb = earlier.get("peak_gb", 0.0)
-        self._started_s = time.monotonic()
-        self._memory = MemoryMonitor()
+        super().__init__()
+        self._path, self._started_s = run_dir / "usage.json", time.monotonic()
+        self._earlier = {"wall_s": 0.0, "peak_gb": 0.0} | json_files.read_json(self._path, {})
 
-    def __enter__(self) -> "RunUsage":
-        self._memory.__enter__()
-        return self
-
-    def __exit__(self, *error) -> None:
-        self._memory.__exit__(*error)
+    def __exit__(self, *_) -> None:
+        super().__exit__()
         self.save()
 
-    def stage_peak_gb(self) -> float | None:
-        """Peak of the stage that ends, in this process; None where it is not measured."""
-        return round(self._memory.stage_peak_gb(), 2) or None
-
     def save(self) -> None:
-        json_files.write_json(
-            self._path,
-            {
-                "wall_s": round(self._earlier_s + time.monotonic() - self._started_s, 1),
-                "peak_gb": round(max(self._earlier_gb, self._memory.peak_gb), 2),
-            },
-        )
+        wall_s = self._earlier["wall_s"] + time.monotonic() - self._started_s
+        peak_gb = max(self._earlier["peak_gb"], self.peak_gb)
+        record = {"wall_s": round(wall_s, 1), "peak_gb": round(peak_gb, 2)}
+        json_files.write_json(self._path, record)
 
 
 class StepProfile(contextlib.AbstractContextManager):

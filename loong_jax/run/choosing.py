@@ -12,18 +12,8 @@ from loong_jax import cli_help, configs, environments, recipes, remote
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.problems import response
-from loong_jax.recipes import (
-    DomainProblems,
-    FileProblems,
-    GeneratedProblems,
-    ProblemSource,
-    Recipe,
-    RlStage,
-    SftStage,
-    Stage,
-    ToolSettings,
-    quickstart,
-)
+from loong_jax.recipes import FileProblems, GeneratedProblems, Recipe, RlStage, SftStage, quickstart
+from loong_jax.recipes.stages import Stage, of_length
 from loong_jax.remote import AnyPath
 from loong_jax.rl.lora import LoraConfig
 from loong_jax.rl.optimizers import WarmupCosine
@@ -52,18 +42,16 @@ def to_run(name: str | None, arguments: Sequence[str]) -> Chosen:
     That is what the run in --run-dir was started with, where there is one; `name` may then be
     None. Raises ConfigError where it is a run of another recipe.
     """
-    run_dir = value_of("--run-dir", arguments)
-    if run_dir is None and name is not None:
-        run_dir = f"runs/{_short(name)}"
-    began = None
+    run_dir = value_of("--run-dir", arguments) or (name and f"runs/{_short(name)}")
+    began: Any = None
     if run_dir is not None and (Path(run_dir) / "config.json").exists():
         began = own_problems.as_kept(configs.load(Path(run_dir)), Path(run_dir))
+    if name is None and began is None:
+        raise ConfigError(
+            f"no recipe was named, and {run_dir or '--run-dir'} holds no run to resume. Write "
+            "`loong train RECIPE`, or name the directory of a run by --run-dir."
+        )
     if name is None:
-        if began is None:
-            raise ConfigError(
-                f"no recipe was named, and {run_dir or '--run-dir'} holds no run to resume. Write "
-                "`loong train RECIPE`, or name the directory of a run by --run-dir."
-            )
         return Chosen(began.name, began, "Goes on with the run in --run-dir.", False)
     function = recipes.get_recipe(name)
     made, text = function(), inspect.getdoc(function) or ""
@@ -115,8 +103,8 @@ def _tuned(recipe: Recipe, name: str, stage: Stage, arguments: Sequence[str]) ->
     else:
         given = value_of(f"--{name.replace('_', '-')}.num-steps", arguments) or ""
         steps = int(given) if given.isdecimal() else stage.num_steps
-        is_file = value_of("--data", arguments) is not None or recipe.data is not None
-        has_end = is_file or isinstance(recipe.problems, FileProblems)
+        data = value_of("--data", arguments) or recipe.data
+        has_end = data is not None or isinstance(recipe.problems, FileProblems)
         epochs = EPOCHS if has_end and not given else None
         warmup = 0 if epochs else min(math.ceil(sizes.WARMUP_SHARE * steps), steps // 2)
         stage = dataclasses.replace(stage, epochs=epochs)
@@ -130,18 +118,17 @@ def _with_problems(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
     if (names := value_of("--environments", arguments)) is not None:
         for name in (found := names.split(",")):
             if name not in environments.ENVIRONMENTS and not name.startswith(environments.GYM):
-                known = ", ".join(sorted(environments.ENVIRONMENTS))
                 raise ConfigError(
                     f"--environments {name}: there is no environment of this name. Choose from: "
-                    f"{known}."
+                    f"{', '.join(sorted(environments.ENVIRONMENTS))}."
                 )
-        domains = {name: DomainProblems(environment=name) for name in found}
+        domains = {name: recipes.DomainProblems(environment=name) for name in found}
         return _posing(recipe, GeneratedProblems(domains=domains))
-    if value_of("--data", arguments) is not None and not has_file:
-        return dataclasses.replace(recipe, problems=None)
     if has_file:
         is_file = isinstance(recipe.problems, FileProblems)
         return recipe if is_file else _posing(recipe, FileProblems())
+    if value_of("--data", arguments) is not None:
+        return dataclasses.replace(recipe, problems=None)
     start = value_of("--start-from", arguments)
     if recipe.name in OF_ITS_START and start is not None:
         return _posing_those_of(recipe, remote.located(start), arguments)
@@ -150,7 +137,7 @@ def _with_problems(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
 
 def _posing_those_of(recipe: Recipe, start: AnyPath, arguments: Sequence[str]) -> Recipe:
     """The recipe with the problems, form, tools and lengths of the run that weights are from."""
-    run = own_problems.recipe_of(start)
+    run = next(iter(own_problems.recipes_of(start)), None)
     if run is None or run.problems is None:
         whose = "the quickstart" if isinstance(recipe.problems, GeneratedProblems) else recipe.name
         logger.info("poses the problems of %s; --problems FILE gives others", whose)
@@ -167,7 +154,7 @@ def _posing_those_of(recipe: Recipe, start: AnyPath, arguments: Sequence[str]) -
     )
 
 
-def _posing(recipe: Recipe, problems: ProblemSource) -> Recipe:
+def _posing(recipe: Recipe, problems: recipes.ProblemSource) -> Recipe:
     """The recipe with other problems, all of which every stage poses."""
     return dataclasses.replace(recipe.changed(RlStage, domains=()), problems=problems, experts=())
 
@@ -176,7 +163,7 @@ def _with_form(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
     if (name := value_of("--form", arguments)) is not None:
         recipe = dataclasses.replace(recipe, form=response.form_named(name))
     if (names := value_of("--tools", arguments)) is not None:
-        given = ToolSettings(names=tuple(names.split(",")), describe=True, offers_all=True)
+        given = recipes.ToolSettings(names=tuple(names.split(",")), describe=True, offers_all=True)
         recipe = dataclasses.replace(recipe, tools=given)
     if (rank := value_of("--lora", arguments)) is not None and rank.isdigit():
         recipe = recipe.changed(SftStage | RlStage, lora=LoraConfig(rank=int(rank)))
@@ -196,14 +183,10 @@ def finished(config: Any, before: Any, arguments: Sequence[str]) -> Any:
         is_given = any(word.split("=")[0] == option for word in arguments)
         if is_given or not isinstance(stage, SftStage | RlStage):
             return stage
-        schedule, steps = stage.optimizer.schedule, stage.num_steps
-        length = before.stages[name].num_steps
-        if steps == length or getattr(schedule, "num_steps", None) != length:
+        old: Any = before.stages[name]
+        if stage.num_steps == old.num_steps:
             return stage
-        warmup = min(schedule.warmup_steps, steps // 2)
-        schedule = dataclasses.replace(schedule, num_steps=steps, warmup_steps=warmup)
-        optimizer = dataclasses.replace(stage.optimizer, schedule=schedule)
-        return dataclasses.replace(stage, optimizer=optimizer)
+        return of_length(dataclasses.replace(stage, num_steps=old.num_steps), stage.num_steps)
 
     return config.mapped(fitting)
 

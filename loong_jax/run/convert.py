@@ -1,4 +1,4 @@
-"""Between the published layout and checkpoints of ours: `loong import-hf` and `loong export-hf`.
+"""Between the published layout and checkpoints of ours, and merges of either.
 
 An imported directory holds `weights/`, as a finished stage has them, and `model.json`: the model's
 config, and the config.json and the layout of files that it came with. An import first copies block
@@ -9,20 +9,23 @@ the next one.
 import dataclasses
 import hashlib
 import json
+import logging
 import math
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import tyro
 
-from loong_jax import configs, options
+from loong_jax import configs, options, own
 from loong_jax.data import disk, json_files
 from loong_jax.errors import CheckpointError, ConfigError
-from loong_jax.merge import checkpoints, published
+from loong_jax.merge import METHODS, checkpoints, published
+from loong_jax.merge.checkpoints import MergeConfig
+from loong_jax.merge.methods import OWN_METHOD
 from loong_jax.models import parameters
 from loong_jax.models.families import ModelConfig, family_of
 from loong_jax.models.hf import HfCheckpoint, files, from_gguf, save_weights_hf
@@ -31,7 +34,11 @@ from loong_jax.rl import checkpoint
 from loong_jax.run import sources
 
 BLOCK_BYTES = 1 << 28  # of a leaf, copied and noted at a time
+# Of an expert's distance from the base over the norm of the base: training moves weights by far
+# less, and weights of two beginnings are about sqrt(2) apart.
+FAR = 0.7
 
+logger = logging.getLogger(__name__)
 
 _Source = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="SRC")]
 _Destination = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DST")]
@@ -138,8 +145,7 @@ def import_hf(source: AnyPath | str, destination: Path, *, dtype: str | None = N
         print(f"{source}: {count} tensors read, writing {weights}")
         tree = {"weights": parameters.as_tree(leaves)}
         checkpoint.save(weights, 0, tree, {"source": str(source)})
-        told = {"hf_dtype": found.stored_dtype, "hf_layout": found.layout}
-        _write_record(destination, found.config, hf_config=found.config_text, **told)
+        _write_record(destination, found.config, found.config_text, _told(found))
     sources.copy_files(found.directory, destination)
     for file in staging.iterdir():  # the mark of what is imported goes last
         if file.name != "source":
@@ -170,21 +176,27 @@ def write_record(
     destination: Path, like: AnyPath, config: ModelConfig, hf_config: str | None
 ) -> None:
     """Writes model.json of weights that were made from those in `like`, of the same model."""
-    before = sources.model_record(like) or {}
-    told = {name: before.get(name) for name in ("hf_dtype", "hf_layout")}
-    if not before and published.is_published(like):
-        found = HfCheckpoint(like)
-        told = {"hf_dtype": found.stored_dtype, "hf_layout": found.layout}
-    _write_record(destination, config, hf_config=hf_config, **told)
+    told = sources.model_record(like) or {}
+    if not told and published.is_published(like):
+        told = _told(HfCheckpoint(like))
+    _write_record(destination, config, hf_config, told)
 
 
-def _write_record(destination: Path, config: ModelConfig, **told: str | None) -> None:
+def _told(found: HfCheckpoint) -> dict[str, str | None]:
+    return {"hf_dtype": found.stored_dtype, "hf_layout": found.layout}
+
+
+def _write_record(
+    destination: Path, config: ModelConfig, hf_config: str | None, told: Mapping[str, Any]
+) -> None:
     record = {
         "format_version": sources.FORMAT_VERSION,
         "versions": configs.versions(),
         "config": configs.to_json(config),
+        "hf_config": hf_config,
+        **{name: told.get(name) for name in ("hf_dtype", "hf_layout")},
     }
-    json_files.write_json(destination / "model.json", record | told)
+    json_files.write_json(destination / "model.json", record)
 
 
 def export_hf(source: Path, destination: Path, *, max_shard_bytes: int | None = None) -> None:
@@ -280,3 +292,71 @@ def _fingerprint_of_files(directory: Path) -> str | None:
         return None
     text = json.dumps([configs.versions(), str(directory.resolve()), sorted(content)])
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+# ---- merges --------------------------------------------------------------------------------------
+
+
+def merge_main(arguments: Sequence[str]) -> int:
+    name, *rest = arguments
+    if ".py" in name:
+        method = own.named(name, OWN_METHOD, {})
+    elif name in METHODS:
+        method = METHODS[name]()
+    else:
+        raise ConfigError(
+            f"{name!r} is not a merge method. Choose one of: {', '.join(METHODS)}; or one of your "
+            "own: FILE.py:CLASS."
+        )
+    config_type = options.with_defaults(MergeConfig, method=method)
+    return merge(options.parse(config_type, f"loong merge {name}", rest))
+
+
+def merge(config: MergeConfig) -> int:
+    """Merges, and puts config, tokenizer and template of the base beside the fused weights.
+
+    Of a run its last finished stage is taken.
+    """
+    config = dataclasses.replace(
+        config,
+        base=sources.find_weights(config.base),
+        experts=tuple(map(sources.find_weights, config.experts)),
+        names=config.expert_names(),
+    )
+    report = _finished(config) or checkpoints.main(config)
+    for name in far_experts(report):
+        logger.warning(
+            "expert %s is about as far from the base as weights of another beginning would be: was "
+            "it trained from %s?",
+            name,
+            config.base,
+        )
+    if published.is_published(config.output):
+        return 0
+    try:
+        source = sources.find(config.base)
+    except CheckpointError as error:  # weights alone: their model is nobody's to say
+        logger.warning("the merge has no model.json, since the base does not say one: %s", error)
+        return 0
+    write_record(config.output, source.weights, source.config, source.hf_config)
+    sources.keep_files(source, config.output / sources.KEPT)
+    return 0
+
+
+def _finished(config: MergeConfig) -> dict[str, Any] | None:
+    """The report of this very merge where it was killed before it said its model."""
+    target = config.output / published.REPORT
+    if (config.output / "model.json").exists() or not target.exists():
+        return None
+    report = json_files.read_json(target)
+    names = dict(zip(config.expert_names(), map(str, config.experts), strict=True))
+    is_this = report.get("base") == str(config.base) and report.get("sources") == names
+    return report if is_this and not published.is_published(config.output) else None
+
+
+def far_experts(report: Mapping[str, Any]) -> list[str]:
+    """Experts that are no further training of the base, by how far they are from it."""
+    overall = report["global"]
+    if not overall.get("base_norm"):
+        return []
+    return [name for name, norm in overall["norm"].items() if norm > FAR * overall["base_norm"]]

@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +15,6 @@ from loong_jax.data.curation import chain, datasheet, recipes
 from loong_jax.data.curation.chain import Chain
 from loong_jax.errors import ConfigError
 from loong_jax.report import synthesis, theme
-from loong_jax.report.theme import LIGHT
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,8 +81,9 @@ def main(arguments: Sequence[str]) -> int:
         print(help_text())
         return 0
     name, *rest = arguments
-    if name in _AROUND:
-        _AROUND[name](rest)
+    around = {"train-scorer": train_scorer, "convert": convert, "corpus": build_corpus}
+    if name in around:
+        around[name](rest)
         return 0
     recipe = recipes.get(name)
     text = f"{inspect.cleandoc(recipe.__doc__ or '')}\n\n{inspect.cleandoc(Options.__doc__ or '')}"
@@ -99,14 +99,10 @@ def curate(name: str, chosen: Options) -> chain.Funnel:
     from rich.console import Console
     from rich.progress import Progress
 
-    stages = recipes.get(name)(chosen.given)
-    unknown = set(chosen.skip) - {stage.name for stage in stages}
-    if unknown:
-        raise ConfigError(
-            f"{name} has no stages {sorted(unknown)} to skip. It has "
-            f"{', '.join(stage.name for stage in stages)}."
-        )
-    stages = tuple(stage for stage in stages if stage.name not in chosen.skip)
+    named = {stage.name: stage for stage in recipes.get(name)(chosen.given)}
+    if unknown := sorted(set(chosen.skip) - set(named)):
+        raise ConfigError(f"{name} has no stages {unknown} to skip. It has {', '.join(named)}.")
+    stages = tuple(stage for name, stage in named.items() if name not in chosen.skip)
     config = Chain(stages=stages, chunk_records=chosen.chunk_records)
     with Progress(console=Console(stderr=True), transient=True) as bar:
         tasks = {}
@@ -120,29 +116,22 @@ def curate(name: str, chosen: Options) -> chain.Funnel:
     kept = chosen.output / "kept.jsonl"
     write_problems(kept, chosen.output / "problems.jsonl")
     datasheet.write(chosen.output, datasheet.describe(chosen.output.name, kept, counts, stages))
-    write_chart(chosen.output / "funnel.png", counts)
+    shown = [(one.name.replace("_", " "), one.num_kept, one.reasons) for one in counts.stages]
+    with theme.style(theme.LIGHT):
+        figure = synthesis.funnel(shown, counts.num_records, "records", theme.LIGHT)
+        (chosen.output / "funnel.png").write_bytes(theme.to_png(figure))
     if not chosen.keep_work:
         chain.clean(chosen.output)
     return counts
-
-
-def write_chart(path: Path, counts: chain.Funnel) -> None:
-    """Writes a chart of the records that each stage kept, and of its reasons to drop the rest."""
-    stages = [(one.name.replace("_", " "), one.num_kept, one.reasons) for one in counts.stages]
-    with theme.style(LIGHT):
-        figure = synthesis.funnel(stages, counts.num_records, "records", LIGHT)
-        path.write_bytes(theme.to_png(figure))
 
 
 def write_problems(kept: Path, path: Path) -> int:
     """Kept records that can be posed and checked, with the keys of problem files alone."""
     num, partial = 0, path.with_suffix(".partial")
     with open(kept, encoding="utf-8") as lines, open(partial, "w", encoding="utf-8") as file:
-        for line in lines:
-            record = problem_files.from_record(json.loads(line))
-            if record is not None:
-                file.write(json_files.json_line(record))
-                num += 1
+        for record in filter(None, map(problem_files.from_record, map(json.loads, lines))):
+            file.write(json_files.json_line(record))
+            num += 1
     partial.replace(path)
     return num
 
@@ -182,13 +171,6 @@ def build_corpus(arguments: Sequence[str]) -> None:
         chosen.input, chosen.output, name=chosen.name, version=chosen.version, split=chosen.split
     )
     print(f"{len(corpus.read(directory, chosen.split)):,} examples: {directory}")
-
-
-_AROUND: dict[str, Callable[[Sequence[str]], None]] = {
-    "train-scorer": train_scorer,
-    "convert": convert,
-    "corpus": build_corpus,
-}
 
 
 def help_text() -> str:

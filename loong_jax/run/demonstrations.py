@@ -2,28 +2,19 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from loong_jax import environments
+from loong_jax import environments, recipes
 from loong_jax.data import chat_records, json_files, tool_template
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.data.tool_template import ToolTemplate
 from loong_jax.environments import ProblemStream
 from loong_jax.problems.problem import Problem
-from loong_jax.recipes import (
-    DomainProblems,
-    FileProblems,
-    GeneratedProblems,
-    PackagedProblems,
-    ProblemSource,
-    Recipe,
-    SftStage,
-    ThinkingStyle,
-    quickstart,
-)
+from loong_jax.recipes import FileProblems, ProblemSource, Recipe, SftStage, quickstart
 from loong_jax.recipes import problems as problem_kinds
 from loong_jax.run import own_problems, texts
 from loong_jax.run.own_problems import FileStream, Pairs
@@ -35,7 +26,7 @@ HELD_OUT_SEED = 0  # of validation and test problems: runs of other seeds meet t
 
 
 def problem_stream(
-    settings: DomainProblems, split: str, seed: int, *, describes_tools: bool = False
+    settings: problem_kinds.DomainProblems, split: str, seed: int, *, describes_tools: bool = False
 ) -> ProblemStream:
     """Endless problems of one domain on one side of the split; `describes_tools` puts what a
     problem offers before its prompt, as `tool_template.description` writes it.
@@ -64,14 +55,10 @@ def stream_of(
     """Endless problems of one domain of a recipe; of its own seed unless given."""
     problems, seed = recipe.problems, recipe.seed if seed is None else seed
     if isinstance(problems, FileProblems):
-        return own_problems.stream(problems, domain, split, seed)
+        return FileStream.of(problems, domain, split, seed)
     assert problems is not None, f"problems of {domain} are asked for, and there are none"
-    return problem_stream(
-        problems.by_domain()[domain],
-        split,
-        seed,
-        describes_tools=_are_in_text(recipe),
-    )
+    domains, in_text = problems.by_domain(), _are_in_text(recipe)
+    return problem_stream(domains[domain], split, seed, describes_tools=in_text)
 
 
 def held_out(recipe: Recipe, domain: str, split: str, count: int) -> list[Problem]:
@@ -102,10 +89,9 @@ def pairs_of(recipe: Recipe, stage: SftStage, texts: Texts) -> "Demonstrations |
 
 def sampled(directory: Path, seed: int) -> Pairs:
     """The samples that a stage kept, repeated: as tokens where the student has the same ones."""
-    kept = json_files.read_jsonl(directory / SAMPLES)
     given = [
         Sampled(r["prompt"], tuple(r["tokens"])) if "tokens" in r else (r["prompt"], r["response"])
-        for r in kept
+        for r in json_files.read_jsonl(directory / SAMPLES)
     ]
     return Pairs(given=tuple(given), seed=seed)
 
@@ -135,17 +121,14 @@ class Demonstrations:
     Iterating twice gives the same pairs.
     """
 
-    problems: GeneratedProblems | PackagedProblems
-    style: ThinkingStyle | None
+    problems: problem_kinds.GeneratedProblems | problem_kinds.PackagedProblems
+    style: recipes.ThinkingStyle | None
     seed: int
     texts: Texts  # whose form the responses have
     describes_tools: bool = False
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        number = 0
-        while True:
-            yield self.pair_at(number)
-            number += 1
+        return map(self.pair_at, itertools.count())
 
     def pair_at(self, number: int) -> tuple[str, str]:
         """Pair `number`, counted from 0."""
@@ -162,12 +145,9 @@ class Demonstrations:
 
     @functools.cached_property
     def _streams(self) -> tuple[list[ProblemStream], np.ndarray]:
-        domains = self.problems.by_domain().values()
-        shares = np.array([domain.demonstration_share for domain in domains])
-        streams = [
-            problem_stream(domain, "train", self.seed, describes_tools=self.describes_tools)
-            for domain in domains
-        ]
+        domains, in_text = self.problems.by_domain().values(), self.describes_tools
+        shares = np.array([one.demonstration_share for one in domains])
+        streams = [problem_stream(d, "train", self.seed, describes_tools=in_text) for d in domains]
         return streams, shares / shares.sum()
 
 

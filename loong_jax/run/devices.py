@@ -9,22 +9,18 @@ program is written; ragged ones alone are asynchronous by themselves, on tpu7x a
 import dataclasses
 import functools
 import os
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
 from jax.sharding import Mesh
 
+from loong_jax import recipes
 from loong_jax.errors import ConfigError
 from loong_jax.models.families import ModelConfig, family_of
 from loong_jax.models.moe.config import MoEConfig
 from loong_jax.models.moe.exchange import Exchange, GatherExchange, PaddedExchange, RaggedExchange
-from loong_jax.recipes import (
-    MeshSettings,
-    ProcessReplicas,
-    Recipe,
-    ThreadReplicas,
-    refuse_misfit,
-)
+from loong_jax.recipes import MeshSettings, ProcessReplicas, Recipe, ThreadReplicas
 from loong_jax.rollout.process_hosts import visible_devices
 from loong_jax.sharding import NO_MESH, CompilerOptions, ShardingRules, make_mesh
 
@@ -34,28 +30,30 @@ from loong_jax.sharding import NO_MESH, CompilerOptions, ShardingRules, make_mes
 # No other value was tried, and v6e and tpu7x were not compiled without it.
 _START_EARLY = {"xla_lhs_output_fusion_latency_multiplier": 0.25}
 
-# Dense weights that rest on more than 64 devices are gathered by an all-reduce, and v5p and v6e
-# wait for it unless their SparseCores carry it; tpu7x does so by itself.
-_DENSE_BESIDE_WORK = {"xla_tpu_enable_sparse_core_collective_offload_all_reduce": True}
-
+_SPARSECORE = "xla_tpu_enable_sparse_core_collective_offload_"
 # Gathers and scatters of weights over a few devices: a step of Qwen2.5-7B on eight v6e chips takes
 # 0.28 s with these and 0.36 s without. v5e has no SparseCore.
-_BY_SPARSECORE = {
-    "xla_tpu_enable_sparse_core_collective_offload_all_gather": True,
-    "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": True,
-}
-
+_BY_SPARSECORE = {f"{_SPARSECORE}all_gather": True, f"{_SPARSECORE}reduce_scatter": True}
 # v6e waits for a ragged exchange unless its SparseCores carry it. In decoding nothing ran beside it
 # even then, and a step took 1 % more time.
-_RAGGED_BESIDE_WORK = {"xla_tpu_enable_sparse_core_collective_offload_ragged_all_to_all": True}
+_RAGGED_BESIDE_WORK = {f"{_SPARSECORE}ragged_all_to_all": True}
 
-# tpu7x gathers them as such when told to, which moves half the bytes. v5p does so only where its
-# SparseCores carry gathers, and then waits for each of them.
-_GATHERED_AS_SUCH = {"xla_tpu_prefer_async_allgather_to_allreduce": True}
-
-# Sums over devices are put together up to this size, so a large gradient need not wait for the last
-# ones of its layer: the whole model's step takes 2.502 s on 512 devices and 2.518 s without this.
-_LARGE_SUMS_APART = {"xla_jf_crs_combiner_threshold_in_bytes": 2**25}
+# Of dense weights.
+_DENSE = {
+    # Those that rest on more than 64 devices are gathered by an all-reduce, and v5p and v6e wait
+    # for it unless their SparseCores carry it; tpu7x does so by itself.
+    "v5p": {f"{_SPARSECORE}all_reduce": True},
+    "v6e": {f"{_SPARSECORE}all_reduce": True},
+    "tpu7x": {
+        # It gathers them as such when told to, which moves half the bytes. v5p does so only where
+        # its SparseCores carry gathers, and then waits for each of them.
+        "xla_tpu_prefer_async_allgather_to_allreduce": True,
+        # Sums over devices are put together up to this size, so a large gradient need not wait for
+        # the last ones of its layer: the whole model's step takes 2.502 s on 512 devices and
+        # 2.518 s without this.
+        "xla_jf_crs_combiner_threshold_in_bytes": 2**25,
+    },
+}
 
 # tpu7x multiplies from tiles of 16 rows, while arguments come in tiles of 8: without this a call
 # of decoding begins by copying all weights, and keeps both (39.5 GB of dense ones, whole).
@@ -83,7 +81,7 @@ def of_device(kind: str, exchange: Exchange | None) -> CompilerOptions:
 
 def compiler_options(
     topology: str, exchange: Exchange | None, *, decodes: bool = False
-) -> dict[str, bool | float]:
+) -> Mapping[str, bool | float]:
     """The compiler options for `jax.jit(...).lower(...).compile(compiler_options=...)`.
 
     `topology` begins with the name of the chip: `v5p:4x4x4`. A model without experts has no
@@ -92,25 +90,18 @@ def compiler_options(
     """
     chip = topology.split(":")[0]
     resting = _TILES_OF_ARGUMENTS if decodes and chip == "tpu7x" else {}
-    return resting | _of_exchange(chip, exchange, decodes)
-
-
-def _of_exchange(chip: str, exchange: Exchange | None, decodes: bool) -> dict[str, bool | float]:
-    dense = {
-        "v5p": _DENSE_BESIDE_WORK,
-        "v6e": _DENSE_BESIDE_WORK,
-        "tpu7x": _GATHERED_AS_SUCH | _LARGE_SUMS_APART,
-    }.get(chip, {})
-    if exchange is None:
-        return {} if decodes else dense | (_BY_SPARSECORE if chip == "v6e" else {})
-    if isinstance(exchange, PaddedExchange):
-        return {"xla_tpu_enable_async_all_to_all": True, **_START_EARLY, **dense}
-    if isinstance(exchange, GatherExchange) and chip != "v5e":
-        return dict(_BY_SPARSECORE)
-    if isinstance(exchange, RaggedExchange) and not decodes:
-        by_chip = {"tpu7x": {}, "v6e": _START_EARLY | _RAGGED_BESIDE_WORK}
-        return by_chip.get(chip, _START_EARLY) | dense
-    return {}
+    dense = _DENSE.get(chip, {})
+    match exchange:
+        case PaddedExchange():
+            return resting | {"xla_tpu_enable_async_all_to_all": True} | _START_EARLY | dense
+        case GatherExchange() if chip != "v5e":
+            return resting | _BY_SPARSECORE
+        case RaggedExchange() if not decodes:
+            by_chip = {"tpu7x": {}, "v6e": _START_EARLY | _RAGGED_BESIDE_WORK}
+            return by_chip.get(chip, _START_EARLY) | dense
+        case None if not decodes:
+            return dense | (_BY_SPARSECORE if chip == "v6e" else {})
+    return resting
 
 
 class Shares(NamedTuple):
@@ -156,13 +147,10 @@ def shares_of(recipe: Recipe) -> Shares:
     apart = [recipe.mesh.num_devices + i * size.num_devices for i in range(num_apart)]
     places = max(1, recipe.mesh.num_devices // size.num_devices)  # side by side at the trainer's
     shared = [i % places * size.num_devices for i in range(engine.num_replicas - num_apart)]
-    return Shares(
-        trainer,
-        tuple(
-            trainer if first == 0 and size == recipe.mesh else rules_on(size, first, exchange)
-            for first in apart + shared
-        ),
-    )
+    rules = {first: rules_on(size, first, exchange) for first in apart + shared}
+    if size == recipe.mesh:
+        rules[0] = trainer
+    return Shares(trainer, tuple(rules[first] for first in apart + shared))
 
 
 def replica_mesh(recipe: Recipe) -> MeshSettings:
@@ -200,9 +188,14 @@ def rules_on(mesh: MeshSettings, first: int, exchange: Exchange | None = None) -
     return _compiled(ShardingRules(mesh=_mesh(mesh, first), act_vocab="tensor"), exchange)
 
 
+def replica_rules(recipe: Recipe) -> ShardingRules:
+    """In a process of its own: the rules of a replica."""
+    return serving_rules(replica_mesh(recipe), recipe.model)
+
+
 def serving_rules(mesh: MeshSettings, model: ModelConfig) -> ShardingRules:
     """`rules_on` the first devices; ConfigError where these do not divide the model."""
-    refuse_misfit(model, mesh)
+    recipes.refuse_misfit(model, mesh)
     return rules_on(mesh, 0, exchange_of(model))
 
 

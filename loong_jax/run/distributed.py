@@ -71,9 +71,10 @@ def initialize_arguments(
     """Arguments of `jax.distributed.initialize`: {} to detect them, None to do without."""
     given = dataclasses.asdict(processes)
     for field, variable in ENVIRONMENT.items():
-        if given[field] is None and environment.get(variable):
-            value = environment[variable]
-            given[field] = value if field == "coordinator" else _whole_number(variable, value)
+        if given[field] is None and (value := environment.get(variable)):
+            if field != "coordinator" and not value.isdecimal():
+                raise ConfigError(f"{variable}={value!r} is no whole number. Give one.")
+            given[field] = value if field == "coordinator" else int(value)
     if all(value is None for value in given.values()):
         platforms = environment.get("JAX_PLATFORMS", "")
         return {} if has_tpu and (not platforms or "tpu" in platforms.split(",")) else None
@@ -89,17 +90,8 @@ def initialize_arguments(
             f"process {given['index']} is not one of 0..{given['count'] - 1}. Correct "
             f"{ENVIRONMENT['index']} or {ENVIRONMENT['count']}."
         )
-    return {
-        "coordinator_address": given["coordinator"],
-        "num_processes": given["count"],
-        "process_id": given["index"],
-    }
-
-
-def _whole_number(variable: str, value: str) -> int:
-    if not value.isdecimal():
-        raise ConfigError(f"{variable}={value!r} is no whole number. Give one.")
-    return int(value)
+    names = ("coordinator_address", "num_processes", "process_id")
+    return dict(zip(names, given.values(), strict=True))
 
 
 def shutdown() -> None:
@@ -124,18 +116,17 @@ def first_does(work: Callable[[], object]) -> None:
     """Runs `work` in process 0 alone. What it raises there, every other process raises too, as a
     LoongError: none waits for one that is gone."""
     error: Exception | None = None
-    if is_first():
-        try:
+    try:
+        if is_first():
             work()
-        except Exception as raised:
-            error = raised
+    except Exception as raised:
+        error = raised
     if jax.process_count() > 1:
         text = f"{type(error).__name__}: {error}" if error else ""
         padded = text.encode()[:_MESSAGE_BYTES].ljust(_MESSAGE_BYTES, b"\0")
         heard = multihost_utils.broadcast_one_to_all(np.frombuffer(padded, np.uint8))
-        told = bytes(heard).rstrip(b"\0").decode(errors="replace")
-        if told and error is None:
-            error = LoongError(f"process 0 failed with {told}")
+        if told := bytes(heard).rstrip(b"\0").decode(errors="replace"):
+            error = error or LoongError(f"process 0 failed with {told}")
     if error is not None:
         raise error
 

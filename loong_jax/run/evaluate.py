@@ -109,12 +109,7 @@ def evaluate(chosen: EvalOptions) -> int:
     asked = {problem.verifier for posed in problems.values() for problem in posed}
     try_all({name: place for name, place in table.items() if name in asked})
     source = sources.find(chosen.run_dir)
-    serving = serve.ServeOptions(
-        run_dir=chosen.run_dir,
-        tokenizer=chosen.tokenizer,
-        slots_per_replica=chosen.slots_per_replica,
-    )
-    tokenizer = serve.find_tokenizer(serving, source)
+    tokenizer = serve.find_tokenizer(source, chosen.tokenizer, where=chosen.run_dir)
     texts = find_texts(chosen, recipe, tokenizer)
     encode = prompt_encoder(chosen, texts)
     drawn = sampling_of(chosen, recipe)
@@ -124,7 +119,11 @@ def evaluate(chosen: EvalOptions) -> int:
         EvaluationSettings, chosen, sampling=drawn, pass_at=0, num_problems=1
     )
     room = room_for(problems, encode, drawn.max_new_tokens, source.config.max_position)
-    shapes = dataclasses.replace(serving, cache_length=-(-room // 16) * 16).engine_config()
+    shapes = serve.ServeOptions(
+        run_dir=chosen.run_dir,
+        slots_per_replica=chosen.slots_per_replica,
+        cache_length=-(-room // 16) * 16,
+    ).engine_config()
     console.print(f"loading {source.weights}")
     rules = devices.serving_rules(chosen.mesh, source.config)
     engine, weights = serve.load(source, tokenizer, shapes, rules)
@@ -132,17 +131,17 @@ def evaluate(chosen: EvalOptions) -> int:
     try:
         with Progress(console=console, transient=True) as progress:
             task = progress.add_task("sampling")
-
-            def advance(finished: int, total: int) -> None:
-                progress.update(task, completed=finished, total=total)
-
             sampler = sampling.ProblemSampler(
                 engine,
                 weights,
                 seed=chosen.seed,
                 encode_prompt=encode,
                 agent=texts.agent,
-                progress=evaluation.counted(advance, settings, map(len, problems.values())),
+                progress=evaluation.counted(
+                    lambda done, total: progress.update(task, completed=done, total=total),
+                    settings,
+                    map(len, problems.values()),
+                ),
             )
             result, samples = evaluation.evaluate(
                 sampler,
@@ -162,7 +161,7 @@ def evaluate(chosen: EvalOptions) -> int:
     if chosen.json is not None:
         record = {
             "weights": str(source.weights),
-            "problems": None if chosen.problems is None else str(chosen.problems),
+            "problems": chosen.problems and str(chosen.problems),
             "samples": chosen.samples_per_problem,
             "temperature": drawn.temperature,
             "max_new_tokens": drawn.max_new_tokens,
@@ -200,20 +199,19 @@ def choose_problems(
         if found.num_repeated:
             console.print(f"{found.num_repeated} lines repeat a problem and are left out")
         posed = found.problems
-        if recipe is not None and not chosen.all_problems:
-            for trained in recipes:
-                posed = held_out(posed, trained)
-            if len(posed) < len(found.problems):
-                console.print(
-                    f"{len(found.problems) - len(posed)} problems are not on the "
-                    f"{recipe.evaluation.side} side of what the run was trained on, and are left "
-                    "out; --all-problems poses them"
-                )
-            if not posed:
-                raise ConfigError(
-                    f"{chosen.problems} holds no problem but those that the run was trained or "
-                    "chosen on. Give others, or --all-problems."
-                )
+        for trained in () if chosen.all_problems else recipes:
+            posed = held_out(posed, trained)
+        if recipe is not None and len(posed) < len(found.problems):
+            console.print(
+                f"{len(found.problems) - len(posed)} problems are not on the "
+                f"{recipe.evaluation.side} side of what the run was trained on, and are left "
+                "out; --all-problems poses them"
+            )
+        if not posed:
+            raise ConfigError(
+                f"{chosen.problems} holds no problem but those that the run was trained or "
+                "chosen on. Give others, or --all-problems."
+            )
         by_domain: dict[str, list[Problem]] = {}
         for problem in posed:
             by_domain.setdefault(problem.domain, []).append(problem)
@@ -231,9 +229,9 @@ def choose_problems(
     }
 
 
-def own_verifiers(options: EvalOptions, recipe: Recipe | None) -> tuple[str, ...]:
+def own_verifiers(chosen: EvalOptions, recipe: Recipe | None) -> tuple[str, ...]:
     """The verifiers that the command names, and those of the run."""
-    given = tuple(map(absolute, options.verifier))
+    given = tuple(map(absolute, chosen.verifier))
     of_run = own_problems.verifiers_of(recipe.problems) if recipe is not None else {}
     named = own_table(given)
     return given + tuple(place for name, place in of_run.items() if name not in named)
@@ -244,22 +242,19 @@ def held_out(problems: Sequence[Problem], recipe: Recipe) -> tuple[Problem, ...]
     own = recipe.problems
     if not isinstance(own, FileProblems) or own.file is None:
         return tuple(problems)
-    known = {problem.canonical for problem in own_problems.read(own).problems}
-    return tuple(
-        problem
-        for problem in problems
-        if problem.canonical not in known
-        or split_of(problem.canonical, own.held_out_share) == recipe.evaluation.side
-    )
+    side = recipe.evaluation.side
+    known = {one.canonical for one in own_problems.read(own).problems}
+    known -= {name for name in known if split_of(name, own.held_out_share) == side}
+    return tuple(problem for problem in problems if problem.canonical not in known)
 
 
 def sampling_of(chosen: EvalOptions, recipe: Recipe | None) -> SamplingSettings:
     """The sampling of answers: at the temperature asked for, from the whole distribution."""
-    usual = None if recipe is None else recipe.evaluation.sampling
+    usual = DEFAULT if recipe is None else recipe.evaluation.sampling
     return SamplingSettings(
         temperature=chosen.temperature,
-        max_new_tokens=chosen.max_new_tokens or (usual or DEFAULT).max_new_tokens,
-        stops=(usual or DEFAULT).stops,
+        max_new_tokens=chosen.max_new_tokens or usual.max_new_tokens,
+        stops=usual.stops,
     )
 
 
@@ -267,15 +262,14 @@ def room_for(
     problems: Mapping[str, Sequence[Problem]], encode: EncodePrompt, answer: int, limit: int
 ) -> int:
     """Tokens of the longest prompt and an answer; ConfigError where the model cannot hold them."""
-    lengths = {p.uid: len(encode(p)) for posed in problems.values() for p in posed}
-    uid = max(lengths, key=lambda uid: lengths[uid])
-    if lengths[uid] + answer > limit:
+    longest, uid = max((len(encode(p)), p.uid) for posed in problems.values() for p in posed)
+    if longest + answer > limit:
         raise ConfigError(
-            f"problem {uid} has a prompt of {lengths[uid]} tokens, which with an answer of "
+            f"problem {uid} has a prompt of {longest} tokens, which with an answer of "
             f"max_new_tokens={answer} exceeds the model's max_position={limit}. Shorten or drop "
             "it, or lower --max-new-tokens."
         )
-    return lengths[uid] + answer
+    return longest + answer
 
 
 def find_texts(chosen: EvalOptions, recipe: Recipe | None, tokenizer: Tokenizer) -> Texts:

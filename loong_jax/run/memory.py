@@ -70,8 +70,12 @@ def compiled_needs(recipe: Recipe, name: str) -> list[Need]:
 
 def total(found: list[Need]) -> float:
     """Bytes on the fullest device."""
+    return max(_sums(found))
+
+
+def _sums(found: list[Need]) -> tuple[float, float]:
     there = [need for need in found if not need.is_on_host]
-    return max(sum(need.trainer for need in there), sum(need.replica for need in there))
+    return sum(need.trainer for need in there), sum(need.replica for need in there)
 
 
 class _Trained(NamedTuple):
@@ -104,13 +108,13 @@ def _needs(recipe: Recipe, stage: Any) -> Iterator[Need]:
     _, weights, state, frozen, published = _trained(recipe, stage, rules)
     masters = _bytes(state.weights, rules)
     yield Need("weights that train, float32", masters, 0, "--mesh.fsdp, --lora")
-    moments, less = _bytes(state.optimizer_state, rules), "--STAGE.optimizer.moments-dtype"
-    if stage.optimizer.offload_moments:
+    moments, is_on_host = _bytes(state.optimizer_state, rules), stage.optimizer.offload_moments
+    less = "--STAGE.optimizer.moments-dtype"
+    if is_on_host:
         moments *= 1 if rules.mesh is None else len(rules.mesh.local_devices)
-        yield Need("moments of the optimizer", moments, 0, less, is_on_host=True)
     else:
         less = f"--mesh.fsdp, {less}, --STAGE.optimizer.offload-moments"
-        yield Need("moments of the optimizer", moments, 0, less)
+    yield Need("moments of the optimizer", moments, 0, less, is_on_host=is_on_host)
     yield Need(_GRADIENTS, masters, 0, "--mesh.fsdp, --lora")
     if frozen:
         yield Need("frozen weights", _bytes(frozen, rules), 0, "--dtype bfloat16, --mesh.fsdp")
@@ -132,22 +136,16 @@ def _of_rl(
     def loaded(other: ShardingRules) -> float:
         return _bytes(_loaded(recipe, other, published), other)
 
-    yield Need(
-        f"{count} versions of the policy",
-        count * version,
-        _on_fullest(apart, loaded),
-        "--STAGE.scheduler.max-staleness, --dtype bfloat16",
-    )
+    less = "--STAGE.scheduler.max-staleness, --dtype bfloat16"
+    versions = count * version, _on_fullest(apart, loaded)
+    yield Need(f"{count} versions of the policy", *versions, less)
     copies = [other for other in here if other != rules or recipe.engine.mantissa_bits]
     if copied := _on_fullest(copies, loaded):
         yield Need("weights as replicas load them", copied, 0, "--replica-mesh as --mesh")
+    less = "--engine.slots-per-replica, --engine.cache-length, --engine.pages, "
     cache = functools.partial(_cache_bytes, recipe)
-    yield Need(
-        "caches of replicas",
-        _on_fullest(here, cache),
-        _on_fullest(apart, cache),
-        "--engine.slots-per-replica, --engine.cache-length, --engine.pages, --engine.num-replicas",
-    )
+    caches = _on_fullest(here, cache), _on_fullest(apart, cache)
+    yield Need("caches of replicas", *caches, f"{less}--engine.num-replicas")
 
 
 def _compiled(recipe: Recipe, stage: SftStage | RlStage) -> Iterator[Need]:
@@ -188,14 +186,13 @@ def _compiled(recipe: Recipe, stage: SftStage | RlStage) -> Iterator[Need]:
     yield Need("working space of a step", space, 0, less)
     if not isinstance(stage, RlStage):
         return
-    decoding = {True: 0.0, False: 0.0}
+    here, apart = [0.0], [0.0]
     for other in set(shares.replicas):
         engine = placement.engine_on(recipe, other)
-        is_here = _overlap(other, rules)
         block = engine.lower_block(_loaded(recipe, other, made.published))
-        decoding[is_here] = max(decoding[is_here], _space(block))
+        (here if _overlap(other, rules) else apart).append(_space(block))
     less = "--engine.slots-per-replica, --engine.cache-length"
-    yield Need("working space of a block of decoding", decoding[True], decoding[False], less)
+    yield Need("working space of a block of decoding", max(here), max(apart), less)
 
 
 def _rows_at_once(stage: SftStage | RlStage, rules: ShardingRules) -> int:
@@ -292,8 +289,7 @@ def table(name: str, found: list[Need], limit: float | None) -> Table:
         about = ", about" if need.is_estimate else ""
         add(need.what + about, need.trainer, need.replica, lower=need.lower)
     shown.add_section()
-    sums = [sum(need.trainer for need in on_device), sum(need.replica for need in on_device)]
-    add("together", *sums, lower="" if limit is None else f"of {limit / size:.2f} there")
+    add("together", *_sums(found), lower="" if limit is None else f"of {limit / size:.2f} there")
     for need in found:
         if need.is_on_host:
             shown.add_section()

@@ -22,7 +22,7 @@ from loong_jax.orchestrator import dora, faults, protocols
 from loong_jax.orchestrator.ledger import Ledger, ReplicaState
 from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.recipes import SCHEDULERS, FusionStage, Recipe, RlStage
-from loong_jax.recipes.stages import OWN_SCHEDULER, Scheduler
+from loong_jax.recipes.stages import OWN_SCHEDULER, Scheduler, of_sizes
 from loong_jax.rl import rewards
 from loong_jax.rl.objectives import OBJECTIVES, Objective, clipped_gain
 from loong_jax.rl.optimizers import AdamW, Muon, Optimizer
@@ -36,10 +36,7 @@ NAMES: Mapping[str, Mapping[str, Any]] = {  # field of a stage -> what can be na
     "optimizer": OPTIMIZERS,
     "method": {name: kind for name, kind in METHODS.items() if kind in get_args(FusionMethod)},
 }
-_KINDS = {
-    "objective": (Objective,),
-    "optimizer": get_args(Optimizer),
-}
+_KINDS = {"objective": (Objective,), "optimizer": get_args(Optimizer)}
 _CLASSES = {"scheduler": OWN_SCHEDULER, "method": OWN_METHOD}  # fields that a class may name
 
 
@@ -85,10 +82,8 @@ def _try_policy(policy: Any, recipe: Recipe) -> None:
     num_apart = recipe.engine.num_replicas - recipe.engine.num_elastic
     states = [ReplicaState(elastic=n >= num_apart) for n in range(recipe.engine.num_replicas)]
     no_problem: Any = None
-    limit = policy.groups_per_step
-    begun = Ledger(
-        source=TicketSource(no_problem), replicas=states, total_steps=1, issue_limit=limit
-    )
+    source, limit = TicketSource(no_problem), policy.groups_per_step
+    begun = Ledger(source=source, replicas=states, total_steps=1, issue_limit=limit)
     actions = dora.decide(begun, policy)
     if not actions:
         faults.refuse_standstill(begun, policy)
@@ -158,19 +153,11 @@ def _sized(stage: RlStage, prefix: str, arguments: Sequence[str]) -> RlStage:
         word = value_of(f"{prefix}.{option}", arguments) or ""
         return int(word) if word.isdecimal() else default
 
-    size = given("group-size", stage.group_size)
-    length = given("sampling.max-new-tokens", stage.sampling.max_new_tokens)
-    reduction: Any = stage.objective.reduction
-    sizes = {"group_size": size, "max_response_tokens": length}
-    known = {name: value for name, value in sizes.items() if hasattr(reduction, name)}
-    return dataclasses.replace(
-        stage,
-        group_size=size,
-        row_length=given("row-length", stage.row_length),
-        sampling=dataclasses.replace(stage.sampling, max_new_tokens=length),
-        objective=dataclasses.replace(
-            stage.objective, reduction=dataclasses.replace(reduction, **known)
-        ),
+    row_length = given("row-length", stage.row_length)
+    return of_sizes(
+        dataclasses.replace(stage, row_length=row_length),
+        group_size=given("group-size", stage.group_size),
+        max_new_tokens=given("sampling.max-new-tokens", stage.sampling.max_new_tokens),
     )
 
 

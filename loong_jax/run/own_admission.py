@@ -54,24 +54,19 @@ def require(settings: FileProblems, judge: Judge, run_dir: Path) -> None:
     ungradable: dict[str, str] = {}
     for name in WITH_PROVERS:
         if name in by_verifier and (said := _tried(name)).outcome == "ungradable":
-            num_problems = len(by_verifier.pop(name))
             ungradable[name] = f"{said.reason}: {said.evidence}"
             logger.warning(
                 "verifier %r can judge nothing here (%s), so its %d problems will train nothing",
-                name,
-                ungradable[name],
-                num_problems,
-            )
+                name, ungradable[name], len(by_verifier.pop(name)),
+            )  # fmt: skip
     if not by_verifier:
         raise ConfigError(
             f"no problem of {settings.file} can be judged: {ungradable}. Start the prover, or add "
             "problems of another verifier."
         )
-    answers = [
-        one
-        for name, found in by_verifier.items()
-        for one in [one for one in found if one.answer is not None][: MAX_ASKED.get(name)]
-    ]
+    answers: list[Posed] = []
+    for name, found in by_verifier.items():
+        answers += [one for one in found if one.answer is not None][: MAX_ASKED.get(name)]
     refuse_wrong_answers(settings, answers, judge)
     table = own_problems.verifiers_of(settings)
     reports = {name: _admit(name, found, table) for name, found in by_verifier.items()}
@@ -97,22 +92,19 @@ def refuse_wrong_answers(settings: FileProblems, answers: Sequence[Posed], judge
     table = own_problems.verifiers_of(settings)
     judged = list(zip(answers, verdicts, strict=True))
     own = [said for one, said in judged if one.problem.verifier in table]
-    if found := raised.kinds(own):
-        lines = [
-            f"{first} ({count} of {len(own)} answers that are to be right)."
-            for first, count in found[: own_problems.MAX_NAMED]
-        ]
+    if found := raised.kinds(own)[: own_problems.MAX_NAMED]:
+        of = f"of {len(own)} answers that are to be right"
+        lines = [f"{first} ({count} {of})." for first, count in found]
         raise VerifierError("\n".join([*lines, raised.REMEDY]))
-    bad = [
-        (
-            one,
+
+    def fault(one: Posed, verdict: Verdict) -> str:
+        return (
             f"has an answer that its verifier {one.problem.verifier!r} calls {verdict.outcome} "
             f"({verdict.reason}: {verdict.evidence[:120]}): {one.answer!r:.80}. Mend gold, "
-            "solution or arguments",
+            "solution or arguments"
         )
-        for one, verdict in judged
-        if not verdict.is_correct
-    ]
+
+    bad = [(one, fault(one, verdict)) for one, verdict in judged if not verdict.is_correct]
     own_problems.refuse_lines(settings, bad)
 
 

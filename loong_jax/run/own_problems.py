@@ -20,6 +20,7 @@ from loong_jax.problems import response
 from loong_jax.problems.problem import Problem, split_of
 from loong_jax.recipes import FileProblems, ProblemSource, Recipe, RlStage, SftStage
 from loong_jax.remote import AnyPath, RemotePath
+from loong_jax.run import pipeline
 from loong_jax.run.texts import Texts
 from loong_jax.verifiers import own_table
 
@@ -51,15 +52,14 @@ def verifiers_of(problems: ProblemSource | None) -> dict[str, str]:
 
 def refuse_other(settings: FileProblems, run_dir: Path) -> None:
     """ConfigError where the run began with another file."""
-    copy, text = run_dir / COPY, _text(settings)
-    began = copy.read_text(encoding="utf-8") if copy.exists() else text
-    if began != text:
-        raise ConfigError(
-            f"{settings.file} is not the file that {run_dir} began with: it has "
-            f"{len(text.splitlines())} lines and digest {_digest(text)}, {copy} has "
-            f"{len(began.splitlines())} and {_digest(began)}. Give --problems {copy} to go on, or "
-            "name another --run-dir."
-        )
+    copy, found = run_dir / COPY, _text(settings)
+    pipeline.refuse_other(
+        run_dir,
+        settings.file,
+        began=_described(copy.read_text(encoding="utf-8")) if copy.exists() else None,
+        found=_described(found),
+        remedy=f"Give --problems {copy} to go on",
+    )
 
 
 def keep_copy(settings: FileProblems, run_dir: Path) -> None:
@@ -73,8 +73,9 @@ def _text(settings: FileProblems) -> str:
     return Path(settings.file or "").read_text(encoding="utf-8")
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+def _described(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return f"a file of {len(text.splitlines())} lines and digest {digest}"
 
 
 # ---- sides --------------------------------------------------------------------------------------
@@ -82,21 +83,21 @@ def _digest(text: str) -> str:
 
 def side(settings: FileProblems, domain: str, split: str) -> list[Posed]:
     """The file's problems of a domain on one side of the split, in an order that says nothing."""
+    share, of_domain = settings.held_out_share, read(settings).posed
     found = [
-        posed
-        for posed in read(settings).posed
-        if posed.problem.domain == domain
-        and split_of(posed.problem.canonical, settings.held_out_share) == split
+        one
+        for one in of_domain
+        if one.problem.domain == domain and split_of(one.problem.canonical, share) == split
     ]
-    return sorted(found, key=lambda posed: (posed.problem.canonical, posed.problem.uid))
+    return sorted(found, key=lambda one: (one.problem.canonical, one.problem.uid))
 
 
 def domains(settings: FileProblems) -> tuple[str, ...]:
     """The domains with problems to train on. ConfigError where none has, or none is held out."""
-    named = tuple(read(settings).by_domain())
+    named = read(settings).by_domain()
     trained = tuple(domain for domain in named if side(settings, domain, "train"))
     held_out = (side(settings, domain, s) for domain in trained for s in ("test", "validation"))
-    if not trained or not any(held_out):
+    if not any(held_out):
         raise ConfigError(
             f"{settings.file} holds {len(read(settings).posed)} problems, and with held_out_share="
             f"{settings.held_out_share} none is left to "
@@ -130,14 +131,13 @@ class FileStream(Pairs):
 
     problem_at = Pairs.pair_at
 
+    @classmethod
+    def of(cls, settings: FileProblems, domain: str, split: str, seed: int) -> "FileStream":
+        return cls(given=tuple(one.problem for one in side(settings, domain, split)), seed=seed)
+
     def take_distinct(self, count: int) -> list[Problem]:
         """The first `count`, or all where there are fewer."""
         return list(self.given[:count])
-
-
-def stream(settings: FileProblems, domain: str, split: str, seed: int) -> FileStream:
-    given = tuple(posed.problem for posed in side(settings, domain, split))
-    return FileStream(given=given, seed=seed)
 
 
 @functools.lru_cache(maxsize=16)
@@ -188,29 +188,25 @@ def refuse_misfit(recipe: Recipe, texts: Texts) -> None:
             "--problems.held-out-share, or change --evaluation.side."
         )
     limit, row_length, remedy = _room(recipe)
-
-    def faults(posed: Posed) -> Iterator[str]:
+    bad: list[tuple[Posed, str]] = []
+    for one in read(problems).posed:
+        if one.problem.domain not in named:
+            continue
         try:
-            num_tokens, pair = len(texts.prompt(posed.problem)), 0
-            if posed.solution is not None and row_length is not None:
-                example = texts.example((posed.problem.prompt, in_form(posed.solution, texts)))
+            num_tokens, pair = len(texts.prompt(one.problem)), 0
+            if one.solution is not None and row_length is not None:
+                example = texts.example((one.problem.prompt, in_form(one.solution, texts)))
                 pair = len(example["tokens"])
         except ValueError as error:
-            yield f"cannot be written in tokens: {error}"
-            return
+            bad.append((one, f"cannot be written in tokens: {error}"))
+            continue
         if num_tokens > limit:
-            yield (
-                f"has a prompt of {num_tokens} tokens, and beside a response there is room for "
-                f"{limit}. {remedy}"
-            )
+            room = f"beside a response there is room for {limit}. {remedy}"
+            bad.append((one, f"has a prompt of {num_tokens} tokens, and {room}"))
         if row_length is not None and pair > row_length:
-            yield (
-                f"has {pair} tokens of prompt and solution, and sft.row_length is {row_length}. "
-                "Raise it, or shorten the solution"
-            )
-
-    posed = [one for one in read(problems).posed if one.problem.domain in named]
-    refuse_lines(problems, [(one, said) for one in posed for said in faults(one)])
+            room = f"sft.row_length is {row_length}. Raise it, or shorten the solution"
+            bad.append((one, f"has {pair} tokens of prompt and solution, and {room}"))
+    refuse_lines(problems, bad)
 
 
 def _room(recipe: Recipe) -> tuple[int, int | None, str]:
@@ -252,20 +248,11 @@ def recipes_of(directory: AnyPath) -> list[Recipe]:
     for run_dir in (directory, *directory.resolve().parents[:2]):
         if (run_dir / "config.json").exists() and (run_dir / "stages").is_dir():
             return [as_kept(configs.load(run_dir), run_dir)]
-    merged = directory / published.REPORT
-    if not merged.exists():
+    if not (directory / published.REPORT).exists():
         return []
-    report = json_files.read_json(merged)
-    return [
-        recipe
-        for source in (report["base"], *report["sources"].values())
-        for recipe in recipes_of(remote.located(source))
-    ]
-
-
-def recipe_of(directory: AnyPath) -> Recipe | None:
-    """The first of `recipes_of`."""
-    return next(iter(recipes_of(directory)), None)
+    report = json_files.read_json(directory / published.REPORT)
+    merged = map(remote.located, (report["base"], *report["sources"].values()))
+    return [recipe for source in merged for recipe in recipes_of(source)]
 
 
 def as_kept(recipe: Recipe, run_dir: Path) -> Recipe:

@@ -2,10 +2,10 @@
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 
-from loong_jax import recipes
 from loong_jax.data.tokenizer import Tokenizer
 from loong_jax.models.families import family_of
 from loong_jax.recipes import ProcessReplicas, RayReplicas, Recipe, RlStage, ThreadReplicas
@@ -14,6 +14,7 @@ from loong_jax.rl.local_trainer import TrainerSettings
 from loong_jax.rl.policy_model import policy_of
 from loong_jax.rollout import paged_engine
 from loong_jax.rollout.agentic.agent import Agent
+from loong_jax.rollout.engine_config import Placement
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
 from loong_jax.rollout.hosts import HostLauncher, HostSetup
 from loong_jax.rollout.local_replicas import LocalReplicaGroup, ScoreGroup
@@ -25,10 +26,9 @@ from loong_jax.run.texts import RecipePrompts, agent_of, texts_of
 from loong_jax.sharding import ShardingRules
 
 
-def group_kind(placement: recipes.Placement) -> type:
+def group_kind(placement: Placement) -> type:
     """The type that `start_replicas` will return."""
-    is_local = isinstance(placement, recipes.ThreadReplicas)
-    return LocalReplicaGroup if is_local else HostedReplicaGroup
+    return LocalReplicaGroup if isinstance(placement, ThreadReplicas) else HostedReplicaGroup
 
 
 def start_replicas(
@@ -41,6 +41,12 @@ def start_replicas(
 ) -> LocalReplicaGroup | HostedReplicaGroup:
     """A group for one stage; `engines`, one for each replica, and `agent` are this process's."""
     shapes = recipe.engine
+    both: dict[str, Any] = {
+        "group_size": settings.group_size,
+        "sampling": settings.sampling,
+        "seed": recipe.seed,
+        "encode_prompt": RecipePrompts(recipe),
+    }
     if isinstance(shapes.placement, ThreadReplicas):
         return LocalReplicaGroup(
             engines,
@@ -48,21 +54,15 @@ def start_replicas(
             num_replicas=shapes.num_replicas,
             num_elastic=shapes.num_elastic,
             groups_per_replica=shapes.groups_per_replica,
-            group_size=settings.group_size,
-            sampling=settings.sampling,
-            seed=recipe.seed,
-            encode_prompt=RecipePrompts(recipe),
             agent=agent,
+            **both,
         )
     slots = shapes.slots_per_replica
     setup = HostSetup(
+        **both,
         make_engine=functools.partial(make_engine, recipe),
-        group_size=settings.group_size,
-        sampling=settings.sampling,
-        seed=recipe.seed,
         groups_per_replica=shapes.groups_per_replica or max(1, slots // settings.group_size),
         max_staleness=settings.scheduler.max_staleness,
-        encode_prompt=RecipePrompts(recipe),
         num_replicas=shapes.replicas_per_host,
         make_agent=None if agent is None else functools.partial(agent_of, recipe),
         make_scorer=functools.partial(make_scorer, recipe, trainer_settings),
@@ -102,18 +102,14 @@ def engine_on(
     return paged_engine.engine_for(graphdef, model, tokenizer, recipe.engine_on(rules), rules)
 
 
-def _rules(recipe: Recipe) -> ShardingRules:
-    return devices.serving_rules(devices.replica_mesh(recipe), recipe.model)
-
-
 def make_engine(recipe: Recipe) -> SlotEngine:
     """In a host: the engine that a session makes in the trainer's process."""
-    return engine_on(recipe, _rules(recipe))
+    return engine_on(recipe, devices.replica_rules(recipe))
 
 
 def make_scorer(recipe: Recipe, settings: TrainerSettings) -> ScoreGroup:
     """In a host: the trainer's program that computes behaviour log-probabilities."""
-    model, rules = recipe.model, _rules(recipe)
+    model, rules = recipe.model, devices.replica_rules(recipe)
     graphdef, weights = family_of(model).abstract_weights(model, rules)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, weights)
     programs = trainer.make_programs(

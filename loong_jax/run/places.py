@@ -60,7 +60,7 @@ def _no_file(path: Path) -> str | None:
             with path.open("ab"):
                 pass
     except OSError as error:
-        return _words(error)
+        return error.strerror or str(error)
     return None
 
 
@@ -72,7 +72,7 @@ def _no_directory(path: Path) -> str | None:
         with tempfile.TemporaryDirectory(dir=there, prefix=f"{name}."):
             return None
     except OSError as error:
-        return _words(error)
+        return error.strerror or str(error)
 
 
 def _what_there_is(path: Path) -> tuple[Path, str]:
@@ -81,7 +81,3 @@ def _what_there_is(path: Path) -> tuple[Path, str]:
     while not os.path.lexists(there):
         there, name = there.parent, there.name
     return there, name
-
-
-def _words(error: OSError) -> str:
-    return error.strerror or str(error)

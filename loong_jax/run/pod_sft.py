@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,7 +83,7 @@ def _train(
         configs.refuse_changes(stored.metadata["config"], given, run_dir=run_dir)
     distributed.first_does(lambda: configs.open_run(recipe, run_dir, recipe=recipe.name))
     if last is not None and last >= stage.num_steps:
-        distributed.first_does(lambda: _complete_summary(recipe, run_dir, last))
+        distributed.first_does(lambda: _write_summary(recipe, run_dir, last))
         distributed.say(f"done before, {last} steps")
         return 0
     settings = configs.made_from(sft.SftSettings, stage, routing_every=pod.routing_every)
@@ -98,7 +98,7 @@ def _train(
             state = _start_from(recipe, recipe.start_from, pod.stack_start, state)
     pairs = demonstrations.pairs_of(recipe, stage, texts)
     feed = ShardedFeed(pairs.pair_at, texts.example, settings, rules, cursors)
-    step, numbers, is_told = last or 0, {}, False
+    step, is_told = last or 0, False
 
     def next_batch(_: int) -> sft.Fed:
         batches = next(feed)
@@ -106,16 +106,15 @@ def _train(
         return sft.Fed(batches, num_tokens, {})
 
     def on_step(state: TrainState, metrics: dict[str, float]) -> None:
-        nonlocal step, numbers, is_told
-        step, numbers = int(state.step), metrics
+        nonlocal step, is_told
+        step = int(state.step)
         profile.step()
         if log is not None:
-            log.step(step, numbers)
+            log.step(step, metrics)
         is_told = preemption.reached(step)
         if is_told or step == stage.num_steps or step % stage.checkpoint_every == 0:
-            arrays = checkpoint.by_path((state, feed.cursors()))
-            metadata = {"config": given}
-            checkpoint.save(directory, step, arrays, metadata, keep=pod.keep_checkpoints)
+            arrays, keep = checkpoint.by_path((state, feed.cursors())), pod.keep_checkpoints
+            checkpoint.save(directory, step, arrays, {"config": given}, keep=keep)
             distributed.say(f"saved step {step}")
 
     with (
@@ -138,7 +137,7 @@ def _train(
         return PREEMPTED
     made_by = {"num_processes": jax.process_count(), "platform": jax.default_backend()}
     made_by["versions"] = configs.versions()
-    distributed.first_does(lambda: _write_summary(recipe, run_dir, step, numbers, **made_by))
+    distributed.first_does(lambda: _write_summary(recipe, run_dir, step, **made_by))
     distributed.say(f"done, {step} steps")
     return 0
 
@@ -203,15 +202,10 @@ def _refuse_separate_disks(directory: str) -> None:
     """Raises ConfigError unless all processes see the files that process 0 writes there."""
     if jax.process_count() == 1:
         return
-    number = secrets.randbits(31) if distributed.is_first() else 0
-    number = int(multihost_utils.broadcast_one_to_all(np.int32(number)))
+    number = int(multihost_utils.broadcast_one_to_all(np.int32(secrets.randbits(31))))
     mark = epath.Path(directory) / f".seen-by-all-{number}"
-
-    def write():
-        mark.parent.mkdir(parents=True, exist_ok=True)
-        mark.touch()
-
-    distributed.first_does(write)
+    distributed.first_does(lambda: mark.parent.mkdir(parents=True, exist_ok=True))
+    distributed.first_does(mark.touch)
     is_seen = distributed.all_agree(mark.exists())
     distributed.first_does(mark.unlink)
     if not is_seen:
@@ -221,24 +215,21 @@ def _refuse_separate_disks(directory: str) -> None:
         )
 
 
-def _complete_summary(recipe: Recipe, run_dir: Path, step: int) -> None:
-    """Writes the summary of a run that ended without one, or with that of fewer steps.
+def _write_summary(recipe: Recipe, run_dir: Path, step: int, **made_by: Any) -> None:
+    """Writes the summary of a run that ends at `step`, unless it has that of so many steps.
 
-    Its numbers are those of the log, {} where that lacks the last step. What made that step is no
-    longer known.
+    `made_by` describes the program that made the last step; null for what it lacks. The step's
+    numbers are those of the log, {} where that lacks it.
     """
-    if json_files.read_json(run_dir / SUMMARY, {}).get("steps") == step:
+    if not made_by and json_files.read_json(run_dir / SUMMARY, {}).get("steps") == step:
         return
-    lines = [line for line in metrics_log.read_metrics(run_dir) if line["step"] == step]
     head = ("stage", "step", "time_s")
-    numbers = {name: value for line in lines for name, value in line.items() if name not in head}
-    _write_summary(recipe, run_dir, step, numbers)
-
-
-def _write_summary(
-    recipe: Recipe, run_dir: Path, step: int, numbers: Mapping[str, Any], **made_by: Any
-) -> None:
-    """`made_by` describes the program that made the last step; null for what it lacks."""
+    numbers = {
+        name: value
+        for line in metrics_log.read_metrics(run_dir)
+        for name, value in line.items()
+        if line["step"] == step and name not in head
+    }
     unknown = dict.fromkeys(("num_processes", "platform", "versions"))
     known = {"recipe": recipe.name, "steps": step, "num_devices": recipe.mesh.num_devices}
     record = {**known, **unknown, **made_by, "last_step": numbers}

@@ -11,21 +11,10 @@ from typing import Any
 import tyro
 from rich.console import Console
 
-from loong_jax import cli_help, configs, options
+from loong_jax import cli_help, configs, options, recipes
 from loong_jax.data import chat_records, json_files
 from loong_jax.errors import CheckpointError, ConfigError, refuse_below
-from loong_jax.recipes import (
-    START,
-    EvaluationStage,
-    FileProblems,
-    FusionStage,
-    PackagedProblems,
-    Recipe,
-    RlStage,
-    SampleStage,
-    SftStage,
-    Stage,
-)
+from loong_jax.recipes import FileProblems, PackagedProblems, Recipe, RlStage, SftStage
 from loong_jax.report.metrics_log import merge_stage_metrics
 from loong_jax.report.progress import Progress
 from loong_jax.report.usage import RunUsage
@@ -47,23 +36,18 @@ from loong_jax.run import (
     starting,
     train_help,
 )
-from loong_jax.run.pipeline import (
-    StageDirectories,
-    is_done,
-    refuse_missing,
-    run_stages,
-)
+from loong_jax.run.pipeline import StageDirectories, StageGraph, is_done
 from loong_jax.run.session import Judge, Session
-from loong_jax.run.texts import texts_of
+from loong_jax.run.texts import Texts, texts_of
 
 DATA = "data.json"  # in the run directory: which conversations it began with
 PACKAGES = "packages.json"  # by name, the directory of each that a run poses
 RUN: Mapping[type, Callable[[Any], dict[str, Any]]] = {  # a stage -> what carries it out
     SftStage: stages.run_sft,
     RlStage: stages.run_rl,
-    FusionStage: stages.run_fusion,
-    SampleStage: samples.run_samples,
-    EvaluationStage: stages.run_evaluation,
+    recipes.FusionStage: stages.run_fusion,
+    recipes.SampleStage: samples.run_samples,
+    recipes.EvaluationStage: stages.run_evaluation,
 }
 
 
@@ -77,27 +61,25 @@ def main(arguments: Sequence[str]) -> int:
     if name.startswith("-"):
         name, rest = None, words
     found = choosing.to_run(name, rest)
-    if isinstance(found.config, Recipe):
-        config, rest = named.choose(found.config, rest)
-        found = found._replace(config=config)
+    recipe = found.config
+    if isinstance(recipe, Recipe):
+        recipe, rest = named.choose(recipe, rest)
         if {"-h", "--help"} & set(rest):
-            print(train_help.settings_that_matter(name or found.name, config, found.text))
+            print(train_help.settings_that_matter(name or found.name, recipe, found.text))
             return 0
     rest = ["--help" if word == "--help-all" else word for word in rest]
-    has_pod = getattr(found.config, "pod", None) is not None
+    has_pod = getattr(recipe, "pod", None) is not None
     processes = distributed.Processes() if has_pod else None
-    chosen = options.parse_train(found.name, found.text, found.config, rest, processes=processes)
+    chosen = options.parse_train(found.name, found.text, recipe, rest, processes=processes)
     if has_pod:
         return pod_sft.train(chosen.config, chosen.run_dir, chosen.processes)
-    config = chosen.config
-    if found.is_new:
-        config = choosing.finished(config, found.config, rest)
+    config = choosing.finished(chosen.config, recipe, rest) if found.is_new else chosen.config
     if isinstance(config, Recipe):
         named.try_own_parts(config)
     if is_dry:
         show_memory(config, chosen.only)
-        return 0
-    train(config, chosen.run_dir, only=chosen.only, source=chosen.source)
+    else:
+        train(config, chosen.run_dir, only=chosen.only, source=chosen.source)
     return 0
 
 
@@ -114,30 +96,23 @@ def train(
     devices.leave_to_replicas(recipe)
     recipe = starting.with_given_model(recipe)
     texts = texts_of(recipe)
-    if isinstance(recipe.problems, FileProblems):
-        own_problems.refuse_other(recipe.problems, run_dir)
-        sampled = sizes.with_sampling(recipe, texts.form.stop)
-        own_problems.refuse_misfit(sampled, texts)
-    if recipe.data is not None:
-        _refuse_other_data(recipe.data, run_dir)
-    if isinstance(recipe.problems, PackagedProblems):
-        _refuse_other_packages(recipe.problems, run_dir)  # and what holds none
+    _refuse_other_inputs(recipe, texts, run_dir)
     asked, recipe = recipe.stages, sizes.fitted(recipe, texts)
     settings, given = recipe.stages, starting.given(recipe)
-    needed = {name: _inputs(stage) for name, stage in settings.items()}
-    places_of_stages: dict[str, Any] = {"only": only, "source": source, "given": given}
-    refuse_missing(needed, run_dir, **places_of_stages)
+    needed = {name: recipes.inputs_of(stage) for name, stage in settings.items()}
+    graph = StageGraph(needed=needed, run_dir=run_dir, only=only, source=source, given=given)
+    graph.refuse_missing()
     if source is not None:
         starting.refuse_other_model(source, configs.load(source).model, recipe.model)
-        _refuse_unused(source, only, needed, given)
+        graph.refuse_unused()
     places.try_directories(run_dir=run_dir)
-    for name, stage in settings.items() if START in given else ():
+    for name, stage in settings.items() if recipes.START in given else ():
         if isinstance(stage, SftStage | RlStage):
             epochs = getattr(asked[name], "epochs", None)
             said = f" ({epochs:g} epochs)" if epochs else ""
             rate = f"learning rate up to {stage.optimizer.schedule.peak:g}"
             print(f"{name}: {stage.num_steps} steps{said}, {rate}", flush=True)
-    running = [n for n in settings if only in (None, n) and not is_done(run_dir, n)]
+    running = [name for name in graph.asked if not is_done(run_dir, name)]
     free = (*configs.FREE_ON_RESUME, *configs.FREE_MESHES)
     memory.keep_freed(recipe)
     with contextlib.ExitStack() as held:
@@ -150,20 +125,7 @@ def train(
             # once verifiers have started: Ray forks, which a process with JAX's threads should not
             _show_memory(recipe, running)
         usage = held.enter_context(RunUsage(run_dir))
-        if recipe.data is not None:
-            record = {"file": str(recipe.data), "digest": _digest(recipe.data)}
-            json_files.write_json(run_dir / DATA, record)
-        if isinstance(recipe.problems, PackagedProblems):
-            json_files.write_json(run_dir / PACKAGES, _packages(recipe.problems))
-        if recipe.start_from is not None:
-            sources.keep_files(sources.find(recipe.start_from), run_dir / sources.KEPT)
-        if isinstance(recipe.problems, FileProblems):
-            if not own_admission.is_done(run_dir):
-                progress.start(next(iter(settings)), num_steps=None)
-                progress.note("tries the answers and verifiers of the file")
-                judge = Judge(session.verifiers, name="admission")
-                own_admission.require(recipe.problems, judge, run_dir)
-            own_problems.keep_copy(recipe.problems, run_dir)
+        _keep_inputs(recipe, run_dir, session, progress)
 
         def run_one(name: str, directories: StageDirectories) -> dict[str, Any]:
             usage.save()
@@ -171,13 +133,68 @@ def train(
             work: Any = stages.Work(
                 session=session, name=name, stage=stage, directories=directories, progress=progress
             )
-            return RUN[type(stage)](work) | {"peak_gb": usage.stage_peak_gb()}
+            return RUN[type(stage)](work) | {"peak_gb": round(usage.stage_peak_gb(), 2) or None}
 
-        run_stages(needed, run_one, run_dir, **places_of_stages, on_skip=progress.finish)
+        graph.run(run_one, on_skip=progress.finish)
     if source is not None:
         json_files.write_json(run_dir / "source.json", {"source": str(source)})
     if all(is_done(run_dir, name) for name in settings):
         write_report(run_dir)
+
+
+def _refuse_other_inputs(recipe: Recipe, texts: Texts, run_dir: Path) -> None:
+    """ConfigError where files that the user gives are not fit, or not those the run began with."""
+    problems = recipe.problems
+    if isinstance(problems, FileProblems):
+        own_problems.refuse_other(problems, run_dir)
+        sampled = sizes.with_sampling(recipe, texts.form.stop)
+        own_problems.refuse_misfit(sampled, texts)
+    if recipe.data is not None:
+        chat_records.read(recipe.data)  # says what is wrong with it
+        began, digest = json_files.read_json(run_dir / DATA, {}), _digest(recipe.data)
+        if began and began["digest"] != digest:
+            pipeline.refuse_other(
+                run_dir,
+                recipe.data,
+                began=f"{began['file']} of digest {began['digest']}",
+                found=f"one of digest {digest}",
+                remedy="Give the same --data",
+            )
+    if isinstance(problems, PackagedProblems):
+        pipeline.refuse_other(
+            run_dir,
+            problems.directory,
+            began=json_files.read_json(run_dir / PACKAGES),
+            found=_packages(problems),
+            remedy="Put the packages back",
+        )
+
+
+def _keep_inputs(recipe: Recipe, run_dir: Path, session: Session, progress: Progress) -> None:
+    """Notes or copies what the user gave; problems of a file once they are admitted."""
+    problems = recipe.problems
+    if recipe.data is not None:
+        record = {"file": str(recipe.data), "digest": _digest(recipe.data)}
+        json_files.write_json(run_dir / DATA, record)
+    if isinstance(problems, PackagedProblems):
+        json_files.write_json(run_dir / PACKAGES, _packages(problems))
+    if recipe.start_from is not None:
+        sources.keep_files(sources.find(recipe.start_from), run_dir / sources.KEPT)
+    if isinstance(problems, FileProblems):
+        if not own_admission.is_done(run_dir):
+            progress.start(next(iter(recipe.stages)), num_steps=None)
+            progress.note("tries the answers and verifiers of the file")
+            own_admission.require(problems, Judge(session.verifiers, name="admission"), run_dir)
+        own_problems.keep_copy(problems, run_dir)
+
+
+def _packages(problems: PackagedProblems) -> dict[str, str]:
+    """By name, the directory of each, which names what its module says by a digest."""
+    return {name: Path(part.environment).name for name, part in problems.by_domain().items()}
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
 def _refuse_more_steps(changes: Sequence[configs.Difference], run_dir: Path) -> None:
@@ -214,50 +231,6 @@ def _show_memory(recipe: Recipe, names: Sequence[str]) -> None:
     memory.refuse_too_much(largest, found[largest], limit)
 
 
-def _refuse_other_data(file: Path, run_dir: Path) -> None:
-    """ConfigError where the run began with conversations of another file."""
-    chat_records.read(file)  # says what is wrong with it
-    began = json_files.read_json(run_dir / DATA, None)
-    if began is not None and began["digest"] != (digest := _digest(file)):
-        raise ConfigError(
-            f"{file} is not the file that {run_dir} began with: its digest is {digest}, that of "
-            f"{began['file']} was {began['digest']}. Give the same --data, or name another "
-            "--run-dir."
-        )
-
-
-def _packages(problems: PackagedProblems) -> dict[str, str]:
-    """By name, the directory of each, which names what its module says by a digest."""
-    return {name: Path(part.environment).name for name, part in problems.by_domain().items()}
-
-
-def _refuse_other_packages(problems: PackagedProblems, run_dir: Path) -> None:
-    """ConfigError where the run began with other packages, or there are none."""
-    found = _packages(problems)
-    began = json_files.read_json(run_dir / PACKAGES, found)
-    if began != found:
-        raise ConfigError(
-            f"{problems.directory} does not hold the packages that {run_dir} began with: these "
-            f"were {began}, there are {found}. Put them back, or name another --run-dir."
-        )
-
-
-def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
-
-
-def _refuse_unused(source: Path, only: str | None, needed: Mapping, given: Mapping) -> None:
-    """Raises ConfigError where no stage that runs starts from a finished one of `source`."""
-    made = {*given, *(needed if only is None else ())}
-    used = {other for name in needed if only in (None, name) for other in needed[name]}
-    if used <= made:
-        what = "the stages of this recipe start" if only is None else f"stage {only!r} starts"
-        raise ConfigError(
-            f"--from {source} would go unused: {what} from nothing that is made elsewhere. Leave "
-            "it out, or name with --only a stage that is to start from finished ones."
-        )
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportOptions:
     """Writes the page of a run anew, from what the run directory holds: RUN_DIR/report.html.
@@ -285,7 +258,7 @@ def write_report(run_dir: Path, *, keeps_machine: bool = False) -> None:
     With `keeps_machine` an earlier summary's machine and versions stay: the run was there.
     """
     from loong_jax.eval import compare
-    from loong_jax.report import controls_page, page
+    from loong_jax.report import page
 
     recipe = configs.load(run_dir)
     if recipe.pod is not None:
@@ -297,24 +270,9 @@ def write_report(run_dir: Path, *, keeps_machine: bool = False) -> None:
         real_run = Path(json_files.read_json(run_dir / "source.json")["source"])
         runs = dict.fromkeys(recipe.controls, run_dir)
         compare.write_controls(run_dir, real_run, runs, control_stages=recipe.controls)
-        print(f"report: {controls_page.write_report(run_dir, {'real run': real_run, **runs})}")
+        print(f"report: {page.write_controls(run_dir, {'real run': real_run, **runs})}")
         return
     compare.write_gains(run_dir)
     merge_stage_metrics(run_dir, [name for name in recipe.stages if is_done(run_dir, name)])
     usage = json_files.read_json(run_dir / "usage.json", {})
     print(f"report: {page.write_report(run_dir, **usage, keeps_machine=keeps_machine)}")
-
-
-def _inputs(stage: Stage) -> tuple[str, ...]:
-    match stage:
-        case SftStage():
-            named = (stage.after, stage.samples_of)
-            return tuple(name for name in named if name) + stage.wall_time_of
-        case RlStage():
-            return (stage.after, *filter(None, [stage.reference]), *stage.wall_time_of)
-        case SampleStage():
-            return (stage.teacher,)
-        case FusionStage():
-            return (stage.base, *stage.experts)
-        case EvaluationStage():
-            return (stage.of,)

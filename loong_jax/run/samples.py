@@ -5,7 +5,6 @@ whole at the end of each piece, so a stage that was stopped goes on with the nex
 """
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,13 +26,10 @@ _NO_TEXT = "\ufffd"  # decoded from a token, or a part of a character, without t
 def run_samples(work: Work[SampleStage]) -> dict[str, Any]:
     """Samples the teacher; what is asked depends on the recipe's seed alone."""
     session, settings, own, progress = work.session, work.stage, work.own, work.progress
-    problems = [
-        problem
-        for domain in session.domains
-        for problem in demonstrations.stream_of(session.recipe, domain, "train").take_distinct(
-            settings.num_problems
-        )
-    ]
+    problems: list[Problem] = []
+    for domain in session.domains:
+        stream = demonstrations.stream_of(session.recipe, domain, "train")
+        problems += stream.take_distinct(settings.num_problems)
     noted = json_files.read_json(own / "noted.json", {"pieces": 0, "judged": 0, "right": 0})
     kept = json_files.read_jsonl(own / demonstrations.SAMPLES)[: noted.get("kept", 0)]
     pieces = [problems[i : i + PIECE] for i in range(0, len(problems), PIECE)]
@@ -70,9 +66,8 @@ def run_samples(work: Work[SampleStage]) -> dict[str, Any]:
         progress.step(number + 1, {"right": noted["right"] / noted["judged"]})
     if not kept:
         raise ConfigError(
-            f"the teacher {teacher} answered none of {len(problems)} "
-            "problems right, so there is nothing to learn from it. Take another teacher, or easier "
-            "levels."
+            f"the teacher {teacher} answered none of {len(problems)} problems right, so there is "
+            "nothing to learn from it. Take another teacher, or easier levels."
         )
     progress.finish(work.name, f"{len(kept)} of {noted['judged']} samples kept")
     return {"num_problems": len(problems), **noted}
@@ -100,25 +95,19 @@ def _right(
 
     One whose tokens have no text is left out: a student would be taught other tokens, or none.
     """
-    owners = [p for p, rollouts in zip(problems, sampled, strict=True) for _ in rollouts]
-    flat = list(itertools.chain.from_iterable(sampled))
-    verdicts = iter(session.judge(owners, flat))
-    found = []
-    for problem, rollouts in zip(problems, sampled, strict=True):
-        judged = [(rollout, next(verdicts)) for rollout in rollouts]
-        found.append(
-            [
-                {
-                    "uid": problem.uid,
-                    "domain": problem.domain,
-                    "prompt": problem.prompt,
-                    "response": rollout.text,
-                    "verdict": dataclasses.asdict(verdict),
-                    **({"tokens": rollout.tokens.tolist()} if keeps_tokens else {}),
-                }
-                for rollout, verdict in judged
-                if verdict.is_correct and rollout.finish_reason == "stop"
-                if _NO_TEXT not in rollout.text
-            ]
-        )
+    pairs = [(i, r) for i, rollouts in enumerate(sampled) for r in rollouts]
+    verdicts = session.judge([problems[i] for i, _ in pairs], [rollout for _, rollout in pairs])
+    found: list[list[dict[str, Any]]] = [[] for _ in problems]
+    for (i, rollout), verdict in zip(pairs, verdicts, strict=True):
+        is_whole = rollout.finish_reason == "stop" and _NO_TEXT not in rollout.text
+        if verdict.is_correct and is_whole:
+            record = {
+                "uid": problems[i].uid,
+                "domain": problems[i].domain,
+                "prompt": problems[i].prompt,
+                "response": rollout.text,
+                "verdict": dataclasses.asdict(verdict),
+            }
+            tokens = {"tokens": rollout.tokens.tolist()} if keeps_tokens else {}
+            found[i].append(record | tokens)
     return found, sum(map(len, found))

@@ -108,7 +108,7 @@ def serve(chosen: ServeOptions) -> int:
     server.refuse_busy(address)  # before minutes of loading and compiling
     shapes = chosen.engine_config()
     source = sources.find(chosen.run_dir)
-    tokenizer = find_tokenizer(chosen, source)
+    tokenizer = find_tokenizer(source, chosen.tokenizer, where=chosen.run_dir)
     chat_style = requests.choose_style(chosen.chat_style, tokenizer, source.hf_config)
     print(f"loading {source.weights}; conversations: {chat_style}", flush=True)
     rules = devices.serving_rules(chosen.mesh, source.config)
@@ -140,34 +140,30 @@ def serve(chosen: ServeOptions) -> int:
 
 def read_key(chosen: ServeOptions) -> str | None:
     """The API key, from the file or the environment. Raises ConfigError where it is none."""
-    if chosen.api_key_file is not None:
-        if not chosen.api_key_file.is_file():
-            raise ConfigError(f"{chosen.api_key_file} is no file. Write the API key into one.")
+    file, key = chosen.api_key_file, os.environ.get(API_KEY_VARIABLE)
+    if file is not None:
+        if not file.is_file():
+            raise ConfigError(f"{file} is no file. Write the API key into one.")
         try:
-            key = chosen.api_key_file.read_text("utf-8").strip()
+            key = file.read_text("utf-8")
         except UnicodeDecodeError:
             raise ConfigError(
-                f"{chosen.api_key_file} is no text in UTF-8. Write the API key into it alone."
+                f"{file} is no text in UTF-8. Write the API key into it alone."
             ) from None
-    elif API_KEY_VARIABLE in os.environ:
-        key = os.environ[API_KEY_VARIABLE].strip()
-    else:
-        return None
-    if not key:
+    if key is not None and not key.strip():
         raise ConfigError("the API key is empty. Write one, or leave it out altogether.")
-    return key
+    return key and key.strip()
 
 
-def find_tokenizer(chosen: ServeOptions, source: sources.Source) -> Tokenizer:
+def find_tokenizer(source: sources.Source, path: AnyPath | None, *, where: AnyPath) -> Tokenizer:
     """The tokenizer asked for, that of an imported model, or that of our own recipes."""
-    path = chosen.tokenizer
     if path is not None and source.hf_config is None and not (path / "config.json").exists():
         raise ConfigError(
-            f"{path} was given, and {chosen.run_dir} does not say which tokens begin and end a "
-            "text. Serve what `loong import-hf` made."
+            f"{path} was given, and {where} does not say which tokens begin and end a text. Serve "
+            "what `loong import-hf` made."
         )
     return sources.tokenizer_of(
-        source.config, source.hf_config, path or source.files, where=str(chosen.run_dir)
+        source.config, source.hf_config, path or source.files, where=str(where)
     )
 
 

@@ -3,6 +3,7 @@
 Built once per process, so that stages of equal shapes share compiled programs and one pool.
 """
 
+import contextlib
 import logging
 import time
 from collections.abc import Sequence
@@ -18,13 +19,7 @@ from loong_jax.orchestrator.protocols import refuse_unable
 from loong_jax.own import part_of
 from loong_jax.problems.problem import Problem
 from loong_jax.problems.verdict import Verdict
-from loong_jax.recipes import (
-    FileProblems,
-    RayReplicas,
-    RayVerifiers,
-    Recipe,
-    RlStage,
-)
+from loong_jax.recipes import FileProblems, RayReplicas, RayVerifiers, Recipe, RlStage
 from loong_jax.recipes import problems as problem_kinds
 from loong_jax.rl.policy_model import policy_of
 from loong_jax.rollout import sampling
@@ -43,7 +38,7 @@ logger = logging.getLogger(__name__)
 DEADLINE_S, TIMEOUT_S = 20.0, 600.0  # of one verdict, of a batch
 
 
-class Session:
+class Session(contextlib.AbstractContextManager):
     """Use as a context manager; `close` ends the verifier pool."""
 
     def __init__(self, recipe: Recipe, texts: Texts | None = None):
@@ -58,17 +53,14 @@ class Session:
         self.tokenizer = self.texts.tokenizer
         if not isinstance(recipe.problems, FileProblems | None):
             made = recipe.problems.by_domain().values()
-            admission.require_environments(
-                (domain.environment, domain.levels)
-                for domain in made
-                if not problem_kinds.is_package(domain.environment)
-            )
+            ours = (one for one in made if not problem_kinds.is_package(one.environment))
+            admission.require_environments((one.environment, one.levels) for one in ours)
             problem_kinds.require_sound(made)
         self.domains = demonstrations.domains_of(recipe.problems)
         _refuse_unfit(recipe, self.domains)
-        asked, held_out = recipe.evaluation, demonstrations.held_out
+        side, count = recipe.evaluation.side, recipe.evaluation.num_problems
         self.posed = {  # in every evaluation; ConfigError where there are too few
-            name: held_out(recipe, name, asked.side, asked.num_problems) for name in self.domains
+            name: demonstrations.held_out(recipe, name, side, count) for name in self.domains
         }
         for posed in filter(None, self.posed.values()):
             self.texts.prompt(posed[0])  # ConfigError where the tokenizer has no tokens for it
@@ -84,9 +76,6 @@ class Session:
         engines = {r: engine_on(recipe, r, self.tokenizer) for r in rules_of_engines}
         self.engines = [engines[rules] for rules in shares.replicas]
         self.engine = engines[self.rules]  # that evaluates
-
-    def __enter__(self) -> "Session":
-        return self
 
     def __exit__(self, *_) -> None:
         self.close()
@@ -115,9 +104,8 @@ class Session:
         """
         posed = {name: self.posed[name] for name in domains}
         sampler, asked = self.sampler(weights, progress), self.recipe.evaluation
-        return evaluation.evaluate(
-            sampler, self.judge, posed, asked, stage=stage, form=self.texts.form
-        )
+        form = self.texts.form
+        return evaluation.evaluate(sampler, self.judge, posed, asked, stage=stage, form=form)
 
     def sampler(
         self, weights: Weights, progress: sampling.Progress | None = None
@@ -141,15 +129,8 @@ class Judge:
     requests: judges that share a pool have different ones.
     """
 
-    def __init__(
-        self,
-        pool: VerifierPool,
-        deadline_s: float = DEADLINE_S,
-        *,
-        name: str = "evaluation",
-    ):
-        self._pool, self._deadline_s, self._name = pool, deadline_s, name
-        self._num_batches = 0
+    def __init__(self, pool: VerifierPool, *, name: str = "evaluation"):
+        self._pool, self._name, self._num_batches = pool, name, 0
         self._raised = RaisedWatch(logger.warning)
 
     def __call__(self, problems: Sequence[Problem], rollouts: Sequence[Rollout]) -> list[Verdict]:
@@ -159,17 +140,16 @@ class Judge:
 
     def of_texts(self, problems: Sequence[Problem], texts: Sequence[str]) -> list[Verdict]:
         self._num_batches += 1
-        futures = self._pool.submit(
-            [
-                VerifierRequest(
-                    key=f"{self._name}/{self._num_batches}/{index}",
-                    problem=problem,
-                    response_text=text,
-                    deadline_s=self._deadline_s,
-                )
-                for index, (problem, text) in enumerate(zip(problems, texts, strict=True))
-            ]
-        )
+        requests = [
+            VerifierRequest(
+                key=f"{self._name}/{self._num_batches}/{index}",
+                problem=problem,
+                response_text=text,
+                deadline_s=DEADLINE_S,
+            )
+            for index, (problem, text) in enumerate(zip(problems, texts, strict=True))
+        ]
+        futures = self._pool.submit(requests)
         deadline = time.monotonic() + TIMEOUT_S
         return [future.result(max(deadline - time.monotonic(), 0.1)) for future in futures]
 

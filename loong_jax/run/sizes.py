@@ -10,7 +10,7 @@ from loong_jax.data import packing
 from loong_jax.errors import ConfigError
 from loong_jax.problems.problem import Problem
 from loong_jax.recipes import FileProblems, Recipe, RlStage, SampleStage, SftStage, Stage
-from loong_jax.rl.optimizers import WarmupCosine
+from loong_jax.recipes.stages import of_length, of_sizes
 from loong_jax.run import demonstrations, own_problems
 from loong_jax.run.own_problems import Pairs
 from loong_jax.run.texts import Texts
@@ -81,12 +81,8 @@ def _for_epochs(stage: SftStage, epochs: float, lengths: Iterable[int]) -> SftSt
             packing.place(room, length, stage.row_length)
             num_batches += 1
     steps = max(1, math.ceil(epochs * num_batches))
-    schedule = stage.optimizer.schedule
-    if isinstance(schedule, WarmupCosine) and schedule.num_steps == stage.num_steps:
-        warmup = min(schedule.warmup_steps or math.ceil(WARMUP_SHARE * steps), steps // 2)
-        schedule = dataclasses.replace(schedule, num_steps=steps, warmup_steps=warmup)
-    optimizer = dataclasses.replace(stage.optimizer, schedule=schedule)
-    return dataclasses.replace(stage, num_steps=steps, epochs=None, optimizer=optimizer)
+    stage = of_length(stage, steps, warmup_share=WARMUP_SHARE)
+    return dataclasses.replace(stage, epochs=None)
 
 
 def with_sampling(recipe: Recipe, stops: tuple[str, ...]) -> Recipe:
@@ -97,24 +93,17 @@ def with_sampling(recipe: Recipe, stops: tuple[str, ...]) -> Recipe:
         return recipe
     sampling = dataclasses.replace(recipe.evaluation.sampling, **changes)
     evaluation = dataclasses.replace(recipe.evaluation, sampling=sampling)
-    sampled = recipe.mapped(lambda _, stage: _sampled(stage, changes))
-    return dataclasses.replace(sampled, evaluation=evaluation)
+    length = recipe.max_new_tokens
 
+    def sampled(_: str, stage: Stage) -> Stage:
+        if not isinstance(stage, RlStage | SampleStage):
+            return stage
+        if isinstance(stage, RlStage) and length not in (None, stage.sampling.max_new_tokens):
+            stage = of_sizes(stage, group_size=stage.group_size, max_new_tokens=length)
+        asked = dataclasses.replace(stage.sampling, **changes)
+        return dataclasses.replace(stage, sampling=asked)
 
-def _sampled(stage: Stage, changes: dict[str, Any]) -> Stage:
-    if not isinstance(stage, RlStage | SampleStage):
-        return stage
-    sampling = dataclasses.replace(stage.sampling, **changes)
-    if isinstance(stage, SampleStage):
-        return dataclasses.replace(stage, sampling=sampling)
-    objective = stage.objective
-    if hasattr(objective.reduction, "max_response_tokens"):
-        reduction: Any = objective.reduction
-        number = sampling.max_new_tokens
-        if number != stage.sampling.max_new_tokens:
-            reduction = dataclasses.replace(reduction, max_response_tokens=number)
-        objective = dataclasses.replace(objective, reduction=reduction)
-    return dataclasses.replace(stage, sampling=sampling, objective=objective)
+    return dataclasses.replace(recipe.mapped(sampled), evaluation=evaluation)
 
 
 def _refuse_too_long(recipe: Recipe, length: int) -> None:

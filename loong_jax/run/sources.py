@@ -57,14 +57,14 @@ def find_weights(path: AnyPath) -> AnyPath:
             )
         return path
     names = configs.load(path).stages
-    done = (pipeline.stage_directory(path, name) for name in names if pipeline.is_done(path, name))
-    finished = [stage for stage in done if (stage / "weights").is_dir()]
-    if not finished:
-        raise CheckpointError(
-            f"{path} has no finished stage with weights yet, of {', '.join(names)}. Go on with it: "
-            f"loong train --run-dir {path}; or name another run."
-        )
-    return finished[-1]
+    for name in reversed(list(names)):
+        stage = pipeline.stage_directory(path, name)
+        if pipeline.is_done(path, name) and (stage / "weights").is_dir():
+            return stage
+    raise CheckpointError(
+        f"{path} has no finished stage with weights yet, of {', '.join(names)}. Go on with it: "
+        f"loong train --run-dir {path}; or name another run."
+    )
 
 
 def tokenizer_of(
@@ -122,10 +122,8 @@ def _places(path: AnyPath) -> list[AnyPath]:
 
 def files_beside(path: AnyPath) -> AnyPath | None:
     """The directory of the tokenizer's files for the weights in `path`; None without one."""
-    return next(
-        (place for place in _places(path) if any((place / n).is_file() for n in TOKENIZER_FILES)),
-        None,
-    )
+    places = _places(path)
+    return next((at for at in places if any((at / n).is_file() for n in TOKENIZER_FILES)), None)
 
 
 def read_model(source: AnyPath) -> tuple[ModelConfig, str | None]:
@@ -134,7 +132,7 @@ def read_model(source: AnyPath) -> tuple[ModelConfig, str | None]:
         return _read_remote(source)
     if record := model_record(source):
         return configs.from_json(record["config"]), record["hf_config"]
-    if published.is_published(source) and (source / "config.json").exists():
+    if is_published(source):
         found = HfCheckpoint(source)
         return found.config, found.config_text
     for directory in source.resolve().parents:
@@ -158,16 +156,15 @@ def _read_remote(source: RemotePath) -> tuple[ModelConfig, str]:
 
 def model_record(source: AnyPath) -> dict[str, Any] | None:
     """The model.json of the weights in `source`, None where there is none."""
-    for directory in (source, source.parent):
-        path = directory / "model.json"
-        if path.exists():
-            record = json_files.read_json(path)
-            is_whole = isinstance(record, dict) and record.keys() >= {"config", "hf_config"}
-            version = record.get("format_version") if is_whole else None
-            if version != FORMAT_VERSION:
-                raise CheckpointError(
-                    f"{path} has format_version={version!r}, not {FORMAT_VERSION}. Use the version "
-                    "of loong_jax that wrote it."
-                )
-            return record
-    return None
+    paths = (source / "model.json", source.parent / "model.json")
+    if (path := next((path for path in paths if path.exists()), None)) is None:
+        return None
+    record = json_files.read_json(path)
+    is_whole = isinstance(record, dict) and record.keys() >= {"config", "hf_config"}
+    version = record.get("format_version") if is_whole else None
+    if version != FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path} has format_version={version!r}, not {FORMAT_VERSION}. Use the version of "
+            "loong_jax that wrote it."
+        )
+    return record

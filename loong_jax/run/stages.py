@@ -5,7 +5,6 @@ Every stage leaves in its directory: `weights/` (a checkpoint of nothing else), 
 """
 
 import dataclasses
-import functools
 import itertools
 import logging
 import math
@@ -33,8 +32,7 @@ from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.tickets import MixedStream, TicketSource
 from loong_jax.recipes import EvaluationStage, FusionStage, RlStage, SftStage, Stage
 from loong_jax.report.metrics_log import MetricsLog, read_metrics
-from loong_jax.report.progress import Progress
-from loong_jax.report.signal_watch import SignalWatch
+from loong_jax.report.progress import Progress, SignalWatch
 from loong_jax.report.usage import StepProfile
 from loong_jax.rl import checkpoint, local_trainer, lora, policy_model, rewards, sft, trainer
 from loong_jax.rl.collapse import CollapseWatch
@@ -94,8 +92,7 @@ class Work(Generic[T]):
         stages: tuple[str, ...] = getattr(self.stage, "wall_time_of", ())
         if not stages:
             return lambda: True
-        places = self.directories.inputs
-        done = [json_files.read_json(places[name] / "done.json") for name in stages]
+        done = [json_files.read_json(self.directories.inputs[n] / "done.json") for n in stages]
         whole_s = sum(part["wall_s"] - part["evaluation_s"] for part in done)
         ends_s = time.monotonic() + whole_s - earlier_s
         return lambda: time.monotonic() < ends_s
@@ -123,14 +120,14 @@ def load_weights(directory: Path, like: Weights | None = None) -> Weights:
         return getattr(known.get(name.partition("/")[2]), "sharding", None)
 
     try:
-        found = checkpoint.restore(directory / "weights", shardings=place)
+        arrays = checkpoint.restore(directory / "weights", shardings=place).arrays
     except CheckpointError as error:
         raise CheckpointError(
             f"the weights of stage {directory.name} cannot be read: {error} If {directory} is of "
             f"this run, delete {directory / 'done.json'} and {directory / 'weights'}, and the same "
             "command makes them again from the stage's last checkpoint."
         ) from error
-    return jax.tree.map(jnp.asarray, found.arrays.get("masters", found.arrays["weights"]))
+    return jax.tree.map(jnp.asarray, arrays.get("masters", arrays["weights"]))
 
 
 def run_sft(work: Work[SftStage]) -> dict[str, Any]:
@@ -143,8 +140,7 @@ def run_sft(work: Work[SftStage]) -> dict[str, Any]:
         pairs = demonstrations.sampled(samples, session.recipe.seed)
     start = session.fresh_weights if settings.after is None else work.weights_of(settings.after)
     policy, start, frozen = _to_train(work, start)
-    state = trainer.initial_state(policy, settings.optimizer, start)
-    cursor = 0
+    state, cursor = trainer.initial_state(policy, settings.optimizer, start), 0
     checkpoints = own / "checkpoints"
     if checkpoint.steps(checkpoints):
         places = trainer.shardings(policy, settings.optimizer, start, start)
@@ -217,14 +213,12 @@ def run_rl(work: Work[RlStage]) -> dict[str, Any]:
     """Asynchronous reinforcement learning from the weights of `settings.after`."""
     session, settings, own = work.session, work.stage, work.own
     max_staleness, form = settings.scheduler.max_staleness, session.texts.form
-    trainer_settings = configs.made_from(
-        TrainerSettings, settings, max_staleness=max_staleness, form=form
-    )
+    also = {"max_staleness": max_staleness, "form": form}
+    trainer_settings = configs.made_from(TrainerSettings, settings, **also)
     weights = work.weights_of(settings.after)
     reference = None  # where the objective has a penalty: what the stage started from
     if settings.objective.kl is not None:
-        other = settings.reference
-        reference = weights if other is None else work.weights_of(other)
+        reference = work.weights_of(settings.reference) if settings.reference else weights
     policy, trained, frozen = _to_train(work, weights)
     checkpoints = own / "checkpoints"
     if checkpoint.steps(checkpoints):
@@ -254,15 +248,21 @@ def run_rl(work: Work[RlStage]) -> dict[str, Any]:
         frozen=frozen,
     )
     del state, reference, frozen
-    stream_of = functools.partial(demonstrations.stream_of, session.recipe)
-    streams = tuple(stream_of(domain, "train").problem_at for domain in work.domains)
+    streams = [demonstrations.stream_of(session.recipe, name, "train") for name in work.domains]
     tickets = TicketSource(
-        MixedStream(streams=streams),
+        MixedStream(streams=tuple(stream.problem_at for stream in streams)),
         max_issues=settings.max_issues,
         curriculum=settings.curriculum,
     )
     if isinstance(replicas, Scorers):
         learner = TrainerWithGenerators(learner, replicas)
+
+    def grade(group: Group) -> tuple[Group, rewards.Disposition]:
+        """`rewards.grade`, save that equal rewards may train: by a penalty, advantages are 0."""
+        graded, disposition = rewards.grade(group, settings.reward)
+        is_kept = settings.learns_from_all and disposition == "filtered"
+        return graded, "keep" if is_kept else disposition
+
     journal = Journal(own / "journal")
     with (
         MetricsLog(own, stage=work.name, restored_step=first_step, form=form) as log,
@@ -276,7 +276,7 @@ def run_rl(work: Work[RlStage]) -> dict[str, Any]:
             verifiers=session.pool,
             tickets=tickets,
             versions=store,
-            grade=lambda group: _grade(group, settings),
+            grade=grade,
             log=_ShownLog(work, log, profile),
             keep_going=work.keep_going(log.earlier_s),
             journal=journal,
@@ -297,14 +297,6 @@ def run_rl(work: Work[RlStage]) -> dict[str, Any]:
     }
 
 
-def _grade(group: Group, settings: RlStage) -> tuple[Group, rewards.Disposition]:
-    """`rewards.grade`, save that equal rewards may train: advantages are 0, a penalty is not."""
-    graded, disposition = rewards.grade(group, settings.reward)
-    if settings.learns_from_all and disposition == "filtered":
-        return graded, "keep"
-    return graded, disposition
-
-
 def run_fusion(work: Work[FusionStage]) -> dict[str, Any]:
     """Fuses the experts, with scale and keep rate chosen on validation problems."""
     session, settings = work.session, work.stage
@@ -314,14 +306,15 @@ def run_fusion(work: Work[FusionStage]) -> dict[str, Any]:
         domain: demonstrations.held_out(session.recipe, domain, "validation", settings.num_problems)
         for domain in session.domains
     }
-    points = search.candidates(settings.method, settings.scales, settings.keep_rates)
+    grid = {"scales": settings.scales, "keep_rates": settings.keep_rates}
+    points = search.candidates(settings.method, **grid)
     work.progress.start(work.name, num_steps=len(points))
-    sampling = session.recipe.evaluation.sampling
 
     def pass_rates(weights: Weights) -> dict[str, float]:
         sample, found = session.sampler(weights), {}
         for domain, asked in problems.items():
-            verdicts = session.judge(asked, [r for (r,) in sample(asked, 1, sampling)])
+            once = sample(asked, 1, session.recipe.evaluation.sampling)
+            verdicts = session.judge(asked, [rollout for (rollout,) in once])
             graded = [verdict for verdict in verdicts if verdict.is_graded]
             found[domain] = sum(v.is_correct for v in graded) / max(len(graded), 1)
         return found
@@ -340,8 +333,7 @@ def run_fusion(work: Work[FusionStage]) -> dict[str, Any]:
         experts,
         score,
         method=settings.method,
-        scales=settings.scales,
-        keep_rates=settings.keep_rates,
+        **grid,
         reduce=search.worst_score,
         on_point=lambda point: work.progress.step(next(tried), {}),
         batch_axes=longcat_stacks,
@@ -349,7 +341,8 @@ def run_fusion(work: Work[FusionStage]) -> dict[str, Any]:
     fused, report = merge_report.fuse_with_report(
         base, experts, method=result.method, batch_axes=longcat_stacks
     )
-    chosen = {key: value for key, value in result.to_json().items() if key in ("grid", "chosen")}
+    found = result.to_json()
+    chosen = {"grid": found["grid"], "chosen": found["chosen"]}
     json_files.write_json(work.own / "fusion.json", report | chosen)
     return _finish(work, fused, 0)
 
@@ -396,9 +389,8 @@ class _ShownLog:
         self._progress.step(step, record)
         self._profile.step()
         self._collapse.step(step, metrics)
-        self._num_not_finite = (
-            0 if math.isfinite(metrics.get("loss", 0.0)) else self._num_not_finite + 1
-        )
+        is_finite = math.isfinite(metrics.get("loss", 0.0))
+        self._num_not_finite = 0 if is_finite else self._num_not_finite + 1
         if self._num_not_finite == 1:
             logger.warning("step %d has a loss of %s, so nothing was learnt", step, metrics["loss"])
         if self._num_not_finite == MAX_NOT_FINITE:
@@ -422,25 +414,18 @@ def _evaluate(work: Work[Any], weights: Weights, step: int) -> dict[str, Any]:
         progress.finish(work.name)
         return {"steps": step, "evaluation_s": 0.0}
     progress.note("evaluating")
-    started_s, asked = time.monotonic(), session.recipe.evaluation
-    posed = [len(session.posed[domain]) for domain in domains]
-    result, samples = session.evaluate(
-        weights,
-        stage=work.name,
-        domains=domains,
-        progress=evaluation.counted(
-            lambda done, total: progress.meanwhile(f"evaluating: {done} of {total} groups"),
-            asked,
-            posed,
-        ),
+    started_s, posed = time.monotonic(), [len(session.posed[domain]) for domain in domains]
+    counted = evaluation.counted(
+        lambda done, total: progress.meanwhile(f"evaluating: {done} of {total} groups"),
+        session.recipe.evaluation,
+        posed,
     )
+    result, samples = session.evaluate(weights, stage=work.name, domains=domains, progress=counted)
     result.save(work.own)
     json_files.write_jsonl(work.own / "rollouts" / "evaluation.jsonl", samples)
-    figures = result.to_json()["domains"]
-    shown = ", ".join(
-        f"{domain} {part['pass@1']:.1%}"
-        + (f" ({part['ungradable']} samples not graded)" if part["ungradable"] else "")
-        for domain, part in figures.items()
-    )
-    progress.finish(work.name, f"pass@1: {shown}")
+    shown = []
+    for domain, part in result.to_json()["domains"].items():
+        left_out = f" ({part['ungradable']} samples not graded)" if part["ungradable"] else ""
+        shown.append(f"{domain} {part['pass@1']:.1%}{left_out}")
+    progress.finish(work.name, f"pass@1: {', '.join(shown)}")
     return {"steps": step, "evaluation_s": round(time.monotonic() - started_s, 2)}

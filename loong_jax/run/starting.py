@@ -11,21 +11,14 @@ from typing import Any
 
 import jax
 
+from loong_jax import recipes
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.merge import checkpoints
 from loong_jax.models import parameters
 from loong_jax.models.families import ModelConfig, family_of
 from loong_jax.models.hf import read_weights
 from loong_jax.models.moe import MoEConfig, scaling
-from loong_jax.recipes import (
-    START,
-    TEACHER,
-    EvaluationStage,
-    Recipe,
-    RlStage,
-    SftStage,
-    Stage,
-)
+from loong_jax.recipes import START, TEACHER, EvaluationStage, Recipe, RlStage, SftStage, Stage
 from loong_jax.remote import AnyPath, RemotePath
 from loong_jax.rl import checkpoint
 from loong_jax.run import sources
@@ -34,19 +27,9 @@ from loong_jax.sharding import NO_MESH, ShardingRules
 # What may differ between a model as it was trained and as it goes on: how it is computed, and what
 # only fresh weights or the bias controller ask for.
 _FREE = {
-    "attention",
-    "chunk_tokens",
-    "dtype",
-    "exchange",
-    "expert_gemm",
-    "max_position",
-    "param_dtype",
-    "remat",
-    "residual_gain",
-    "target_ffn_experts",
-    "token_chunks",
-    "unroll_layers",
-}
+    "attention", "chunk_tokens", "dtype", "exchange", "expert_gemm", "max_position", "param_dtype",
+    "remat", "residual_gain", "target_ffn_experts", "token_chunks", "unroll_layers",
+}  # fmt: skip
 
 
 def load(
@@ -100,16 +83,14 @@ def with_given_model(recipe: Recipe) -> Recipe:
     command line sized the model otherwise than it was found.
     """
     recipe = _with_ends_tied(recipe)
-    found = given(recipe)
+    found, model = given(recipe), recipe.model
     if START in found:
-        model, _ = sources.read_model(found[START])
-        if recipe.model_of_start:
-            recipe = dataclasses.replace(recipe, model=model)
-        refuse_other_model(found[START], model, recipe.model)
-    recipe = dataclasses.replace(recipe, model_of_start=False)
+        of_start, _ = sources.read_model(found[START])
+        model = of_start if recipe.model_of_start else model
+        refuse_other_model(found[START], of_start, model)
     if recipe.dtype is not None:
-        model = dataclasses.replace(recipe.model, dtype=recipe.dtype, param_dtype=recipe.dtype)
-        recipe = dataclasses.replace(recipe, model=model)
+        model = dataclasses.replace(model, dtype=recipe.dtype, param_dtype=recipe.dtype)
+    recipe = dataclasses.replace(recipe, model=model, model_of_start=False)
     if TEACHER in found:
         model, _ = sources.read_model(found[TEACHER])
         if any(getattr(one, "reference", None) == TEACHER for one in recipe.stages.values()):
@@ -128,17 +109,23 @@ def _with_ends_tied(recipe: Recipe) -> Recipe:
         stages = {n: _after_start(one, cold) for n, one in stages.items() if n not in cold}
     if recipe.start_from is None or (recipe.problems is None and recipe.data is not None):
         stages = {n: one for n, one in stages.items() if not isinstance(one, EvaluationStage)}
-    if recipe.start_from is None and any(START in _names_of(stage) for stage in stages.values()):
-        raise ConfigError(
-            "this recipe trains weights that there are already. Give --start-from a directory in "
-            "the layout of Hugging Face, an import, a run, or a stage of one."
-        )
-    if recipe.teacher is None and recipe.learns_from_teacher:
-        raise ConfigError(
-            "this recipe needs a teacher. Give --teacher a directory in the layout of Hugging "
-            "Face, an import, a run, or a stage of one."
-        )
-    if recipe.teacher is not None and not any(TEACHER in _names_of(s) for s in stages.values()):
+    read = {name for stage in stages.values() for name in recipes.inputs_of(stage)}
+    for what, is_missing in (
+        (
+            "this recipe trains weights that there are already. Give --start-from",
+            recipe.start_from is None and START in read,
+        ),
+        (
+            "this recipe needs a teacher. Give --teacher",
+            recipe.teacher is None and recipe.learns_from_teacher,
+        ),
+    ):
+        if is_missing:
+            raise ConfigError(
+                f"{what} a directory in the layout of Hugging Face, an import, a run, or a stage "
+                "of one."
+            )
+    if recipe.teacher is not None and TEACHER not in read:
         pulled = {
             name: dataclasses.replace(stage, reference=TEACHER)
             for name, stage in stages.items()
@@ -159,11 +146,6 @@ def _after_start(stage: Stage, cold: Set[str]) -> Stage:
     if isinstance(stage, SftStage | RlStage) and (is_first or stage.after in cold):
         return dataclasses.replace(stage, after=START)
     return stage
-
-
-def _names_of(stage: Stage) -> tuple[str | None, ...]:
-    names = ("after", "reference", "teacher", "base")
-    return tuple(getattr(stage, name, None) for name in names)
 
 
 def given(recipe: Recipe) -> dict[str, AnyPath]:
@@ -198,10 +180,10 @@ def _read(directory: Path, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str,
             "or a finished stage of a run."
         )
     stored = checkpoint.Stored(place, steps[-1])
-    shapes = {n: leaf.shape for n, leaf in stored.shapes.items() if not n.startswith("masters/")}
     wanted = {f"weights/{path}": leaf for path, leaf in wanted.items()}
+    shapes = {n: leaf.shape for n, leaf in stored.shapes.items() if not n.startswith("masters/")}
     asked = {name: tuple(leaf.shape) for name, leaf in wanted.items()}
-    if odd := next((n for n in sorted(shapes | asked) if shapes.get(n) != asked.get(n)), None):
+    if odd := min((n for n in shapes | asked if shapes.get(n) != asked.get(n)), default=None):
         raise CheckpointError(
             f"{place} holds {odd} of shape {shapes.get(odd)}, and the model has {asked.get(odd)}. "
             "Put the model.json beside it that belongs to the weights."

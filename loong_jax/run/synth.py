@@ -102,9 +102,8 @@ def run_formal(chosen: FormalOptions) -> int:
     places.prepare_files(json=chosen.json, chart=chosen.chart)
     console = Console()
     started_s, cpu_s = time.monotonic(), time.process_time()
-    settings = dataclasses.asdict(chosen)
-    for name in ("run_dir", "json", "chart"):
-        del settings[name]
+    places_of = ("run_dir", "json", "chart")
+    settings = {k: v for k, v in dataclasses.asdict(chosen).items() if k not in places_of}
     authors.claim(chosen.run_dir / "settings.json", settings | {"audit": None, "num_seeds": None})
     seeds = range(chosen.seed, chosen.seed + chosen.num_seeds)
     runs = [run_seed(chosen, seed, console) for seed in seeds]
@@ -166,9 +165,12 @@ def run_seed(chosen: FormalOptions, seed: int, console: Console) -> dict[str, An
             f"{chosen.audit} accepts {audited['accepted']} of {audited['counted']} counted proofs,"
             f" refuses {len(audited['refused'])}, and cannot judge {audited['ungradable']}"
         )
-    counts = {name: len(getattr(made, name)) for name in ("cold_start", "pool", "held_out")}
-    counted = {f"num_{name}": count for name, count in counts.items()}
-    return {"seed": seed, "funnel": made.funnel, **counted, **found, "audit": audited}
+    counts = {
+        "num_cold_start": len(made.cold_start),
+        "num_pool": len(made.pool),
+        "num_held_out": len(made.held_out),
+    }
+    return {"seed": seed, "funnel": made.funnel, **counts, **found, "audit": audited}
 
 
 def _share_first_round(directory: Path) -> None:
@@ -198,14 +200,13 @@ def statements(
 ) -> Statements:
     """Statements of all three kinds. What an author said is kept in `directory`."""
     rng = np.random.default_rng(seed)
-    drawn = {}
+    drawn, num_tried = {}, 0
     wanted = settings.num_held_out + settings.num_problems
-    for _ in range(100 * wanted):
+    while len(drawn) < wanted and num_tried < 100 * wanted:
         posed, size = settings.theorems.draw(rng)
         drawn.setdefault(posed.kin, (posed, size))
-        if len(drawn) == wanted:
-            break
-    else:
+        num_tried += 1
+    if len(drawn) < wanted:
         raise ConfigError(
             f"there are too few different theorems of at most {settings.theorems.max_size} steps "
             f"for {wanted} statements. Ask for fewer, or raise max_size."
@@ -228,13 +229,12 @@ def statements(
             if one.is_kept and one.statement is not None
         ]
         funnel = formalise.funnel(made)
-    cold_start, pool = [], []
-    for posed, size in rest:
-        goal, node = proofs.goal_of(posed, size), proofs.search(posed, settings.cold_start_nodes)
-        if node is None:
-            pool.append(goal)
-        else:
-            cold_start.append(Solution(goal, node.letters))
+    found = [
+        (proofs.goal_of(posed, size), proofs.search(posed, settings.cold_start_nodes))
+        for posed, size in rest
+    ]
+    cold_start = [Solution(goal, node.letters) for goal, node in found if node is not None]
+    pool = [goal for goal, node in found if node is None]
     if not cold_start:
         raise ConfigError(
             f"the search proves none of {len(rest)} statements. Raise cold_start_nodes or "
@@ -271,9 +271,6 @@ def figures(
 ) -> dict[str, Any]:
     """By arm, a record of each round; and by how much the last round of the loop is ahead."""
 
-    def solved(done: Round) -> dict[str, int]:
-        return {a.uid: int(a.is_solved) for a in done.held_out if a.num_graded}
-
     def round_figures(done: Round) -> dict[str, Any]:
         graded = [a for a in done.held_out if a.num_graded]
         values = [float(a.is_solved) for a in graded]
@@ -288,10 +285,10 @@ def figures(
             "solved_share_by_level": {str(level): [e.value, e.n] for level, e in levels.items()},
         }
 
-    def difference(after: Round, before: Round) -> dict[str, Any]:
-        """The difference of solved shares, paired by statement."""
-        found = metrics.paired_difference(solved(after), solved(before), seed=seed)
-        return {"value": found.value, "ci95": found.ci95, "n": found.n}
+    def difference(*rounds: Round) -> dict[str, Any]:
+        """The solved share of the first round minus that of the second, paired by statement."""
+        solved = [{a.uid: int(a.is_solved) for a in r.held_out if a.num_graded} for r in rounds]
+        return metrics.paired_difference(*solved, seed=seed).to_json("value")
 
     found: dict[str, Any] = {arm: list(map(round_figures, rounds)) for arm, rounds in arms.items()}
     if len(arms.get(LOOP, [])) > 1:
@@ -307,33 +304,25 @@ def over_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     The intervals are for other seeds and other statements (`metrics.over_runs`).
     """
 
-    def mean(estimates: Sequence[tuple[float, Sequence[float]]]) -> dict[str, Any]:
-        found = metrics.over_runs(
-            [Estimate(value, low, high, 0) for value, (low, high) in estimates]
-        )
-        return {"value": found.value, "ci95": found.ci95, "num_seeds": len(estimates)}
+    def mean(records: Sequence[Mapping[str, Any]], name: str, interval: str) -> Estimate:
+        return metrics.over_runs([Estimate(one[name], *one[interval], n=0) for one in records])
 
     found: dict[str, Any] = {}
     for arm in (LOOP, CONTROL):
         for records in zip(*(run.get(arm, []) for run in runs), strict=True):
-            share, rate = (
-                mean([(one[name], one[f"{name}_ci95"]) for one in records])
-                for name in ("solved_share", "pass@1")
-            )
             pools = [max(run["num_pool"], 1) for run in runs]
             shares = [one["pool_solved"] / n for one, n in zip(records, pools, strict=True)]
-            found.setdefault(arm, []).append(
-                {
-                    "round": records[0]["round"],
-                    "num_examples": sum(one["num_examples"] for one in records) / len(records),
-                    "solved_share": share["value"],
-                    "solved_share_ci95": share["ci95"],
-                    "pass@1": rate["value"],
-                    "pass@1_ci95": rate["ci95"],
-                    "pool_solved_share": sum(shares) / len(shares),
-                }
-            )
+            figures = {
+                "round": records[0]["round"],
+                "num_examples": sum(one["num_examples"] for one in records) / len(records),
+            }
+            for name in ("solved_share", "pass@1"):
+                over = mean(records, name, f"{name}_ci95")
+                figures |= {name: over.value, f"{name}_ci95": over.ci95}
+            figures["pool_solved_share"] = sum(shares) / len(shares)
+            found.setdefault(arm, []).append(figures)
     for name in ("gain", "gain_over_control"):
         if all(name in run for run in runs):
-            found[name] = mean([(run[name]["value"], run[name]["ci95"]) for run in runs])
+            over = mean([run[name] for run in runs], "value", "ci95")
+            found[name] = {"value": over.value, "ci95": over.ci95, "num_seeds": len(runs)}
     return found

@@ -90,11 +90,11 @@ class Texts:
 
     def has_tokens_of(self, other: "Texts") -> bool:
         """True where both tokenizers are the same."""
-        texts = [
+        mine, theirs = (
             None if one.files is None else (one.files / "tokenizer.json").read_bytes()
             for one in (self, other)
-        ]
-        return texts[0] == texts[1]
+        )
+        return mine == theirs
 
     def render(self, thinking: str, answer: str) -> str:
         """A response in the form."""
@@ -120,17 +120,14 @@ class RecipePrompts:
 
 def texts_of(recipe: Recipe) -> Texts:
     """The checkpoint's tokenizer and template, unless the recipe names others."""
-    source = None if recipe.start_from is None else sources.find(recipe.start_from)
-    files = None if source is None else source.files
-    hf_config = None if source is None else source.hf_config
-    tokenizer = sources.tokenizer_of(
-        recipe.model,
-        hf_config,
-        recipe.tokenizer or files,
-        where=str(recipe.start_from or f"recipe {recipe.name}"),
-    )
-    if recipe.tokenizer is not None:
-        files = recipe.tokenizer if recipe.tokenizer.is_dir() else recipe.tokenizer.parent
+    files, hf_config, where = None, None, f"recipe {recipe.name}"
+    if recipe.start_from is not None:
+        source = sources.find(recipe.start_from)
+        files, hf_config, where = source.files, source.hf_config, str(recipe.start_from)
+    given = recipe.tokenizer
+    tokenizer = sources.tokenizer_of(recipe.model, hf_config, given or files, where=where)
+    if given is not None:
+        files = given if given.is_dir() else given.parent
     return dataclasses.replace(texts_with(recipe, tokenizer), files=files)
 
 
@@ -140,9 +137,8 @@ def texts_with(recipe: Recipe, tokenizer: Tokenizer) -> Texts:
     is_chat = form.prompt == "chat" and tokenizer.chat is not None
     agent = None
     if recipe.tools is not None:
-        given = {"toolbox": toolbox(recipe.tools.names)}
-        template = ChatTurns() if is_chat else ToolTemplate()
-        agent = configs.made_from(Agent, recipe.tools, **given, template=template)
+        tools, template = toolbox(recipe.tools.names), ChatTurns() if is_chat else ToolTemplate()
+        agent = configs.made_from(Agent, recipe.tools, toolbox=tools, template=template)
     tells = tools_are_described(recipe) and is_chat
     return Texts(tokenizer=tokenizer, form=form, agent=agent, tells_tools=tells)
 

@@ -31,7 +31,6 @@ from loong_jax.synth.formal import proofs
 from loong_jax.synth.formal.expert_iteration import Goal, Solution
 
 BIAS_RATE = 0.01  # of the router's biases
-
 Progress = Callable[[str], None]
 
 
@@ -58,6 +57,7 @@ class ProverSettings:
             raise ConfigError(f"temperature={self.temperature} must be positive.")
 
     def model(self) -> MoEConfig:
+        table = NgramEmbedding(max_order=2, num_splits=1, base_rows=max(1, self.pair_rows))
         return MoEConfig.tiny(
             hidden_size=self.hidden_size,
             num_layers=self.num_layers,
@@ -69,9 +69,7 @@ class ProverSettings:
             num_zero_experts=2,
             num_chosen=2,
             target_ffn_experts=1.5,
-            ngram=NgramEmbedding(max_order=2, num_splits=1, base_rows=self.pair_rows)
-            if self.pair_rows
-            else None,
+            ngram=table if self.pair_rows else None,
         )
 
     def sft(self) -> SftSettings:
@@ -103,11 +101,10 @@ class TinyProver:
     def __init__(self, settings: ProverSettings, progress: Progress = lambda said: None):
         self._settings, self._progress = settings, progress
         self._tokenizer = AsciiTokenizer()
-        graphdef, _ = moe.init_weights(settings.model(), jax.random.key(0))
-        self._policy = policy_of(graphdef, settings.model(), BIAS_RATE)
-        self._engine = paged_engine.engine_for(
-            graphdef, settings.model(), self._tokenizer, settings.shapes()
-        )
+        model, shapes = settings.model(), settings.shapes()
+        graphdef, _ = moe.init_weights(model, jax.random.key(0))
+        self._policy = policy_of(graphdef, model, BIAS_RATE)
+        self._engine = paged_engine.engine_for(graphdef, model, self._tokenizer, shapes)
         self._weights: Any = None
 
     def train(self, examples: Sequence[Solution], directory: Path, *, seed: int) -> None:
@@ -126,14 +123,9 @@ class TinyProver:
             if step % every == 0:
                 self._progress(f"step {step}/{settings.num_steps}, loss {metrics['loss']:.2f}")
 
-        state, _ = sft.run(
-            self._policy,
-            settings,
-            state,
-            pairs(examples, seed),
-            sft.pair_encoder(self._tokenizer),
-            on_step=on_step,
-        )
+        encode = sft.pair_encoder(self._tokenizer)
+        drawn = pairs(examples, seed)
+        state, _ = sft.run(self._policy, settings, state, drawn, encode, on_step=on_step)
         checkpoint.save(directory, settings.num_steps, {"weights": state.weights}, keep=1)
         self._weights = state.weights
 
@@ -143,12 +135,10 @@ class TinyProver:
             temperature=self._settings.temperature, max_new_tokens=self._settings.max_new_tokens
         )
         # Drawn alike whatever else is attempted with it, so that a resumed run repeats itself.
+        seeds = [[seed, zlib.crc32(goal.uid.encode())] for goal in goals]
         readings = [
-            proofs.draw(
-                proofs.read_sequent(goal.text),
-                np.random.default_rng([seed, zlib.crc32(goal.uid.encode())]),
-            )
-            for goal in goals
+            proofs.draw(proofs.read_sequent(goal.text), np.random.default_rng(own))
+            for goal, own in zip(goals, seeds, strict=True)
         ]
         asked = [
             Problem(
@@ -158,10 +148,8 @@ class TinyProver:
             for goal, seen in zip(goals, readings, strict=True)
         ]  # fmt: skip
         rollouts = sampler(asked, num_samples, drawn)
-        return [
-            [seen.proof(rollout.text) for rollout in some]
-            for seen, some in zip(readings, rollouts, strict=True)
-        ]
+        answered = zip(readings, rollouts, strict=True)
+        return [[seen.proof(rollout.text) for rollout in some] for seen, some in answered]
 
 
 def pairs(examples: Sequence[Solution], seed: int) -> Iterator[tuple[str, str]]:

@@ -83,24 +83,22 @@ def settings_that_matter(name: str, recipe: Recipe, text: str) -> str:
     run_dir = f"runs/{name.rpartition(':')[2]}"
     lines += _described((option.format(run_dir=run_dir), what) for option, what in _RUN.items())
     lines += ["", "the recipe:"]
-    lines += _described(
-        (f"--{_option(field)} {_value(recipe, field)}", what)
-        for field, what in _RECIPE.items()
-        if _is_read(recipe, field)
-    )
+    read = {field: what for field, what in _RECIPE.items() if _is_read(recipe, field)}
+    lines += _described((f"{_option(f)} {_value(recipe, f)}", what) for f, what in read.items())
     for kind, fields in _STAGES.items():
         same = [stage for stage, settings in recipe.stages.items() if isinstance(settings, kind)]
         if not same:
             continue
         first, *others = same
+        stage = recipe.stages[first]
         also = f" (and so for {', '.join(others)})" if others else ""
         lines += ["", f"stage {first}{also}:"]
         lines += _described(
-            (f"--{_option(f'{first}.{field}')} {_value(recipe.stages[first], field)}", what)
+            (f"{_option(first, field)} {_value(stage, field)}", what)
             for field, what in fields.items()
-            if _is_option(recipe.stages[first], field)
+            if _is_option(stage, field)
         )
-        lines += _described(_of_own_parts(first, recipe.stages[first], fields))
+        lines += _described(_of_own_parts(first, stage, fields))
     lines += [
         "",
         f"`loong train {name} --help-all` lists every setting. A part that has a name may be one",
@@ -115,13 +113,15 @@ _PARTS = ("scheduler", "objective.signal", "objective.clip", "method")  # may be
 def _of_own_parts(name: str, stage: Any, shown: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """The fields of parts of your own, with the comments beside them."""
     for place in _PARTS:
-        part = functools.reduce(
-            lambda found, one: getattr(found, one, None), place.split("."), stage
-        )
+        part = _part(stage, place)
         for field, value in part.settings.items() if isinstance(part, OwnPart) else ():
             if f"{place}.{field}" not in shown:
-                option = f"--{_option(f'{name}.{place}.{field}')} {value}"
-                yield option, own.comments(part).get(field) or f"of {Path(part.kind).name}"
+                said = own.comments(part).get(field) or f"of {Path(part.kind).name}"
+                yield f"{_option(name, place, field)} {value}", said
+
+
+def _part(config: Any, place: str) -> Any:
+    return functools.reduce(lambda found, one: getattr(found, one, None), place.split("."), config)
 
 
 _OF_PACKAGES = ("packages", "package_names", "levels", "max_prompt_chars")
@@ -138,37 +138,25 @@ def _is_read(recipe: Recipe, field: str) -> bool:
 def _is_option(stage: Any, field: str) -> bool:
     """Of one of your own only what is a field of it."""
     part, _, setting = field.partition(".")
-    found = getattr(stage, part, None)
-    return (
-        setting in found.settings
-        if setting and isinstance(found, OwnPart)
-        else hasattr(stage, part)
-    )
+    found: Any = getattr(stage, part, None)
+    is_own = setting and isinstance(found, OwnPart)
+    return setting in found.settings if is_own else hasattr(stage, part)
 
 
 def _described(pairs: Any) -> list[str]:
-    lines = []
-    for left, what in pairs:
-        lines += textwrap.wrap(
-            f"{left:<42} {what}",
-            WIDTH,
-            initial_indent="  ",
-            subsequent_indent=" " * 45,
-            break_on_hyphens=False,
-            drop_whitespace=True,
-        )
-    return lines
+    wrapper = textwrap.TextWrapper(
+        WIDTH, initial_indent="  ", subsequent_indent=" " * 45, break_on_hyphens=False
+    )
+    return [line for left, what in pairs for line in wrapper.wrap(f"{left:<42} {what}")]
 
 
-def _option(field: str) -> str:
-    return field.replace("_", "-")
+def _option(*names: str) -> str:
+    return f"--{'.'.join(names)}".replace("_", "-")
 
 
 def _value(config: Any, field: str) -> str:
     """A field's value as the command line takes it; a part by its name."""
-    value = config.problems if field in _OF_PACKAGES else config
-    for part in field.split("."):
-        value = getattr(value, part, None)
+    value = _part(config.problems if field in _OF_PACKAGES else config, field)
     if field in _WORDS:
         return _WORDS[field]
     if field == "objective":

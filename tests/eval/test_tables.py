@@ -40,7 +40,7 @@ def test_figures_are_those_of_counting():
 
 
 def test_levels_are_parts_of_the_whole():
-    easy = tables.of_level(PART, 1)
+    easy = tables.by_level(PART)[1]
     assert sorted(easy.correct) == ["b", "c", "d"]
     assert tables.figures(easy, (1,))["pass@1"].value == pytest.approx((1 / 4 + 1 + 2 / 3) / 3)
     record = tables.to_json({"stem": PART}, (2,))["stem"]

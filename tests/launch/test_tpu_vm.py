@@ -14,8 +14,8 @@ import pytest
 
 from loong_jax import cli, cli_help
 from loong_jax.errors import ConfigError, LaunchError
-from loong_jax.launch import tpu_vm
-from loong_jax.launch.tpu_vm import Command, Job, TpuVm, WaitActive, actions
+from loong_jax.launch import command, tpu_vm
+from loong_jax.launch.tpu_vm import Command, Job, TpuVm, WaitActive
 from loong_jax.run.distributed import PREEMPTED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -337,7 +337,7 @@ def cloud(tmp_path, monkeypatch):
         (tmp_path / "follows").write_text("".join(f"{status}\n" for status in follows))
         (tmp_path / "hosts").write_text(hosts and hosts + "\n")
         said = []
-        status = tpu_vm.perform(make_vm(**changes), JOB, action, say=said.append, every_s=0.01)
+        status = command.perform(make_vm(**changes), JOB, action, say=said.append, every_s=0.01)
         verbs = (tmp_path / "asked").read_text().split()
         return status, [verb for verb in verbs if verb != "describe"], said
 
@@ -411,16 +411,16 @@ def test_machines_that_somebody_deletes_are_not_asked_for_again(cloud, state):
 
 
 def test_nobody_follows_for_ever(cloud, monkeypatch):
-    monkeypatch.setattr(actions, "LOST_AT_MOST", 3)
+    monkeypatch.setattr(command, "LOST_AT_MOST", 3)
     with pytest.raises(LaunchError, match=r"pod-sft-1.*lost 3 times.*may be going on.*`logs`"):
         cloud("logs", ["ACTIVE"], follows=[255])
     with pytest.raises(LaunchError, match="cannot ask for the state"):
         cloud("logs", ["DENIED"], follows=[255])
-    monkeypatch.setattr(actions, "LOST_AT_MOST", 10**9)
+    monkeypatch.setattr(command, "LOST_AT_MOST", 10**9)
     with pytest.raises(LaunchError, match="--follow-timeout-h"):
         cloud("logs", ["ACTIVE"], follows=[255], follow_timeout_h=0.5 / 3600)
-    monkeypatch.setattr(actions, "LOST_AT_MOST", 2)
-    monkeypatch.setattr(actions, "HELD_S", 0.0)  # then each connection counts as one that held
+    monkeypatch.setattr(command, "LOST_AT_MOST", 2)
+    monkeypatch.setattr(command, "HELD_S", 0.0)  # then each connection counts as one that held
     status, _, said = cloud("logs", ["ACTIVE"], follows=[255, 255, 255, 0])
     assert status == 0
     assert [line.endswith("worker.sh follow 100'") for line in said if "ssh" in line] == [
@@ -454,12 +454,10 @@ def test_what_cannot_be_run_is_said(cloud, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LaunchError, match="is no checkout"):
         cloud("push", ["ACTIVE"])
-    with pytest.raises(ConfigError, match="is no action"):
-        tpu_vm.steps_of(make_vm(), JOB, "frobnicate")
     slow = Command(what="sleep", words=("sleep", "5"), timeout_s=0.05)
     with pytest.raises(LaunchError, match="was not done"):
-        actions._run(slow, print)
+        command._run(slow, print)
     with pytest.raises(LaunchError, match="failed with exit status 1, to fail"):
-        actions._run(Command(what="fail", words=("false",)), print)
+        command._run(Command(what="fail", words=("false",)), print)
     with pytest.raises(LaunchError, match="there is no 'gcloudx' here"):
-        actions._run(Command(what="look", words=("gcloudx",)), print)
+        command._run(Command(what="look", words=("gcloudx",)), print)

@@ -122,11 +122,12 @@ def test_sides_of_the_split_and_demonstrations(directory):
 def test_a_run_keeps_to_the_packages_it_began_with(directory, tmp_path):
     """By the digest of their modules, which stands in the names of their directories."""
     problems = PackagedProblems(directory=str(directory))
-    run._refuse_other_packages(problems, tmp_path)  # a run that begins
+    recipe = dataclasses.replace(get_recipe("environments")(), problems=problems)
+    run._refuse_other_inputs(recipe, TEXTS, tmp_path)  # a run that begins
     began = run._packages(problems)
     json_files.write_json(tmp_path / run.PACKAGES, began)
-    run._refuse_other_packages(problems, tmp_path)
+    run._refuse_other_inputs(recipe, TEXTS, tmp_path)
     name, uid = next(iter(began.items()))
     json_files.write_json(tmp_path / run.PACKAGES, began | {name: uid[:-1] + "?"})
-    with pytest.raises(ConfigError, match=r"does not hold the packages that .* began with"):
-        run._refuse_other_packages(problems, tmp_path)
+    with pytest.raises(ConfigError, match=r"is not what .* began with.*Put the packages back"):
+        run._refuse_other_inputs(recipe, TEXTS, tmp_path)

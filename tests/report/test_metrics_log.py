@@ -68,7 +68,7 @@ class Clock:
 
 def write_steps(directory, steps, **kwargs):
     clock = Clock()
-    with MetricsLog(directory, stage="rl_stem", clock=clock, tensorboard=False, **kwargs) as log:
+    with MetricsLog(directory, stage="rl_stem", clock=clock, **kwargs) as log:
         for step in steps:
             now = clock.now
             log.event(
@@ -115,7 +115,7 @@ def test_staleness_is_counted_against_the_trainer_before_the_step():
 
 
 def test_given_metrics_win_over_counted_ones(tmp_path):
-    with MetricsLog(tmp_path, stage="rl", tensorboard=False) as log:
+    with MetricsLog(tmp_path, stage="rl") as log:
         log.step(1, {"rewards/mean": 9.0}, [group([1.0, 0.0])])
     assert metrics_log.read_metrics(tmp_path)[0]["rewards/mean"] == 9.0
 
@@ -152,7 +152,7 @@ def test_a_fresh_start_leaves_nothing_of_an_older_one(tmp_path):
 WRITE_UNTIL_KILLED = """
 import sys
 from loong_jax.report.metrics_log import MetricsLog
-with MetricsLog(sys.argv[1], stage="rl", tensorboard=False) as log:
+with MetricsLog(sys.argv[1], stage="rl") as log:
     for step in range(1, 1_000_000):
         log.step(step, {"loss": 0.1, "text": "x" * 2000})
 """

@@ -10,7 +10,7 @@ import pytest
 from loong_jax.data import json_files
 from loong_jax.errors import LoongError
 from loong_jax.eval import compare
-from loong_jax.report import controls_page, html_parts, page, results, samples, training
+from loong_jax.report import html_parts, page, results, training
 from loong_jax.report.run_record import label_of, read_run
 
 VOID = {"meta", "br", "link", "path", "use", "rect", "line"}
@@ -195,14 +195,14 @@ def test_the_headline_claims_no_more_than_the_intervals(run_dir):
 
 
 def test_rollouts_are_chosen_by_rule(run_dir):
-    chosen = samples.choose(read_run(run_dir))
+    chosen = training.choose(read_run(run_dir))
     assert len(chosen) == 10
     assert {r["domain"] for r in chosen[:3]} == {"stem", "logic", "code"}
     stem = [r for r in chosen if r["domain"] == "stem"]
     outcomes = [r["outcome"] for r in stem]
     assert outcomes[:2] == ["correct", "wrong"]
     assert len({r["uid"] for r in chosen[:6]}) == 6
-    assert chosen == samples.choose(read_run(run_dir))
+    assert chosen == training.choose(read_run(run_dir))
 
 
 def test_how_figures_are_written():
@@ -225,7 +225,7 @@ def test_controls_beside_the_real_run(tmp_path, make_run):
     noise = make_run(tmp_path / "noise", skill=flat, num_problems=60, num_steps=2)
     controls = {"noise reward": noise}
     compare.write_controls(tmp_path / "controls", real, controls)
-    path = controls_page.write_report(tmp_path / "controls", {"real run": real, **controls})
+    path = page.write_controls(tmp_path / "controls", {"real run": real, **controls})
     checker = check(path.read_text())
     words = " ".join(checker.text)
     assert "Noise reward gains in no domain; the real run beats it everywhere." in words
@@ -249,7 +249,7 @@ def with_samples(run_dir, **changes):
 
 def test_odd_characters_and_special_tokens_of_a_sample_are_seen(run_dir):
     odd = "<|im_start|>café 数 👩\u200d🔬 \u202egnp.exe \x1b[2J\x00 \ud83d <think>"
-    text = samples.rollouts(with_samples(run_dir, text=odd, answer=None))
+    text = training.rollouts(with_samples(run_dir, text=odd, answer=None))
     seen = "café 数 👩\u200d🔬 ⟨U+202E⟩gnp.exe ⟨U+001B⟩[2J⟨U+0000⟩ ⟨U+D83D⟩"
     assert f"&lt;|im_start|&gt;{seen} &lt;think&gt;" in text
     check(text)
@@ -257,6 +257,6 @@ def test_odd_characters_and_special_tokens_of_a_sample_are_seen(run_dir):
 
 
 def test_the_two_styles_of_thinking_are_explained_where_they_are_shown(run_dir):
-    assert "hurried" not in samples.rollouts(read_run(run_dir))
+    assert "hurried" not in training.rollouts(read_run(run_dir))
     run = with_samples(run_dir, thinking="~013~240", answer="3")
-    assert "with ~ is hurried" in samples.rollouts(run)
+    assert "with ~ is hurried" in training.rollouts(run)

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from loong_jax.problems import verdict
-from loong_jax.report.signal_watch import SignalWatch, describe
+from loong_jax.report.progress import SignalWatch, describe
 from tests.report.test_metrics_log import group
 
 WRONG, RIGHT, MIXED = group([0.0] * 8), group([1.0] * 8), group([1.0, 0.0])

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from loong_jax.data import json_files
-from loong_jax.report import summary
+from loong_jax.report import run_record
 from loong_jax.report.run_record import TICKET_KEYS, read_run
 
 
@@ -17,7 +17,7 @@ def run_dir(synthetic_run, tmp_path):
 
 
 def test_keys_are_those_asked_for(run_dir):
-    figures = summary.write_summary(run_dir, wall_s=800.0, peak_gb=3.5)
+    figures = run_record.write_summary(run_dir, wall_s=800.0, peak_gb=3.5)
     assert json.loads((run_dir / "summary.json").read_text()) == figures
     assert (figures["wall_s"], figures["peak_gb"]) == (800.0, 3.5)
     assert list(figures["stages"]) == ["sft", "rl_stem", "rl_logic", "rl_code", "fused", "general"]
@@ -35,7 +35,7 @@ def test_keys_are_those_asked_for(run_dir):
 
 
 def test_staleness_and_tickets_are_summed_over_the_stages(run_dir):
-    figures = summary.write_summary(run_dir)
+    figures = run_record.write_summary(run_dir)
     lines = [
         json.loads(line)
         for path in sorted(run_dir.glob("stages/*/metrics.jsonl"))
@@ -54,44 +54,44 @@ def test_final_counts_of_a_stage_win_over_its_last_line(run_dir):
     counts = dict.fromkeys(TICKET_KEYS, 1) | {"issued": 6}
     path = run_dir / "stages" / "rl_stem" / "done.json"
     json_files.write_json(path, {**json_files.read_json(path), "tickets": counts})
-    assert summary.write_summary(run_dir)["tickets_by_stage"]["rl_stem"] == counts
+    assert run_record.write_summary(run_dir)["tickets_by_stage"]["rl_stem"] == counts
 
 
 def test_times_come_from_the_run_then_the_old_summary_then_the_stages(run_dir):
-    assert summary.write_summary(run_dir)["wall_s"] == 660.0
-    assert summary.write_summary(run_dir, wall_s=900.0)["wall_s"] == 900.0
-    again = summary.write_summary(run_dir)
+    assert run_record.write_summary(run_dir)["wall_s"] == 660.0
+    assert run_record.write_summary(run_dir, wall_s=900.0)["wall_s"] == 900.0
+    again = run_record.write_summary(run_dir)
     assert (again["wall_s"], again["peak_gb"]) == (900.0, 2.5)
 
 
 def test_a_report_drawn_elsewhere_keeps_the_machine_of_the_run(run_dir):
-    summary.write_summary(run_dir, wall_s=1.0)
+    run_record.write_summary(run_dir, wall_s=1.0)
     path = run_dir / "summary.json"
     json_files.write_json(path, {**json_files.read_json(path), "machine": {"cores": 99}})
-    assert summary.write_summary(run_dir)["machine"] == {"cores": 99}
-    again = summary.write_summary(run_dir, wall_s=2.0, keeps_machine=True)
+    assert run_record.write_summary(run_dir)["machine"] == {"cores": 99}
+    again = run_record.write_summary(run_dir, wall_s=2.0, keeps_machine=True)
     assert (again["wall_s"], again["machine"]) == (2.0, {"cores": 99})
-    assert summary.write_summary(run_dir, wall_s=1.0)["machine"]["cores"] != 99
+    assert run_record.write_summary(run_dir, wall_s=1.0)["machine"]["cores"] != 99
 
 
 def test_nothing_private_is_written(run_dir):
-    summary.write_summary(run_dir)
+    run_record.write_summary(run_dir)
     text = (run_dir / "summary.json").read_text()
     assert str(run_dir) not in text
     assert platform.node() not in text or len(platform.node()) < 4
-    assert "/" not in "".join(summary.machine()["system"])
+    assert "/" not in "".join(run_record.machine()["system"])
 
 
 def test_a_noise_reward_marks_the_run_as_a_control(run_dir):
     config = json_files.read_json(run_dir / "config.json")
     config["rl"]["reward"] = {"kind": "NoiseReward", "seed": 1, "rule": {"kind": "RewardRule"}}
     json_files.write_json(run_dir / "config.json", config)
-    assert summary.write_summary(run_dir)["control"] == "noise reward"
-    assert summary.find_control({"stages": [{"reward": {"kind": "RewardRule"}}]}) is None
+    assert run_record.write_summary(run_dir)["control"] == "noise reward"
+    assert run_record.find_control({"stages": [{"reward": {"kind": "RewardRule"}}]}) is None
 
 
 def test_isolation_is_the_weakest_tier_that_ran_anything(run_dir):
     path = run_dir / "stages" / "rl_code" / "metrics.jsonl"
     with path.open("a") as file:
         file.write('{"stage":"rl_code","step":99,"judged/isolation":{"process":3,"none":5}}\n')
-    assert summary.isolation_of(read_run(run_dir))["tier"] == "process"
+    assert run_record.isolation_of(read_run(run_dir))["tier"] == "process"

@@ -65,7 +65,7 @@ def test_a_run_is_posed_the_held_out_problems_of_its_recipe(tmp_path):
     stage = tmp_path / "stages" / "sft"
     stage.mkdir(parents=True)
     for directory in (tmp_path, stage):
-        assert own_problems.recipe_of(directory) == recipe
+        assert own_problems.recipes_of(directory) == [recipe]
     options = EvalOptions(run_dir=stage, num_problems=2)
     posed = evaluate.choose_problems(options, [recipe], Console(file=io.StringIO()))
     assert list(posed) == ["stem", "logic", "code"]
@@ -81,7 +81,7 @@ def test_misuse_is_refused(imported, tmp_path):
         EvalOptions(run_dir=imported, k=(1, 8))
     with pytest.raises(ConfigError, match=r"num_problems=0 must be at least 1\. Raise it"):
         EvalOptions(run_dir=imported, num_problems=0)
-    assert own_problems.recipe_of(imported) is None
+    assert own_problems.recipes_of(imported) == []
     options = EvalOptions(run_dir=imported)
     with pytest.raises(ConfigError, match="--problems"):
         evaluate.choose_problems(options, None, Console(file=io.StringIO()))
@@ -153,7 +153,6 @@ def test_a_merge_is_posed_what_the_runs_it_is_of_held_out(tmp_path):
     json_files.write_json(tmp_path / "merge" / "fusion.json", report)
     found = own_problems.recipes_of(tmp_path / "merge")
     assert [recipe.problems.file for recipe in found] == files
-    assert own_problems.recipe_of(tmp_path / "merge") == found[0]
     both = json_files.write_jsonl(
         tmp_path / "both.jsonl", [json.loads(line) for f in files for line in f.open()]
     )

@@ -24,6 +24,7 @@ from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rollout.records import Rollout
 from loong_jax.run import demonstrations, own_admission, own_problems, run, starting
+from loong_jax.run.own_problems import FileStream
 from loong_jax.run.session import Judge, Session
 from loong_jax.run.texts import Texts
 from loong_jax.verifiers.pool import LocalVerifierPool
@@ -69,14 +70,14 @@ def test_sides_are_apart_and_adding_lines_moves_none(file, tmp_path):
 
 
 def test_a_stream_poses_every_problem_before_it_poses_one_again(file):
-    stream = own_problems.stream(settings(file), "stem", "train", 3)
+    stream = FileStream.of(settings(file), "stem", "train", 3)
     count = len(stream.given)
     first = [stream.problem_at(cursor).uid for cursor in range(count)]
     second = [stream.problem_at(cursor).uid for cursor in range(count, 2 * count)]
     assert len(set(first)) == count
     assert set(first) == set(second)
     assert first != second
-    other = own_problems.stream(settings(file), "stem", "train", 4)
+    other = FileStream.of(settings(file), "stem", "train", 4)
     assert [other.problem_at(cursor).uid for cursor in range(count)] != first
     assert len(stream.take_distinct(10_000)) == count
 
@@ -191,7 +192,7 @@ def test_a_run_keeps_its_problems_and_refuses_others(file, tmp_path):
     moved = write(tmp_path / "moved.jsonl", sums(60))
     own_problems.refuse_other(settings(moved), run_dir)  # the same lines under another name
     more = write(tmp_path / "more.jsonl", sums(61))
-    with pytest.raises(ConfigError, match=r"61 lines and digest \w+, .* has 60 and \w+.*--run-dir"):
+    with pytest.raises(ConfigError, match=r"60 lines and digest \w+, this is .* 61 .*--run-dir"):
         own_problems.refuse_other(settings(more), run_dir)
     recipe = dataclasses.replace(recipes.get_recipe("problems")(), problems=settings(file))
     assert own_problems.as_kept(recipe, run_dir).problems.file == run_dir / "problems.jsonl"
@@ -352,7 +353,7 @@ def test_a_run_on_a_file_from_cold_start_to_evaluation_and_on_from_there(file, t
     assert admitted["verdicts_by_verifier"]["math"] > 100
     trained = json.loads((directory / "stages" / "rl" / "metrics.jsonl").read_text().split("\n")[0])
     assert trained["judged/verdicts"].keys() <= {"correct", "wrong"}
-    kept = own_problems.recipe_of(directory)
+    (kept,) = own_problems.recipes_of(directory)
     assert kept is not None
     assert kept.problems.file == directory / "problems.jsonl"
     assert trained["curriculum/max_new_tokens"] == 16

@@ -17,9 +17,13 @@ from loong_jax.configs import Difference
 from loong_jax.data import json_files
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.run import pipeline, run
-from loong_jax.run.pipeline import refuse_missing, run_stages, stage_directory
+from loong_jax.run.pipeline import StageGraph, stage_directory
 
 NEEDED = {"a": (), "b": ("a",), "c": ("a", "b")}
+
+
+def graph(run_dir, needed=NEEDED, **where):
+    return StageGraph(needed=needed, run_dir=run_dir, **where)
 
 
 def recording(log, fail_in=None):
@@ -35,48 +39,48 @@ def recording(log, fail_in=None):
 def test_runs_in_order_and_skips_what_is_done(tmp_path):
     log = []
     with pytest.raises(RuntimeError, match="interrupted"):
-        run_stages(NEEDED, recording(log, fail_in="b"), tmp_path)
-    run_stages(NEEDED, recording(log), tmp_path)
+        graph(tmp_path).run(recording(log, fail_in="b"))
+    graph(tmp_path).run(recording(log))
     assert log == [("a", []), ("b", ["a"]), ("b", ["a"]), ("c", ["a", "b"])]
     assert json_files.read_json(stage_directory(tmp_path, "c") / "done.json")["name"] == "c"
     skipped = []
-    run_stages(NEEDED, recording(log), tmp_path, on_skip=skipped.append)
+    graph(tmp_path).run(recording(log), on_skip=skipped.append)
     assert (len(log), skipped) == (4, list(NEEDED))
 
 
 def test_only_one_stage_takes_its_inputs_from_another_run(tmp_path):
     log = []
     with pytest.raises(CheckpointError, match="'a' is not done"):
-        run_stages(NEEDED, recording(log), tmp_path / "new", only="b")
-    run_stages(NEEDED, recording(log), tmp_path / "old")
-    run_stages(NEEDED, recording(log), tmp_path / "new", only="b", source=tmp_path / "old")
+        graph(tmp_path / "new", only="b").run(recording(log))
+    graph(tmp_path / "old").run(recording(log))
+    graph(tmp_path / "new", only="b", source=tmp_path / "old").run(recording(log))
     assert log[-1] == ("b", ["a"])
 
 
 def test_refuses_unknown_and_misordered_stages(tmp_path):
     with pytest.raises(ConfigError, match="'z' is unknown"):
-        run_stages(NEEDED, recording([]), tmp_path, only="z")
+        graph(tmp_path, only="z").refuse_missing()
     with pytest.raises(ConfigError, match="comes before"):
-        run_stages(dict(reversed(NEEDED.items())), recording([]), tmp_path)
+        graph(tmp_path, dict(reversed(NEEDED.items()))).refuse_missing()
 
 
 def test_what_is_missing_is_said_before_any_stage_works(tmp_path):
     log = []
     lost = NEEDED | {"d": ("c", "elsewhere")}
     with pytest.raises(CheckpointError, match="'elsewhere' is not done"):
-        run_stages(lost, recording(log), tmp_path / "new")
+        graph(tmp_path / "new", lost).run(recording(log))
     assert log == []
     needed = {"a": (), "b": ("a",)}
     with pytest.raises(CheckpointError, match=r"old holds no stages.*--from"):
-        refuse_missing(needed, tmp_path / "new", source=tmp_path / "old")
+        graph(tmp_path / "new", needed, source=tmp_path / "old").refuse_missing()
     with pytest.raises(CheckpointError, match="'a' is not done"):
-        refuse_missing(needed, tmp_path / "new", only="b")
-    refuse_missing(needed, tmp_path / "new", only="b", given={"a": tmp_path})
-    refuse_missing(needed, tmp_path / "new")
+        graph(tmp_path / "new", needed, only="b").refuse_missing()
+    graph(tmp_path / "new", needed, only="b", given={"a": tmp_path}).refuse_missing()
+    graph(tmp_path / "new", needed).refuse_missing()
 
 
 def test_the_time_of_a_stage_adds_up_over_its_interruptions(tmp_path):
-    run_stages({"a": ()}, lambda name, directories: {"earlier_s": 70.0}, tmp_path)
+    graph(tmp_path, {"a": ()}).run(lambda *_: {"earlier_s": 70.0})
     assert json_files.read_json(stage_directory(tmp_path, "a") / "done.json")["wall_s"] >= 70
 
 

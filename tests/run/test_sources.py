@@ -15,7 +15,7 @@ from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.problems.response import FORMS
 from loong_jax.recipes import EngineSettings, FileProblems, ToolSettings
 from loong_jax.rl import sft
-from loong_jax.run import merging, sizes, sources, starting, texts
+from loong_jax.run import convert, sizes, sources, starting, texts
 from tests.doubles import tiny_hf
 
 
@@ -167,7 +167,7 @@ def test_solutions_and_samples_are_examples(recipe):
 
 def test_experts_of_another_base_are_far_from_it():
     report = {"global": {"base_norm": 10.0, "norm": {"near": 1.0, "far": 14.0}}}
-    assert merging.far_experts(report) == ["far"]
+    assert convert.far_experts(report) == ["far"]
 
 
 def test_a_stage_under_way_holds_no_weights_yet(tmp_path):

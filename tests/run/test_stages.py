@@ -107,7 +107,7 @@ def test_reward_and_share_of_groups_with_a_signal_stand_in_the_line(tmp_path):
     stream = io.StringIO()
     progress = Progress(["rl"], console=Console(file=stream), line_every_s=0)
     progress.start("rl", num_steps=9)
-    with MetricsLog(tmp_path, stage="rl", tensorboard=False) as log:
+    with MetricsLog(tmp_path, stage="rl") as log:
         stage = recipes.get_recipe("rl")().stages["rl"]
         work: Any = types.SimpleNamespace(progress=progress, stage=stage, own=tmp_path)
         shown = stages._ShownLog(work, log, StepProfile(tmp_path))
@@ -124,7 +124,7 @@ def test_reward_and_share_of_groups_with_a_signal_stand_in_the_line(tmp_path):
 def test_steps_without_a_finite_loss_are_warned_of_and_end_the_stage(tmp_path, caplog):
     progress = Progress(["rl"], console=Console(file=io.StringIO()))
     progress.start("rl", num_steps=99)
-    with MetricsLog(tmp_path, stage="rl", tensorboard=False) as log:
+    with MetricsLog(tmp_path, stage="rl") as log:
         stage = recipes.get_recipe("rl")().stages["rl"]
         work: Any = types.SimpleNamespace(progress=progress, stage=stage, own=tmp_path)
         shown = stages._ShownLog(work, log, StepProfile(tmp_path))

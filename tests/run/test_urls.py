@@ -94,7 +94,8 @@ def test_tokens_and_template_are_read_there(url, published):
     chosen = options.parse(
         serve.ServeOptions, "serve", [URL, "--tokenizer", f"{URL}/tokenizer.json"]
     )
-    assert serve.find_tokenizer(chosen, given).prompt_ids(asked) == local.prompt_ids(asked)
+    found = serve.find_tokenizer(given, chosen.tokenizer, where=chosen.run_dir)
+    assert found.prompt_ids(asked) == local.prompt_ids(asked)
 
 
 def test_import_and_merge(url, published, tmp_path):

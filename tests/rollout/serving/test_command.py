@@ -82,9 +82,8 @@ def test_an_imported_model_is_served_until_sigterm(imported, tmp_path):
 
 
 def test_a_tokenizer_of_bytes(imported):
-    options = ServeOptions(run_dir=imported)
     source = sources.find(imported)
-    tokenizer = serve.find_tokenizer(options, source)
+    tokenizer = serve.find_tokenizer(source, None, where=imported)
     assert tokenizer.vocab_size == source.config.vocab_size
     tokens = tokenizer.encode("a b")
     assert tokenizer.decode(tokens) == "a b"

@@ -1,7 +1,9 @@
-"""The commands that each action on a slice consists of: queued resource, code, run, logs, deletion.
+"""A run on a TPU slice through gcloud: its topology, and the commands of each action.
 
 Functions from a `TpuVm` and a `Job` to commands, of which none is run here. One slice, any number
-of hosts, all of which start the same command. Source: the reference of `gcloud compute tpus`.
+of hosts, all of which start the same command. A topology is what a text such as v5e:4x4 is to Cloud
+and to JAX. Sources: the reference of `gcloud compute tpus`; Google's pages on each TPU generation
+for accelerator types, shapes and runtime versions.
 """
 
 import dataclasses
@@ -13,7 +15,6 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 from loong_jax.errors import ConfigError
-from loong_jax.launch.tpu_vm.topology import Slice, parse_topology
 
 Action = Literal["create", "push", "run", "status", "logs", "stop", "delete", "all"]
 ACTIONS = get_args(Action)
@@ -22,6 +23,132 @@ CHECKOUT_HAS = "launch/tpu_vm/worker.sh"
 WORKER = f"loong/{CHECKOUT_HAS}"  # on every host, once pushed
 PUSHED = "loong.new"  # where code is unpacked: a run may be going on with that in loong
 ARCHIVE = "loong.tar.gz"
+EVERY_S = 30.0  # between two looks at machines that are to come
+
+
+# ---- topologies
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Generation:
+    """A generation of chips: its names at Google Cloud, and how they are counted there."""
+
+    accelerator: str  # prefix of an accelerator type
+    counted_per_chip: int = 1  # its number counts cores where 2
+    devices_per_chip: int = 1  # as JAX sees them
+    runtime_version: str
+    flat_shapes: tuple[tuple[int, int], ...] = ()  # all there are; () for shapes of three sides
+    max_chips: int = 256
+    note: str = ""
+
+
+_FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
+_SMALL = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))  # larger ones have multiples of 4 as sides
+CHIPS_PER_HOST = 4  # a flat slice of 8 chips or fewer is one host
+
+GENERATIONS = {
+    "v5e": Generation(
+        accelerator="v5litepod",
+        runtime_version="v2-alpha-tpuv5-lite",
+        flat_shapes=_FLAT,
+    ),
+    "v6e": Generation(
+        accelerator="v6e",
+        runtime_version="v2-alpha-tpuv6e",
+        flat_shapes=_FLAT,
+    ),
+    "v5p": Generation(
+        accelerator="v5p",
+        counted_per_chip=2,
+        runtime_version="v2-alpha-tpuv5",
+        max_chips=8960,
+    ),
+    "tpu7x": Generation(
+        accelerator="tpu7x",
+        counted_per_chip=2,
+        devices_per_chip=2,
+        runtime_version="v2-alpha-tpu7-ubuntu2404",
+        max_chips=9216,
+        note="Google documents tpu7x for GKE; as a TPU VM it is for projects that were given it",
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Slice:
+    """A topology such as v5e:4x4, as Cloud and JAX see it."""
+
+    generation: Generation
+    num_chips: int
+
+    @property
+    def accelerator_type(self) -> str:
+        counted = self.num_chips * self.generation.counted_per_chip
+        return f"{self.generation.accelerator}-{counted}"
+
+    @property
+    def num_devices(self) -> int:
+        return self.num_chips * self.generation.devices_per_chip
+
+    @property
+    def num_hosts(self) -> int:
+        if self.generation.flat_shapes and self.num_chips <= 8:
+            return 1
+        return self.num_chips // CHIPS_PER_HOST
+
+
+def parse_topology(text: str) -> Slice:
+    """The slice that a text such as v5e:4x4 or v5p:4x4x8 names.
+
+    An accelerator type holds the number of chips and no shape, so of the shapes with that number
+    only the one that Cloud gives can be asked for.
+
+    Raises ConfigError for anything else, naming what would do.
+    """
+    name, _, shape = text.partition(":")
+    if name not in GENERATIONS:
+        raise ConfigError(
+            f"topology={text!r} starts with none of {', '.join(GENERATIONS)}. Write for example "
+            "v5e:4x4 or v5p:4x4x4."
+        )
+    generation = GENERATIONS[name]
+    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)+", shape):
+        raise ConfigError(f"topology={text!r} has no shape such as 4x4. Write {name}:4x4 or so.")
+    sides = tuple(sorted(int(side) for side in shape.split("x")))
+    num_chips = math.prod(sides)
+    if num_chips > generation.max_chips:
+        raise ConfigError(
+            f"topology={text!r} has {num_chips} chips, and a pod of {name} has "
+            f"{generation.max_chips}. Choose a smaller shape."
+        )
+    if generation.flat_shapes:
+        if sides not in generation.flat_shapes:
+            shapes = ", ".join(_shape(known) for known in generation.flat_shapes)
+            raise ConfigError(f"topology={text!r} does not exist. {name} has {shapes}.")
+    elif (given := _given_shape(num_chips)) != sides:
+        hint = (
+            f"{num_chips} chips come as {name}:{_shape(given)}" if given
+            else "sides are 2x2x1, 2x2x2, 2x2x4, 2x4x4 or multiples of 4"
+        )  # fmt: skip
+        raise ConfigError(f"topology={text!r} cannot be asked for: {hint}. Use such a shape.")
+    return Slice(generation=generation, num_chips=num_chips)
+
+
+def _given_shape(num_chips: int) -> tuple[int, ...] | None:
+    """The shape of three sides that Cloud gives for a number of chips: the nearest to a cube."""
+    sides = range(4, num_chips // 16 + 1, 4)
+    cubes = [
+        (a, b, num_chips // (a * b))
+        for a, b in itertools.combinations_with_replacement(sides, 2)
+        if a * b * b <= num_chips and num_chips % (a * b * 4) == 0
+    ]
+    small = [tuple(sorted(shape)) for shape in _SMALL if math.prod(shape) == num_chips]
+    return min(small or cubes, key=sum, default=None)
+
+
+def _shape(sides: Sequence[int]) -> str:
+    ordered = sorted(sides) if min(sides) > 1 else sorted(sides, reverse=True)  # 2x2x1, as written
+    return "x".join(map(str, ordered))
 
 
 # ---- what to run, and where
@@ -145,12 +272,11 @@ class WaitActive:
 
     ask: Command
     timeout_s: float
-    every_s: float = 30.0
 
     def __str__(self) -> str:
         return (
             f"# wait up to {self.timeout_s / 3600:g} h for machines\n"
-            f'until [ "$({shlex.join(self.ask.words)})" = ACTIVE ]; do sleep {self.every_s:g}; done'
+            f'until [ "$({shlex.join(self.ask.words)})" = ACTIVE ]; do sleep {EVERY_S:g}; done'
         )
 
 
@@ -159,7 +285,8 @@ Step = Command | WaitActive
 
 def steps_of(vm: TpuVm, job: Job, action: str, archive: str = ARCHIVE) -> list[Step]:
     """The commands of one action, with nothing there yet; `archive` is where the code is packed."""
-    started = train_words(vm, job) if action in STARTING else ()
+    if action in STARTING:
+        train_words(vm, job)  # which may refuse
     match action:
         case "create":
             return [create(vm), wait(vm)]
@@ -168,7 +295,7 @@ def steps_of(vm: TpuVm, job: Job, action: str, archive: str = ARCHIVE) -> list[S
         case "run":
             # where the run's small files outlive the machines; - for nowhere
             root = f"{vm.bucket}/{vm.name}/run" if vm.bucket else "-"
-            words = ("bash", WORKER, "start", root, *started)
+            words = ("bash", WORKER, "start", root, *train_words(vm, job))
             return [_ssh(vm, "start the same command on every host", words, timeout_s=600)]
         case "status":
             return [ask_state(vm), ask_hosts(vm)]
@@ -178,10 +305,8 @@ def steps_of(vm: TpuVm, job: Job, action: str, archive: str = ARCHIVE) -> list[S
             return [_ssh(vm, "save on all hosts, then stop", ("bash", WORKER, "stop"))]
         case "delete":
             return [delete(vm)]
-        case "all":
-            parts = ("create", "push", "run", "logs")
-            return [step for part in parts for step in steps_of(vm, job, part, archive)]
-    raise ConfigError(f"{action!r} is no action. Choose one of: {', '.join(ACTIONS)}.")
+    parts = ("create", "push", "run", "logs")  # of `all`
+    return [step for part in parts for step in steps_of(vm, job, part, archive)]
 
 
 def ask_state(vm: TpuVm) -> Command:
@@ -218,12 +343,7 @@ def _push(vm: TpuVm, archive: str) -> list[Step]:
     pack = ("git", "archive", "--format=tar.gz", *out, "HEAD")
     setup = ("bash", f"{PUSHED}/{CHECKOUT_HAS}", "setup")
     unpack = ("rm", "-rf", PUSHED), ("tar", "-xzf", ARCHIVE), setup
-    copy = (
-        *("gcloud", "compute", "tpus", "tpu-vm", "scp", archive, f"{vm.name}:{ARCHIVE}"),
-        *_where(vm),
-        "--worker=all",
-        *_reach(vm),
-    )
+    copy = _on_hosts(vm, "scp", archive, f"{vm.name}:{ARCHIVE}", worker="all")
     return [
         Command(what="pack the commit that is checked out", words=pack),
         Command(what="copy it to every host", words=copy, timeout_s=600),
@@ -233,11 +353,11 @@ def _push(vm: TpuVm, archive: str) -> list[Step]:
 
 def follow(vm: TpuVm, num_lines: int | None = None) -> Command:
     """Shows the log of host 0 from its start, or its last lines, and what comes, to the end."""
-    words = ("bash", WORKER, "follow")
+    lines = () if num_lines is None else (str(num_lines),)
     command = _ssh(
         vm,
         "follow host 0 to the end",
-        words if num_lines is None else (*words, str(num_lines)),
+        ("bash", WORKER, "follow", *lines),
         worker="0",
         timeout_s=vm.follow_timeout_h * 3600,
         flags=("--ssh-flag=-oServerAliveInterval=30",),  # a dead connection ends after 90 s
@@ -258,20 +378,14 @@ def _ssh(
     timeout_s: float = 300.0,
     flags: tuple[str, ...] = (),
 ) -> Command:
-    remote = " && ".join(shlex.join(command) for command in commands)
-    words = (
-        *("gcloud", "compute", "tpus", "tpu-vm", "ssh", vm.name),
-        *_where(vm),
-        f"--worker={worker}",
-        *_reach(vm),
-        *flags,
-        *("--command", remote),
-    )
+    remote = " && ".join(map(shlex.join, commands))
+    words = (*_on_hosts(vm, "ssh", vm.name, worker=worker), *flags, "--command", remote)
     return Command(what=what, words=words, timeout_s=timeout_s)
 
 
-def _reach(vm: TpuVm) -> list[str]:
-    return [*(["--internal-ip"] if vm.internal_ip else []), "--quiet"]
+def _on_hosts(vm: TpuVm, verb: str, *what: str, worker: str) -> tuple[str, ...]:
+    words = ("gcloud", "compute", "tpus", "tpu-vm", verb, *what, *_where(vm), f"--worker={worker}")
+    return (*words, "--internal-ip", "--quiet") if vm.internal_ip else (*words, "--quiet")
 
 
 def _queued(verb: str, vm: TpuVm) -> tuple[str, ...]:
