@@ -20,6 +20,7 @@ from loong_jax.merge import METHODS, search
 from loong_jax.merge.methods import OWN_METHOD, FusionMethod
 from loong_jax.orchestrator import dora, faults, protocols
 from loong_jax.orchestrator.ledger import Ledger, ReplicaState
+from loong_jax.orchestrator.loop import LoopSettings
 from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.recipes import SCHEDULERS, FusionStage, Recipe, RlStage
 from loong_jax.recipes.stages import OWN_SCHEDULER, Scheduler, of_sizes
@@ -89,6 +90,7 @@ def _try_policy(policy: Any, recipe: Recipe) -> None:
         faults.refuse_standstill(begun, policy)
     for action in actions[:1]:
         faults.refuse_action(action, begun, policy)
+        faults.refuse_excess(action, begun, policy, LoopSettings.max_tickets_per_step)
 
 
 def _try_objective(objective: Objective, group_size: int) -> None:

@@ -37,7 +37,7 @@ from loong_jax.run import (
     train_help,
 )
 from loong_jax.run.pipeline import StageDirectories, StageGraph, is_done
-from loong_jax.run.session import Judge, Session
+from loong_jax.run.session import Judge, Session, evaluation_problems
 from loong_jax.run.texts import Texts, texts_of
 
 DATA = "data.json"  # in the run directory: which conversations it began with
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
     if isinstance(config, Recipe):
         named.try_own_parts(config)
     if is_dry:
-        show_memory(config, chosen.only)
+        try_out(config, chosen.run_dir, chosen.only)
     else:
         train(config, chosen.run_dir, only=chosen.only, source=chosen.source)
     return 0
@@ -92,11 +92,7 @@ def train(
     from. Wall time and peak memory add up over resumptions. One process at a time: ConfigError
     where another works in `run_dir`.
     """
-    refuse_below(recipe, 0, "seed")
-    devices.leave_to_replicas(recipe)
-    recipe = starting.with_given_model(recipe)
-    texts = texts_of(recipe)
-    _refuse_other_inputs(recipe, texts, run_dir)
+    recipe, texts = _with_inputs(recipe, run_dir)
     asked, recipe = recipe.stages, sizes.fitted(recipe, texts)
     settings, given = recipe.stages, starting.given(recipe)
     needed = {name: recipes.inputs_of(stage) for name, stage in settings.items()}
@@ -142,9 +138,15 @@ def train(
         write_report(run_dir)
 
 
-def _refuse_other_inputs(recipe: Recipe, texts: Texts, run_dir: Path) -> None:
-    """ConfigError where files that the user gives are not fit, or not those the run began with."""
-    problems = recipe.problems
+def _with_inputs(recipe: Recipe, run_dir: Path) -> tuple[Recipe, Texts]:
+    """The recipe with the model that it starts from, and its texts.
+
+    ConfigError where files that the user gives are not fit, or not those the run began with.
+    """
+    refuse_below(recipe, 0, "seed")
+    devices.leave_to_replicas(recipe)
+    recipe = starting.with_given_model(recipe)
+    problems, texts = recipe.problems, texts_of(recipe)
     if isinstance(problems, FileProblems):
         own_problems.refuse_other(problems, run_dir)
         sampled = sizes.with_sampling(recipe, texts.form.stop)
@@ -168,6 +170,7 @@ def _refuse_other_inputs(recipe: Recipe, texts: Texts, run_dir: Path) -> None:
             found=_packages(problems),
             remedy="Put the packages back",
         )
+    return recipe, texts
 
 
 def _keep_inputs(recipe: Recipe, run_dir: Path, session: Session, progress: Progress) -> None:
@@ -208,11 +211,14 @@ def _refuse_more_steps(changes: Sequence[configs.Difference], run_dir: Path) -> 
             )
 
 
-def show_memory(recipe: Recipe, only: str | None = None) -> None:
-    """Prints the memory that stages need on a device, all that train or `only` one, compiled."""
-    devices.leave_to_replicas(recipe)
-    recipe = starting.with_given_model(recipe)
-    recipe = sizes.fitted(recipe, texts_of(recipe))
+def try_out(recipe: Recipe, run_dir: Path, only: str | None = None) -> None:
+    """Prints the memory that stages need on a device, all that train or `only` one, compiled.
+
+    ConfigError where `train` would refuse the problems.
+    """
+    recipe, texts = _with_inputs(recipe, run_dir)
+    recipe = sizes.fitted(recipe, texts)
+    evaluation_problems(recipe, texts)
     for name, stage in recipe.stages.items():
         if isinstance(stage, SftStage | RlStage) and only in (None, name):
             found = memory.compiled_needs(recipe, name)

@@ -51,19 +51,8 @@ class Session(contextlib.AbstractContextManager):
         self.texts = texts or texts_of(recipe)
         self.agent = self.texts.agent
         self.tokenizer = self.texts.tokenizer
-        if not isinstance(recipe.problems, FileProblems | None):
-            made = recipe.problems.by_domain().values()
-            ours = (one for one in made if not problem_kinds.is_package(one.environment))
-            admission.require_environments((one.environment, one.levels) for one in ours)
-            problem_kinds.require_sound(made)
-        self.domains = demonstrations.domains_of(recipe.problems)
-        _refuse_unfit(recipe, self.domains)
-        side, count = recipe.evaluation.side, recipe.evaluation.num_problems
-        self.posed = {  # in every evaluation; ConfigError where there are too few
-            name: demonstrations.held_out(recipe, name, side, count) for name in self.domains
-        }
-        for posed in filter(None, self.posed.values()):
-            self.texts.prompt(posed[0])  # ConfigError where the tokenizer has no tokens for it
+        self.posed = evaluation_problems(recipe, self.texts)
+        self.domains = tuple(self.posed)
         self.verifiers = _start_pool(recipe)  # before JAX has threads, since Ray forks
         self.pool = FormedPool(self.verifiers, self.texts.form)
         self.judge = Judge(self.pool)
@@ -152,6 +141,26 @@ class Judge:
         futures = self._pool.submit(requests)
         deadline = time.monotonic() + TIMEOUT_S
         return [future.result(max(deadline - time.monotonic(), 0.1)) for future in futures]
+
+
+def evaluation_problems(recipe: Recipe, texts: Texts) -> dict[str, list[Problem]]:
+    """The problems of every evaluation, by domain.
+
+    Raises ConfigError where an environment is unsound, there are too few problems, they have no
+    tokens, or stages ask for others.
+    """
+    if not isinstance(recipe.problems, FileProblems | None):
+        made = recipe.problems.by_domain().values()
+        ours = (one for one in made if not problem_kinds.is_package(one.environment))
+        admission.require_environments((one.environment, one.levels) for one in ours)
+        problem_kinds.require_sound(made)
+    domains = demonstrations.domains_of(recipe.problems)
+    _refuse_unfit(recipe, domains)
+    side, count = recipe.evaluation.side, recipe.evaluation.num_problems
+    found = {name: demonstrations.held_out(recipe, name, side, count) for name in domains}
+    for posed in filter(None, found.values()):
+        texts.prompt(posed[0])
+    return found
 
 
 def _refuse_unfit(recipe: Recipe, domains: Sequence[str]) -> None:

@@ -104,8 +104,11 @@ def test_a_package_that_cannot_be_posed_is_refused_before_the_first_step(tmp_pat
     )  # fmt: skip
     packages.write(tmp_path, odd, [])
     own = PackagedProblems(directory=str(tmp_path))
+    recipe = dataclasses.replace(get_recipe("environments")(), problems=own)
     with pytest.raises(ConfigError, match=said):
-        Session(dataclasses.replace(get_recipe("environments")(), problems=own))
+        Session(recipe)
+    with pytest.raises(ConfigError, match=said):
+        run.try_out(recipe, tmp_path / "run")
 
 
 def test_sides_of_the_split_and_demonstrations(directory):
@@ -123,11 +126,11 @@ def test_a_run_keeps_to_the_packages_it_began_with(directory, tmp_path):
     """By the digest of their modules, which stands in the names of their directories."""
     problems = PackagedProblems(directory=str(directory))
     recipe = dataclasses.replace(get_recipe("environments")(), problems=problems)
-    run._refuse_other_inputs(recipe, TEXTS, tmp_path)  # a run that begins
+    run._with_inputs(recipe, tmp_path)  # a run that begins
     began = run._packages(problems)
     json_files.write_json(tmp_path / run.PACKAGES, began)
-    run._refuse_other_inputs(recipe, TEXTS, tmp_path)
+    run._with_inputs(recipe, tmp_path)
     name, uid = next(iter(began.items()))
     json_files.write_json(tmp_path / run.PACKAGES, began | {name: uid[:-1] + "?"})
     with pytest.raises(ConfigError, match=r"is not what .* began with.*Put the packages back"):
-        run._refuse_other_inputs(recipe, TEXTS, tmp_path)
+        run._with_inputs(recipe, tmp_path)

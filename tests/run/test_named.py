@@ -510,6 +510,7 @@ def mine(stage):
             r"no event is to come .* `decide` of \S*py:Mine issue",
         ),
         ("[Assign(0, 0)]", "[Assign(99, 0)]", "99 is no replica"),
+        ("Assign(0, 0)", "Issue(-1, 0)", "count is no whole number"),
         ("view, now", "view", r"own\.py:Mine raised TypeError: .*decide\(\) takes 2"),
         (
             "return [Assign(0, 0)]",
@@ -533,7 +534,7 @@ def mine(stage):
         (
             "clip=Mine()",
             "clip=AsymmetricClip(eps_high=-1.0)",
-            r"own\.py:mine, line 27: eps_low=0\.2",
+            r"own\.py:mine, line 27: eps_high=-1\.0 is not in \[0, inf\]",
         ),
     ],
 )
