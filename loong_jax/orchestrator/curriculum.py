@@ -117,7 +117,7 @@ class Standing(NamedTuple):
 
 
 class Course:
-    """The memory of the curricula of a run; empty for one that is off."""
+    """The memory of the curricula of a run."""
 
     def __init__(self, curriculum: Curriculum):
         self._rates, self._context = curriculum.pass_rates, curriculum.context
@@ -167,8 +167,8 @@ class Course:
         if self._percentile() >= context.near * limit:
             self.stage, self.lengths = self.stage + 1, ()
 
-    def metrics(self, *, step: int, ticket: int) -> dict[str, Any]:
-        """Counters for the line of a step; {} without curricula."""
+    def metrics(self, step: int, ticket: int) -> dict[str, Any]:
+        """Counters for the line of a step, after so many tickets."""
         found: dict[str, Any] = {}
         if self._rates.is_on:
             floor, ceiling = self._bounds(step)

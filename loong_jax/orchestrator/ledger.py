@@ -208,14 +208,16 @@ class Ledger:
                 self._check_versions(group)
                 (entry,) = self._move((number,), ("queued", "decoding"), "verifying")
                 entry.group, self.cache_pressure = group, pressure
-                lengths = [len(r.tokens) for r in group.rollouts]
-                self.source.course.written(lengths, limit=entry.ticket.max_new_tokens)
+                if self.source.course is not None:
+                    lengths = [len(r.tokens) for r in group.rollouts]
+                    self.source.course.written(lengths, limit=entry.ticket.max_new_tokens)
             case changes.Verified(number, disposition, is_solved, verdicts):
-                outcomes = [verdict["outcome"] for verdict in verdicts] or [
-                    r.verdict.outcome for g in groups for r in g.rollouts if r.verdict is not None
-                ]
-                problem = self._entry(number, ("verifying",)).ticket.problem
-                self.source.course.judged(problem, outcomes, ticket=number)
+                if self.source.course is not None:
+                    outcomes = [verdict["outcome"] for verdict in verdicts] or [
+                        r.verdict.outcome for g in groups for r in g.rollouts if r.verdict
+                    ]
+                    problem = self._entry(number, ("verifying",)).ticket.problem
+                    self.source.course.judged(problem, outcomes, ticket=number)
                 if disposition == "keep":
                     (entry,) = self._move((number,), ("verifying",), "judged")
                     (entry.group,) = groups

@@ -345,7 +345,8 @@ class Orchestrator:
         num_open: int,
     ) -> None:
         self._say("train", event, step=event.step)
-        taught = self.ledger.source.course.metrics(step=event.step, ticket=counts["issued"])
+        course = self.ledger.source.course
+        taught = {} if course is None else course.metrics(event.step, counts["issued"])
         metrics = {**event.metrics, **reread, **taught, "tickets": counts, "open": num_open}
         self.log.step(event.step, metrics, groups)
 

@@ -136,7 +136,8 @@ class TicketSource:
         # problem, issues, and how many of them came to a verdict
         self._again: deque[tuple[Problem, int, int]] = deque()
         self._deferred: deque[tuple[Problem, int, int]] = deque()  # for a round of their own
-        self.course = Course(curriculum or Curriculum())
+        curriculum = curriculum or Curriculum()
+        self.course = Course(curriculum) if curriculum.is_on else None
 
     @property
     def num_deferred(self) -> int:
@@ -153,7 +154,7 @@ class TicketSource:
             problem, issues, num_judged = self._again.popleft()
         else:
             problem, issues, num_judged = self._next_of_stream(number, step), 0, 0
-        limit = self.course.limit
+        limit = None if self.course is None else self.course.limit
         ticket = Ticket(number=number, problem=problem, issue=issues, max_new_tokens=limit)
         return ticket, num_judged
 
@@ -162,6 +163,8 @@ class TicketSource:
         for passed_over in range(MAX_PASSED_OVER + 1):
             problem = self._problem_at(self._cursor)
             self._cursor += 1
+            if self.course is None:
+                return problem
             is_posed = self.course.is_posed(problem, step=step, ticket=number)
             if is_posed or passed_over == MAX_PASSED_OVER:
                 self.course.num_passed_over += passed_over
@@ -188,7 +191,7 @@ class TicketSource:
             "cursor": self._cursor,
             "again": [[p.to_json(), *issues] for p, *issues in self._again],
             "deferred": [[p.to_json(), *issues] for p, *issues in self._deferred],
-            "curriculum": self.course.to_json(),
+            "curriculum": None if self.course is None else self.course.to_json(),
         }
 
     def restore(self, record: Mapping[str, Any]) -> None:
@@ -197,7 +200,7 @@ class TicketSource:
             deque((Problem.from_json(p), issues, judged) for p, issues, judged in queue)
             for queue in (record["again"], record.get("deferred", ()))
         )
-        if record["curriculum"] is not None:
+        if self.course is not None and record["curriculum"] is not None:
             self.course.restore(record["curriculum"])
 
 

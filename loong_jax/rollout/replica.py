@@ -75,6 +75,7 @@ class Replica:
         self.group_size, self.sampling, self.seed = group_size, sampling, seed
         self._tokenizer: Tokenizer = engine.tokenizer
         agent.check(self._tokenizer)
+        self._calls_tools = bool(agent.toolbox)
         self._tools = PausedOnTools(agent, self._tokenizer, clock)
         self._encode = encode_prompt or prompt_encoder(self._tokenizer)
         self._limits = limits
@@ -110,7 +111,7 @@ class Replica:
         """Counters since the start, of engine and tools too; num_slots_held is as of now."""
         own = {f"num_{name}": count for name, count in self._counts.items()}
         own |= {"num_slots_held": self.active_slots} | self._slots.statistics()
-        return own | (self._tools.statistics() if self._tools.agent.toolbox else {})
+        return own | (self._tools.statistics() if self._calls_tools else {})
 
     def pause(self) -> None:
         """Steps do nothing until `resume`; what runs keeps its slots and cache."""
@@ -194,7 +195,8 @@ class Replica:
                 limits = (min(ticket.max_new_tokens, drawn.max_new_tokens),) * size
             job = Job(ticket, prompt, size, drawn, self.version, limits, listen)
             self.engine.config.check_sampling(job.sampling)
-            self._tools.agent.tools_of(ticket.problem)
+            if ticket.problem.arguments.get("tools"):
+                self._tools.agent.tools_of(ticket.problem)
             # Whatever is wrong with this ticket is said before anything of it is queued.
             self.engine.config.prefill_length(len(prompt))
             self.engine.config.check_length(len(prompt), max(limits or (drawn.max_new_tokens,)))
@@ -274,11 +276,11 @@ class Replica:
         aside = self._slots.make_room()
         self._waiting.held[:0] = aside
         self._counts["preemptions"] += len(aside)
-        groups = self._take_back(start_s)
+        groups = self._take_back(start_s) if self._tools.paused else []
         prefills = self._admit(start_s)
         occupied = self._slots.occupied()
         block = self._slots.decode(self._params, occupied) if occupied else None
-        if block is None and not prefills:
+        if block is None and not prefills and self._tools.paused:
             self._tools.wait(WAIT_S)
         num_tokens = 0
         for result, attempts in prefills:
@@ -305,7 +307,7 @@ class Replica:
                     reason = "stop"
                 else:
                     reason = attempt.finish_reason(self._tokenizer.end_ids)
-                if reason is not None:
+                if reason is not None and self._calls_tools:
                     extract = functools.partial(self._slots.extract, slot)
                     if self._tools.begin(attempt, extract):
                         self._slots.leave(slot)
@@ -331,7 +333,8 @@ class Replica:
         prefills = [] if long_read is None else self._read_on(*long_read)
         while self._slots.has_free:
             if not room.held:
-                attempts = room.next_attempts(new_prompts=not self._tools.is_full)
+                is_full = bool(self._tools.paused) and self._tools.is_full
+                attempts = room.next_attempts(new_prompts=not is_full)
                 if not attempts:
                     break
                 prefills += self._read(attempts, now_s)

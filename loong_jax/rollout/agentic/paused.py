@@ -272,8 +272,7 @@ class PausedOnTools:
 
     def wait(self, timeout_s: float) -> None:
         """Until some calls have ended, `timeout_s` at most."""
-        if self.paused:
-            self._answered.wait(timeout_s)
+        self._answered.wait(timeout_s)
 
     def cancel(self, jobs: set[Job]) -> None:
         """Forgets the samples of these jobs; what their tools answer is dropped."""
