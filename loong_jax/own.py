@@ -46,7 +46,8 @@ def own_function(name: str) -> Callable[..., Any]:
         its = [name for name, value in names.items() if getattr(value, "__module__", "") == place]
         raise ConfigError(
             f"{file} has no function and no class {function!r}. Write `def {function}(...):` or "
-            f"`class {function}:` in it, or name one that it has: {', '.join(its) or 'none'}."
+            f"`class {function}:` in it (it keeps the name that a run began with), or name one "
+            f"that it has: {', '.join(its) or 'none'}."
         )
     if isinstance(found, type):
         return found

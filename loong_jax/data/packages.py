@@ -238,6 +238,7 @@ def _refuse_unsound_draws(package: Package, environment: ModuleEnvironment) -> N
         are_right = both([("reward", pair) for pair in zip(states, golds, strict=True)])
         others = ("0", "1", "-1", "x", "²", *golds[::-5])
         both([("reward", (state, one)) for state in states for one in others])
+        both([("reward", (state, gold[::-1])) for state, gold in zip(states, golds, strict=True)])
         for (level, _), gold, is_right in zip(draws, golds, are_right, strict=True):
             if not is_right:
                 raise unsound(

@@ -67,6 +67,8 @@ def what_blocks(ledger: Ledger) -> str:
     if not ledger.sets.working:
         return "every replica is in quarantine"
     if waiting := sorted(ledger.tickets.versions("queued")):
+        if all(version in ledger.sets.hosts for version in waiting):
+            return "no queued ticket is dispatched to the replicas of its version"
         return f"no replica takes up versions {waiting} that queued tickets are for"
     return "nobody is at work, and the policy decides nothing"
 
@@ -80,7 +82,7 @@ def refuse_standstill(ledger: Ledger, policy: Policy) -> None:
     if ledger.trainer == "idle" and not busy and not is_mended:
         remedy = (
             f"Let `decide` of {own.name_of(policy)} issue, dispatch, score or train (a step needs "
-            f"{policy.groups_per_step} groups), or begin anew with other settings"
+            f"{policy.groups_per_step} groups)"
         )
         raise stalled(ledger, "is to come", remedy)
 
@@ -91,7 +93,7 @@ def stalled(ledger: Ledger, since: str, remedy: str) -> RunStalled:
     return RunStalled(
         f"no event {since} at step {ledger.step}: {what_blocks(ledger)}. The trainer is "
         f"{ledger.trainer}, tickets: {counts}; replicas {ledger.replicas}. {remedy}; then the same "
-        "command goes on from here."
+        "command goes on from here. With other settings, name another --run-dir."
     )
 
 

@@ -37,10 +37,11 @@ from loong_jax.run import (
     train_help,
 )
 from loong_jax.run.pipeline import StageDirectories, StageGraph, is_done
-from loong_jax.run.session import Judge, Session, evaluation_problems
+from loong_jax.run.session import Judge, Session, evaluation_problems, refuse_odd_clips
 from loong_jax.run.texts import Texts, texts_of
 
 DATA = "data.json"  # in the run directory: which conversations it began with
+SOURCE = "source.json"  # the run whose stages it takes (--from), and --only
 PACKAGES = "packages.json"  # by name, the directory of each that a run poses
 RUN: Mapping[type, Callable[[Any], dict[str, Any]]] = {  # a stage -> what carries it out
     SftStage: stages.run_sft,
@@ -79,7 +80,11 @@ def main(arguments: Sequence[str]) -> int:
     if is_dry:
         try_out(config, chosen.run_dir, chosen.only)
     else:
-        train(config, chosen.run_dir, only=chosen.only, source=chosen.source)
+        only, source = chosen.only, chosen.source
+        if name is None and only is source is None:  # as it began
+            began = json_files.read_json(chosen.run_dir / SOURCE, {})
+            only, source = began.get("only"), began.get("source")
+        train(config, chosen.run_dir, only=only, source=source and Path(source))
     return 0
 
 
@@ -120,6 +125,8 @@ def train(
             session = held.enter_context(Session(recipe))
             # once verifiers have started: Ray forks, which a process with JAX's threads should not
             _show_memory(recipe, running)
+        if source is not None:
+            json_files.write_json(run_dir / SOURCE, {"source": str(source), "only": only})
         usage = held.enter_context(RunUsage(run_dir))
         _keep_inputs(recipe, run_dir, session, progress)
 
@@ -132,8 +139,6 @@ def train(
             return RUN[type(stage)](work) | {"peak_gb": round(usage.stage_peak_gb(), 2) or None}
 
         graph.run(run_one, on_skip=progress.finish)
-    if source is not None:
-        json_files.write_json(run_dir / "source.json", {"source": str(source)})
     if all(is_done(run_dir, name) for name in settings):
         write_report(run_dir)
 
@@ -219,6 +224,7 @@ def try_out(recipe: Recipe, run_dir: Path, only: str | None = None) -> None:
     recipe, texts = _with_inputs(recipe, run_dir)
     recipe = sizes.fitted(recipe, texts)
     evaluation_problems(recipe, texts)
+    refuse_odd_clips(recipe)
     for name, stage in recipe.stages.items():
         if isinstance(stage, SftStage | RlStage) and only in (None, name):
             found = memory.compiled_needs(recipe, name)
@@ -273,7 +279,7 @@ def write_report(run_dir: Path, *, keeps_machine: bool = False) -> None:
             "metrics.jsonl, summary.json or TensorBoard events."
         )
     if recipe.controls:
-        real_run = Path(json_files.read_json(run_dir / "source.json")["source"])
+        real_run = Path(json_files.read_json(run_dir / SOURCE)["source"])
         runs = dict.fromkeys(recipe.controls, run_dir)
         compare.write_controls(run_dir, real_run, runs, control_stages=recipe.controls)
         print(f"report: {page.write_controls(run_dir, {'real run': real_run, **runs})}")

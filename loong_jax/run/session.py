@@ -21,6 +21,7 @@ from loong_jax.problems.problem import Problem
 from loong_jax.problems.verdict import Verdict
 from loong_jax.recipes import FileProblems, RayReplicas, RayVerifiers, Recipe, RlStage
 from loong_jax.recipes import problems as problem_kinds
+from loong_jax.rl.objectives import clips
 from loong_jax.rl.policy_model import policy_of
 from loong_jax.rollout import sampling
 from loong_jax.rollout.records import Rollout
@@ -65,6 +66,7 @@ class Session(contextlib.AbstractContextManager):
         engines = {r: engine_on(recipe, r, self.tokenizer) for r in rules_of_engines}
         self.engines = [engines[rules] for rules in shares.replicas]
         self.engine = engines[self.rules]  # that evaluates
+        refuse_odd_clips(recipe)
 
     def __exit__(self, *_) -> None:
         self.close()
@@ -161,6 +163,13 @@ def evaluation_problems(recipe: Recipe, texts: Texts) -> dict[str, list[Problem]
     for posed in filter(None, found.values()):
         texts.prompt(posed[0])
     return found
+
+
+def refuse_odd_clips(recipe: Recipe) -> None:
+    """ConfigError for a clip of your own that gives what is not finite; JAX takes its devices."""
+    for stage in recipe.stages.values():
+        if isinstance(stage, RlStage):
+            clips.refuse_not_finite(stage.objective.clip)
 
 
 def _refuse_unfit(recipe: Recipe, domains: Sequence[str]) -> None:

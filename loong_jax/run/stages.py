@@ -49,6 +49,7 @@ logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 60.0
 MAX_NOT_FINITE = 10  # in a row, whose loss is not finite
+FINITE = ("loss", "grad_norm")  # metrics of a step that learns
 T = TypeVar("T", bound=Stage)
 
 
@@ -389,15 +390,15 @@ class _ShownLog:
         self._progress.step(step, record)
         self._profile.step()
         self._collapse.step(step, metrics)
-        is_finite = math.isfinite(metrics.get("loss", 0.0))
-        self._num_not_finite = 0 if is_finite else self._num_not_finite + 1
+        odd = [f"{k}={metrics[k]}" for k in FINITE if not math.isfinite(metrics.get(k, 0.0))]
+        self._num_not_finite = self._num_not_finite + 1 if odd else 0
         if self._num_not_finite == 1:
-            logger.warning("step %d has a loss of %s, so nothing was learnt", step, metrics["loss"])
+            logger.warning("step %d has %s, so nothing was learnt", step, ", ".join(odd))
         if self._num_not_finite == MAX_NOT_FINITE:
             raise LoongError(
-                f"{MAX_NOT_FINITE} steps in a row, up to {step}, had no finite loss, so nothing is "
-                "learnt. Look at the objective, above all at parts of your own, and at the "
-                "weights; the last checkpoint is intact."
+                f"{MAX_NOT_FINITE} steps in a row, up to {step}, had no finite loss or gradient, "
+                "so nothing is learnt. Look at the objective, above all at parts of your own, and "
+                "at the weights; the last checkpoint is intact."
             )
 
 

@@ -20,7 +20,7 @@ from loong_jax.orchestrator import baselines, changes
 from loong_jax.orchestrator.changes import Assign
 from loong_jax.orchestrator.dora import decide
 from loong_jax.problems.response import FORMS
-from loong_jax.rl.objectives import OBJECTIVES, TokenMean, clipped_gain
+from loong_jax.rl.objectives import OBJECTIVES, TokenMean, clipped_gain, clips
 from loong_jax.rl.optimizers import Muon
 from loong_jax.rl.rewards import group_advantages
 from loong_jax.run import named, train_help
@@ -193,6 +193,17 @@ def test_a_file_that_cannot_be_read_says_where(recipe, tmp_path):
     (tmp_path / "own.py").write_text("import math\nmath.nothing\n")
     with pytest.raises(ConfigError, match=r"own\.py, line 2, raised AttributeError"):
         chosen(recipe, f"--rl.objective {tmp_path}/own.py:mine")
+
+
+@pytest.mark.parametrize("gain", ["jnp.sqrt(ratio - 1)", "jnp.abs(ratio - 1) ** 0.5"])
+def test_a_gain_that_is_not_finite_is_refused(tmp_path, gain):
+    """By its value, or by its slope on policy."""
+    (tmp_path / "own.py").write_text(OWN_PARTS.replace("ratio * advantage,", f"{gain},"))
+    clip = own.OwnPart(kind=f"{tmp_path}/own.py:NoClip", settings={})
+    with pytest.raises(ConfigError, match=r"own\.py:NoClip: .* not finite at ratios \[.*1\.0"):
+        clips.refuse_not_finite(clip)
+    (tmp_path / "sound.py").write_text(OWN_PARTS)
+    clips.refuse_not_finite(own.OwnPart(kind=f"{tmp_path}/sound.py:NoClip", settings={}))
 
 
 def test_one_of_your_own(recipe, tmp_path):

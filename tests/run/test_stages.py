@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import types
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from loong_jax import environments, interrupts, recipes
+from loong_jax import configs, environments, interrupts, recipes
 from loong_jax.data import json_files
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError, LoongError, VerifierError
@@ -128,9 +129,10 @@ def test_steps_without_a_finite_loss_are_warned_of_and_end_the_stage(tmp_path, c
         stage = recipes.get_recipe("rl")().stages["rl"]
         work: Any = types.SimpleNamespace(progress=progress, stage=stage, own=tmp_path)
         shown = stages._ShownLog(work, log, StepProfile(tmp_path))
-        losses = [math.nan] * 9 + [0.5] + [math.nan] * 9
+        losses = [math.nan] * 9 + [0.5] + [math.nan] * 8
         for step, loss in enumerate(losses, 1):
-            shown.step(step, {"loss": loss}, [])
+            shown.step(step, {"loss": loss, "grad_norm": 1.0}, [])
+        shown.step(19, {"loss": 0.0, "grad_norm": math.nan}, [])
         with pytest.raises(LoongError, match="10 steps in a row, up to 20, had no finite loss"):
             shown.step(20, {"loss": math.inf}, [])
     assert [r.message[:7] for r in caplog.records if "nothing was learnt" in r.message] == [
@@ -178,3 +180,19 @@ def test_no_memory_is_asked_for_a_stage_that_is_done(tmp_path, monkeypatch):
     with pytest.raises(InterruptedError):
         run.train(recipe, tmp_path)
     assert asked == list(recipe.stages)[1:]
+
+
+def test_a_stage_of_another_run_goes_on_alone(tmp_path, monkeypatch):
+    """A run begun with --only and --from is resumed with both by its directory alone."""
+    asked = []
+    recipe = recipes.get_recipe("quickstart")()
+    configs.open_run(recipe, tmp_path, recipe="quickstart")
+    json_files.write_json(tmp_path / run.SOURCE, {"source": "runs/elder", "only": "fused"})
+    monkeypatch.setattr(run, "train", lambda _, place, **words: asked.append((place, words)))
+    for words in (["--run-dir"], ["--only", "sft", "--run-dir"], ["quickstart", "--run-dir"]):
+        run.main([*words, str(tmp_path)])
+    assert asked == [
+        (tmp_path, {"only": "fused", "source": Path("runs/elder")}),
+        (tmp_path, {"only": "sft", "source": None}),
+        (tmp_path, {"only": None, "source": None}),
+    ]

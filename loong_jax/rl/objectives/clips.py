@@ -170,6 +170,28 @@ def clipped_gain(
     return gain, is_clipped
 
 
+def refuse_not_finite(clip: Clip) -> None:
+    """ConfigError for one of your own whose gain or its slope is not finite, on policy or off it.
+
+    It is computed, so JAX takes its devices.
+    """
+    if not isinstance(clip, OwnPart):
+        return
+    ratio, advantage = jnp.array([[0.5, 1.0, 2.0]] * 2), jnp.array([[1.0] * 3, [-1.0] * 3])
+
+    def gain(ratio: Float[Array, "*S"]) -> Float[Array, "*S"]:
+        return clipped_gain(ratio, advantage, clip, logprob=jnp.log(ratio / 4))[0]
+
+    slope = jax.grad(lambda ratio: gain(ratio).sum())(ratio)
+    odd = ~(jnp.isfinite(gain(ratio)) & jnp.isfinite(slope))
+    if odd.any():
+        raise ConfigError(
+            f"{clip.kind}: `gain` or its slope is not finite at ratios {ratio[odd].tolist()} with "
+            f"advantages {advantage[odd].tolist()}, so nothing would be learnt. Correct it there: "
+            "a branch that jnp.where leaves out must be finite too."
+        )
+
+
 def pos_high_at(clip: TripletClip, step: Int[Array, ""] | int | None) -> Float[Array, ""] | float:
     """`eps_pos_high` of the update that follows `step` updates."""
     if clip.pos_high_schedule is None:
