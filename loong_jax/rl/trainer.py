@@ -127,8 +127,9 @@ def _transformation(
 
 
 # Fields of a batch that enter the loss as they are.
-_LOSS_READS = ("engine_logprob", "advantage", "loss_mask", "segment_ids")
-_LOSS_READS += ("reference_logprob", "version_lag")
+_LOSS_READS = (
+    "engine_logprob", "advantage", "loss_mask", "segment_ids", "reference_logprob", "version_lag",
+)  # fmt: skip
 
 
 def microbatch_loss(

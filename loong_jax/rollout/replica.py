@@ -37,8 +37,10 @@ EncodePrompt = Callable[[Problem], np.ndarray]
 AttemptLengths = Callable[[records.Ticket], tuple[int, ...]]
 Prefilled = tuple[ResultTokens, list[Attempt]]  # of these, by the member that each is
 
-COUNTS = ("preemptions", "restarts", "tokens_reprefilled", "tickets_given", "tickets_taken")
-COUNTS += ("chunks_between_blocks", "rests", "slots_rested")  # restarts: without a cache
+COUNTS = (  # restarts: without a cache
+    "preemptions", "restarts", "tokens_reprefilled", "tickets_given", "tickets_taken",
+    "chunks_between_blocks", "rests", "slots_rested",
+)  # fmt: skip
 WAIT_S = 0.05  # for tools, where nothing decodes meanwhile
 
 

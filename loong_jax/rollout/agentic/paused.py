@@ -34,8 +34,9 @@ logger = logging.getLogger(__name__)
 
 MAX_LEFT_BEHIND = 64  # threads
 MAX_ERROR_CHARS = 500
-COUNTS = ("slots_paused", "turns_of_tools", "calls", "calls_failed")
-COUNTS += ("tokens_of_tools", "tokens_read_on")
+COUNTS = (
+    "slots_paused", "turns_of_tools", "calls", "calls_failed", "tokens_of_tools", "tokens_read_on",
+)  # fmt: skip
 
 
 class Answer(NamedTuple):
