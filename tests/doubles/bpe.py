@@ -22,22 +22,31 @@ TEMPLATE = (
 TEXT = 'def f(x):\n    return {"name": "python", "arguments": x}  # the sum of 12 and 34 is é中😀 '
 
 
-def write_files(directory: Path, *, vocab_size: int = 512, template: str | None = TEMPLATE) -> None:
-    """tokenizer.json and what lies beside it; two tokens end an answer."""
+def trained(texts, vocab_size: int, special_tokens) -> tokenizers.Tokenizer:
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=list(SPECIALS),
+        special_tokens=list(special_tokens),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator([TEXT], trainer)
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def write(directory: Path, tokenizer: tokenizers.Tokenizer, settings: dict, end_ids) -> None:
+    """tokenizer.json and what lies beside it."""
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(directory / "tokenizer.json"))
-    settings = {"add_bos_token": False, "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
-    if template is not None:
-        settings["chat_template"] = template
-    (directory / "tokenizer_config.json").write_text(json.dumps(settings))
-    (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 0]}))
+    common = {"add_bos_token": False, "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+    (directory / "tokenizer_config.json").write_text(json.dumps(common | settings))
+    ends = {"eos_token_id": list(end_ids)}
+    (directory / "generation_config.json").write_text(json.dumps(ends))
+
+
+def write_files(directory: Path, *, vocab_size: int = 512, template: str | None = TEMPLATE) -> None:
+    """Those of a tokenizer where two tokens end an answer."""
+    settings = {} if template is None else {"chat_template": template}
+    write(directory, trained([TEXT], vocab_size, SPECIALS), settings, (2, 0))

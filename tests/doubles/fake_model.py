@@ -17,6 +17,7 @@ from loong_jax.rollout.devices import OneDevice
 from loong_jax.rollout.paged_engine import PagedEngine
 from loong_jax.rollout.slot_engine import SlotEngine
 from tests.doubles import tiny
+from tests.doubles.problems import made_problem
 
 
 class FakeOutput(NamedTuple):
@@ -72,28 +73,21 @@ def fake_weights(seed: int, *, vocab_size: int = 128, num_rows: int = 61, eos_lo
     return {"table": jax.numpy.asarray(table)}
 
 
-def fake_engine(**shapes: Any) -> SlotEngine:
-    """An engine over `FakeModel`; `shapes` are fields of `EngineSettings`."""
-    config = tiny.engine_shapes(**dict(cache_length=48, prefill_lengths=(16, 24)) | shapes)
+def engine_over(model: Any, **shapes: Any) -> SlotEngine:
+    """An engine over such a model; `shapes` are fields of `EngineSettings`."""
+    config = tiny.engine_shapes(**shapes)
     kind = SlotEngine if config.pages is None else PagedEngine
-    return kind(
-        OneDevice(
-            FakeModel,
-            lambda batch, capacity: FakeCache(jnp.zeros((1, 2, batch, capacity, 1), jnp.int32)),
-        ),
-        AsciiTokenizer(),
-        config,
-    )
+
+    def empty_cache(batch, capacity):
+        return FakeCache(jnp.zeros((1, 2, batch, capacity, 1), jnp.int32))
+
+    return kind(OneDevice(model, empty_cache), AsciiTokenizer(), config)
+
+
+def fake_engine(**shapes: Any) -> SlotEngine:
+    return engine_over(FakeModel, **dict(cache_length=48, prefill_lengths=(16, 24)) | shapes)
 
 
 def fake_problem(number: int, prompt: str | None = None) -> Problem:
-    return Problem(
-        uid=f"fake/1/{number}",
-        domain="stem",
-        environment="fake",
-        level=1,
-        seed=number,
-        canonical=f"fake {number}",
-        prompt=prompt or "q" * (number % 18) + f"{number}?",
-        verifier="math",
-    )
+    prompt = prompt or "q" * (number % 18) + f"{number}?"
+    return made_problem(number, uid=f"fake/1/{number}", prompt=prompt)

@@ -12,12 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.simulation.world import VirtualTime
 from loong_jax.problems.problem import Problem
 from loong_jax.problems.verdict import Verdict, correct, ungradable, wrong
 from loong_jax.rl import events as rl_events
+from loong_jax.rl import rewards
+from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout import records
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
+from tests.doubles.problems import made_problem
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -154,16 +158,7 @@ def fake_rollout(ticket: Ticket, attempt: int, version: int) -> Rollout:
 
 
 def problem_at(cursor: int) -> Problem:
-    return Problem(
-        uid=f"fake/{cursor}",
-        domain="stem",
-        environment="fake",
-        level=1,
-        seed=cursor,
-        canonical=str(cursor),
-        prompt="?",
-        verifier="fake",
-    )
+    return made_problem(cursor, uid=f"fake/{cursor}", environment="fake", verifier="fake")
 
 
 class KeptLog:
@@ -186,3 +181,18 @@ class KeptLog:
 
     def judged(self, group: Group, disposition: str) -> None:
         self.dispositions.append(disposition)
+
+
+def made_loop(settings: Mapping[str, Any], **parts: Any) -> Orchestrator:
+    """An orchestrator that rewards by the plain rule and keeps its log, unless it is given others.
+
+    `settings` are fields of `LoopSettings`.
+    """
+    given = dict(name="test", grade=lambda group: rewards.grade(group, RewardRule()), log=KeptLog())
+    return Orchestrator(settings=LoopSettings(**settings), **given | parts)
+
+
+def loop_in(world: FakeWorld, settings: Mapping[str, Any], **parts: Any) -> Orchestrator:
+    """One around such a world, which plays all other parts."""
+    played = dict(trainer=world, replicas=world, verifiers=world, clock=world.clock, events=world)
+    return made_loop({"stall_timeout_s": 1000.0, **settings}, **played | parts)

@@ -6,10 +6,11 @@ JSON at the end. Weights are eight numbers that every trained token changes, so 
 weights trained the same tokens in the same order.
 """
 
-import argparse
+import dataclasses
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -20,20 +21,20 @@ import numpy as np
 
 from loong_jax.data import disk
 from loong_jax.orchestrator.dora import DoraPolicy
-from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.protocols import Emit
 from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.problems import response
 from loong_jax.problems.problem import Problem
 from loong_jax.rl import checkpoint, rewards
 from loong_jax.rl import events as rl_events
-from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout import records
-from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
+from loong_jax.rollout.records import Group, Rollout, Ticket
 from loong_jax.rollout.reuse import GroupReuse
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.verifiers.pool import LocalVerifierPool, VerdictFuture, VerifierRequest
 from tests.doubles import crash_point
+from tests.doubles.fake_world import fake_rollout, made_loop
+from tests.doubles.problems import made_problem
 from tests.doubles.scoring import scored_as_sampled
 
 NUM_STEPS, GROUP_SIZE, TOKENS = 4, 2, 16
@@ -43,17 +44,7 @@ REUSE = GroupReuse(share=0.5)  # step 2 trains on the groups of step 1 once more
 
 def problem_at(cursor: int) -> Problem:
     """Answer `cursor`; the generator below is right in half of its attempts."""
-    return Problem(
-        uid=f"killable/{cursor}",
-        domain="stem",
-        environment="killable",
-        level=1,
-        seed=cursor,
-        canonical=str(cursor),
-        prompt=f"{cursor}?",
-        verifier="math",
-        gold=str(cursor),
-    )
+    return made_problem(cursor, prompt=f"{cursor}?", gold=str(cursor))
 
 
 class Workers:
@@ -141,16 +132,12 @@ def _rollout(ticket: Ticket, attempt: int, version: int, weights: np.ndarray) ->
     seed = int(abs(float(weights.sum())) * 1e6)
     generator = np.random.default_rng([ticket.number, attempt, seed])
     answer = int(ticket.problem.gold or 0) + (attempt + ticket.number) % 2
-    return Rollout(
-        ticket=ticket.number,
-        attempt=attempt,
-        prompt=np.array([1], np.int32),
+    return dataclasses.replace(
+        fake_rollout(ticket, attempt, version),
         tokens=generator.integers(0, 100, TOKENS).astype(np.int32),
         loss_mask=np.ones(TOKENS, bool),
         engine_logprob=generator.normal(size=TOKENS).astype(np.float32),
-        sampling=SamplingSettings(),
-        versions=((0, version),),
-        finish_reason="stop",
+        behavior_logprob=None,
         text=response.render_response("counted", str(answer)),
     )
 
@@ -190,21 +177,14 @@ def run(directory: Path) -> dict[str, Any]:
     else:
         store.put(0, {"w": workers.weights.copy()})
     pool = MortalPool(1)
-    orchestrator = Orchestrator(
-        name="killable",
-        settings=LoopSettings(
-            num_steps=NUM_STEPS,
-            scheduler=POLICY,
-            checkpoint_every=2,
-            stall_timeout_s=60.0,
-            reuse=REUSE,
-        ),
+    settings = dict(scheduler=POLICY, checkpoint_every=2, stall_timeout_s=60.0, reuse=REUSE)
+    orchestrator = made_loop(
+        settings | {"num_steps": NUM_STEPS},
         trainer=workers,
         replicas=workers,
         verifiers=pool,
         tickets=TicketSource(problem_at),
         versions=store,
-        grade=lambda group: rewards.grade(group, RewardRule()),
         log=NoLog(),
         journal=crash_point.MortalJournal(directory / "journal"),
     )
@@ -221,6 +201,4 @@ def run(directory: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("directory", type=Path)
-    print(json.dumps(run(parser.parse_args().directory)))
+    print(json.dumps(run(Path(sys.argv[1]))))

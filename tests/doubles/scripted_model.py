@@ -14,11 +14,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from loong_jax.data.tokenizer import SPECIAL_TOKENS, AsciiTokenizer
-from loong_jax.rollout.devices import OneDevice
-from loong_jax.rollout.paged_engine import PagedEngine
 from loong_jax.rollout.slot_engine import SlotEngine
-from tests.doubles import tiny
-from tests.doubles.fake_model import FakeCache, FakeOutput
+from tests.doubles.fake_model import FakeCache, FakeOutput, engine_over
 
 ANSWERED = SPECIAL_TOKENS["</longcat_tool_response>"]
 MAX_TURNS, MAX_LENGTH = 4, 128  # of a script: all have one shape, so nothing compiles twice
@@ -80,15 +77,6 @@ def scripted_weights(turns: Sequence[str], *, sharpness: float = 30.0) -> dict[s
 
 
 def scripted_engine(**shapes: Any) -> SlotEngine:
-    """An engine over `ScriptedModel`; `shapes` are fields of `EngineSettings`."""
     own = dict(slots_per_replica=4, cache_length=320, prefill_lengths=(16, 32), prefill_prompts=3)
-    config = tiny.engine_shapes(**own | dict(decode_steps=8, chunked_prefill=True) | shapes)
-    kind = SlotEngine if config.pages is None else PagedEngine
-    return kind(
-        OneDevice(
-            ScriptedModel,
-            lambda batch, capacity: FakeCache(jnp.zeros((1, 2, batch, capacity, 1), jnp.int32)),
-        ),
-        AsciiTokenizer(),
-        config,
-    )
+    own |= dict(decode_steps=8, chunked_prefill=True)
+    return engine_over(ScriptedModel, **own | shapes)

@@ -1,17 +1,15 @@
 """Tiny random checkpoints in the layout of Hugging Face, each with a byte-level BPE tokenizer."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import jax
-import tokenizers
 
 from loong_jax.models import dense, moe
 from loong_jax.models.dense import DenseConfig
 from loong_jax.models.hf import save_weights_hf
 from loong_jax.models.moe import MoEConfig
-from tests.doubles import tiny
+from tests.doubles import bpe, tiny
 
 TEMPLATE = (
     "{%- if tools %}{{ '<|im_start|>system\n# Tools\n' }}"
@@ -30,32 +28,17 @@ WORDS = (
 
 def write_tokenizer(directory: Path, *, vocab_size: int = 512) -> int:
     """Trains a tokenizer and writes it with its template; returns the size of its vocabulary."""
-    made = tokenizers.Tokenizer(tokenizers.models.BPE())
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=list(SPECIAL),
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
     words = WORDS.split()
     texts = [f"{a} {b} {n}+{m}={n + m} " for n, a in enumerate(words) for m, b in enumerate(words)]
     syllables = [a + b for a in "bdfgklmnprst" for b in "aeiouy"]
     made_up = [" ".join(a + b + c for c in syllables[:6]) for a in syllables for b in syllables]
-    made.train_from_iterator([*texts, *made_up], trainer)
-    directory.mkdir(parents=True, exist_ok=True)
-    made.save(str(directory / "tokenizer.json"))
+    made = bpe.trained([*texts, *made_up], vocab_size, SPECIAL)
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",  # else transformers cuts texts as Llama does
-        "eos_token": "<|im_end|>",
-        "pad_token": "<|endoftext|>",
         "chat_template": TEMPLATE,
-        "add_bos_token": False,
     }
-    (directory / "tokenizer_config.json").write_text(json.dumps(settings))
-    ends = {"eos_token_id": [made.token_to_id("<|im_end|>"), made.token_to_id("<|endoftext|>")]}
-    (directory / "generation_config.json").write_text(json.dumps(ends))
+    ends = (made.token_to_id("<|im_end|>"), made.token_to_id("<|endoftext|>"))
+    bpe.write(directory, made, settings, ends)
     return made.get_vocab_size()
 
 

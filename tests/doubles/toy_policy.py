@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from loong_jax.problems import verdict as verdicts
-from loong_jax.problems.problem import Problem
 from loong_jax.rl import batching, rewards
 from loong_jax.rl.policy_model import PolicyModel
 from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
+from tests.doubles.problems import made_problem
 
 VOCAB_SIZE = 128
 
@@ -107,16 +107,6 @@ def toy_group(
 ) -> Group:
     """A group of random tokens whose verdicts fit `rewards`; log-probabilities are made up."""
     random = np.random.default_rng([seed, number])
-    problem = Problem(
-        uid=f"toy/1/{number}",
-        domain="stem",
-        environment="toy",
-        level=1,
-        seed=number,
-        canonical=str(number),
-        prompt="1+1=",
-        verifier="math",
-    )
     rollouts = []
     for attempt, reward in enumerate(rewards):
         length = int(random.integers(2, max_new_tokens + 1))
@@ -140,6 +130,5 @@ def toy_group(
                 reward=reward,
             )
         )
-    return Group(
-        ticket=Ticket(number=number, problem=problem), version=version, rollouts=tuple(rollouts)
-    )
+    ticket = Ticket(number=number, problem=made_problem(number))
+    return Group(ticket=ticket, version=version, rollouts=tuple(rollouts))

@@ -9,7 +9,8 @@ from flax import nnx
 
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.models import moe
-from loong_jax.rollout.engine_config import PageConfig
+from loong_jax.rollout import slots
+from loong_jax.rollout.engine_config import PageConfig, SampleRequest
 from loong_jax.rollout.paged_engine import engine_for
 from tests.doubles import tiny
 
@@ -17,6 +18,7 @@ MODEL = tiny.smallest_config(num_mtp_layers=1, num_layers=1)
 NGRAM = moe.NgramEmbedding(max_order=3, num_splits=2, base_rows=300, eos_token=40)
 WITH_NGRAMS = dataclasses.replace(MODEL, ngram=NGRAM)
 LENGTH = 32  # of the cache
+NEAR_TIE = 1e-4  # nats between the two best tokens that rounding may exchange
 PAGES = PageConfig(num_pages=24, page_size=4)  # too few for all slots
 
 
@@ -55,11 +57,50 @@ def _forward():
     return jax.jit(lambda w, x, mask: nnx.merge(graphdef, nnx.State(w))(x, mask=mask).logits)
 
 
-def logits_of(sequences: list[np.ndarray], num_rows: int) -> np.ndarray:
-    """float64 [num_rows, LENGTH, V] of the plain model, in one forward pass."""
-    tokens = np.zeros((num_rows, LENGTH), np.int32)
-    mask = np.zeros((num_rows, LENGTH), bool)
+def logits_of(sequences: list[np.ndarray], num_rows: int, length: int = LENGTH) -> np.ndarray:
+    """float64 [num_rows, length, V] of the plain model, in one forward pass."""
+    tokens = np.zeros((num_rows, length), np.int32)
+    mask = np.zeros((num_rows, length), bool)
     for row, sequence in enumerate(sequences):
         tokens[row, : len(sequence)] = sequence
         mask[row, : len(sequence)] = True
     return np.asarray(_forward()(model()[1], tokens, mask), np.float64)
+
+
+@jax.jit
+def _noise(stream, positions):
+    """[positions, V]: Gumbel noise of the tokens at these positions of a sample."""
+    key = slots.stream_keys(stream[None])[0]
+    keys = jax.vmap(lambda p: jax.random.fold_in(jax.random.wrap_key_data(key), p))(positions)
+    return jax.vmap(lambda k: jax.random.gumbel(k, (MODEL.vocab_size,)))(keys)
+
+
+def count_near_ties(groups, *, num_rows: int, seed: int, length: int = LENGTH) -> int:
+    """Tokens of the policy that rounding decided; raises AssertionError for one that differs.
+
+    Each finished sample is read in one forward pass, and every token drawn from its logits and the
+    noise of the sample's stream.
+    """
+    rollouts = [(g.ticket, r) for g in groups.values() for r in g.rollouts]
+    sequences = [np.concatenate([r.prompt, r.tokens]) for _, r in rollouts]
+    ties = 0
+    for (ticket, rollout), logits in zip(
+        rollouts, logits_of(sequences, num_rows, length), strict=False
+    ):
+        start, sampling = len(rollout.prompt), rollout.sampling
+        mine = np.flatnonzero(rollout.loss_mask)
+        at = np.arange(len(mine)), rollout.tokens[mine]
+        scaled = logits[start - 1 + mine] / sampling.temperature
+        log_prob = scaled - scaled.max(axis=1, keepdims=True)
+        log_prob -= np.log(np.exp(log_prob).sum(axis=1, keepdims=True))
+        np.testing.assert_allclose(rollout.engine_logprob[mine], log_prob[at], atol=1e-5)
+        assert not rollout.engine_logprob[~rollout.loss_mask].any()
+        noisy = scaled
+        if not sampling.greedy:
+            request = SampleRequest.of(ticket, rollout.attempt, sampling, seed=seed)
+            stream, positions = np.array(request.stream, np.uint32), np.arange(length) + start
+            noisy = scaled + np.asarray(_noise(stream, positions))[mine]
+        lost = noisy.max(axis=1) - noisy[at]
+        assert lost.max() < NEAR_TIE
+        ties += int((lost > 0).sum())
+    return ties

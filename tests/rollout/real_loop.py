@@ -2,9 +2,8 @@
 
 import dataclasses
 import time
-from concurrent.futures import Future
 
-from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
+from loong_jax.orchestrator.dora import Triggers
 from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.problems.verdict import correct, wrong
 from loong_jax.rl import events as rl_events
@@ -14,7 +13,8 @@ from loong_jax.rollout.local_replicas import LocalReplicaGroup
 from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.replica import Replica
 from tests.doubles.fake_model import fake_engine, fake_problem, fake_weights
-from tests.doubles.scoring import scored_as_sampled
+from tests.doubles.fake_world import made_loop
+from tests.doubles.scoring import AtOnce, scored_as_sampled
 
 GROUP_SIZE, SEED = 2, 3
 SAMPLING = SamplingSettings(max_new_tokens=24)
@@ -66,17 +66,18 @@ class Trainer:
     def close(self, timeout_s): ...
 
 
-class HalfRight:
+def half_right(request):
     """One of the two is right, so every group trains."""
+    return correct() if int(request.key.split("/")[-1]) else wrong("value")
 
-    def submit(self, requests):
-        futures = [Future() for _ in requests]
-        for future, request in zip(futures, requests, strict=True):
-            attempt = int(request.key.split("/")[-1])
-            future.set_result(correct() if attempt else wrong("value"))
-        return futures
 
-    def close(self, timeout_s): ...
+# Lends devices and moves groups whenever there is a reason to, and looks for one often.
+RESTLESS = dict(
+    groups_per_step=2,
+    max_staleness=2,
+    max_ahead=4.0,
+    triggers=Triggers(period_s=0.2, least_gap_s=0.05),
+)
 
 
 class Log:
@@ -95,12 +96,11 @@ class Log:
 
 def orchestrator(replicas, store, policy, *, num_steps, trainer=None, log=None):
     """The loop around `replicas`, which follow `store`; watch it through `log`."""
-    return Orchestrator(
-        name="real-loop",
-        settings=LoopSettings(num_steps=num_steps, scheduler=policy, stall_timeout_s=400.0),
+    return made_loop(
+        dict(num_steps=num_steps, scheduler=policy, stall_timeout_s=400.0),
         trainer=trainer or Trainer(store),
         replicas=replicas,
-        verifiers=HalfRight(),
+        verifiers=AtOnce(half_right),
         tickets=TicketSource(fake_problem),
         versions=store,
         grade=lambda group: rewards.grade(ended(group), RewardRule()),

@@ -48,10 +48,10 @@ test_short_pages_are_told = pages.test_short_pages_are_told_before_they_hurt
 
 def test_truncated_sampling_draws_among_the_likeliest():
     shapes = slots.dataclasses.replace(slots.SHAPES, truncation=True, narrow_slots=())
-    _, weights, graphdef = slots.setup()
+    _, _, graphdef = slots.setup()
     engine = engine_for(graphdef, MODEL, AsciiTokenizer(), shapes)
-    requests = [slots.request(i, top_k=3, top_p=0.9) for i in range(4)]
-    samples = slots.run(engine, weights, slots.PROMPTS, [0, 1, 2, 3], requests, [6, 0, 3, 5])
+    requests = slots.requests_of(top_k=3, top_p=0.9)
+    samples = slots.run(slots.PROMPTS, slots.SLOTS, requests, engine=engine)
     for prompt, (tokens, _) in zip(slots.PROMPTS, samples, strict=True):
         full = slots.full_log_probs(prompt, tokens, 1.0)
         rank = (full > full[range(len(tokens)), tokens][:, None]).sum(axis=-1)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from loong_jax.data.tokenizer import AsciiTokenizer
-from loong_jax.errors import ConfigError
 from loong_jax.models.moe import init_weights
 from loong_jax.rollout import devices
 from loong_jax.rollout.engine_config import EngineSettings
@@ -46,9 +45,3 @@ def test_an_engine_loads_rounded_weights_and_routers_keep_theirs():
         is_equal = bool((np.asarray(found) == np.asarray(exact)).all())
         assert is_equal == ("router" in name), name
         np.testing.assert_allclose(found, exact, rtol=2**-8)
-
-
-@pytest.mark.parametrize("bits", [0, 24])
-def test_refuses_what_is_no_number_of_bits(bits):
-    with pytest.raises(ConfigError, match="bfloat16"):
-        EngineSettings(mantissa_bits=bits)

@@ -1,18 +1,13 @@
 """Whatever the engine does, every sample is what full forward passes of the plain model give.
 
 Batching, pages, chunks, preemption, migration, prefixes found again and drafts, all at once and in
-orders that hypothesis chooses. The oracle reads each finished sample in one forward pass and draws
-every token from its logits and the noise of the sample's stream.
+orders that hypothesis chooses.
 """
 
 import hypothesis
-import jax
-import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from loong_jax.rollout import slots
-from loong_jax.rollout.engine_config import SampleRequest
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import Replica
 from tests.doubles.fake_model import fake_problem
@@ -21,7 +16,6 @@ from tests.rollout import drafting_model, engine_checks
 SEED, GROUP, NUM_TICKETS = 5, 3, 6
 SAMPLED = SamplingSettings(max_new_tokens=12, temperature=0.8)
 GREEDY = SamplingSettings(max_new_tokens=12, greedy=True)
-NEAR_TIE = 1e-4  # nats between the two best tokens that rounding may exchange
 PROMPTS = ["a", "bc defg", "twelve chars", "twelve char-like", "twelve charts", "qrstu?"]
 
 
@@ -36,40 +30,6 @@ def make_replica(engine):
     replica = Replica(engine, group_size=GROUP, sampling=SAMPLED, seed=SEED)
     replica.assign(0, drafting_model.model()[1])
     return replica
-
-
-@jax.jit
-def noise(stream, positions):
-    """[positions, V]: Gumbel noise of the tokens at these positions of a sample."""
-    key = slots.stream_keys(stream[None])[0]
-    keys = jax.vmap(lambda p: jax.random.fold_in(jax.random.wrap_key_data(key), p))(positions)
-    return jax.vmap(lambda k: jax.random.gumbel(k, (drafting_model.MODEL.vocab_size,)))(keys)
-
-
-def count_near_ties(groups) -> int:
-    """Tokens that rounding decided; raises AssertionError for any other that differs."""
-    rollouts = [(g.ticket, r) for g in groups.values() for r in g.rollouts]
-    sequences = [np.concatenate([r.prompt, r.tokens]) for _, r in rollouts]
-    all_logits = drafting_model.logits_of(sequences, 2 * NUM_TICKETS * GROUP)
-    ties = 0
-    for (ticket, rollout), logits in zip(rollouts, all_logits, strict=False):
-        start, count, sampling = len(rollout.prompt), len(rollout.tokens), rollout.sampling
-        at = np.arange(count)
-        scaled = logits[start - 1 + at] / sampling.temperature
-        log_prob = scaled - scaled.max(axis=1, keepdims=True)
-        log_prob -= np.log(np.exp(log_prob).sum(axis=1, keepdims=True))
-        np.testing.assert_allclose(rollout.engine_logprob, log_prob[at, rollout.tokens], atol=1e-5)
-        noisy = scaled
-        if not sampling.greedy:
-            request = SampleRequest.of(ticket, rollout.attempt, sampling, seed=SEED)
-            positions = np.arange(drafting_model.LENGTH) + start
-            noisy = (
-                scaled + np.asarray(noise(np.array(request.stream, np.uint32), positions))[:count]
-            )
-        lost = noisy.max(axis=1) - noisy[at, rollout.tokens]
-        assert lost.max() < NEAR_TIE
-        ties += int((lost > 0).sum())
-    return ties
 
 
 def play(engine, moves):
@@ -137,7 +97,8 @@ def test_every_sample_is_that_of_the_plain_model(pages, drafts):
     @hypothesis.example(moves=[(0, set()), (0, {0, 1, 3}), (1, {1, 4})])
     def run(moves):
         groups, counts = play(engine, [(source, sorted(numbers)) for source, numbers in moves])
-        ties.append(count_near_ties(groups))
+        rows = 2 * NUM_TICKETS * GROUP
+        ties.append(drafting_model.count_near_ties(groups, num_rows=rows, seed=SEED))
         for name, count in counts.items():
             total[name] = total.get(name, 0) + count
 

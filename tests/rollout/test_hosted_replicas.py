@@ -23,11 +23,11 @@ from loong_jax.rollout.records import (
     ReplicaFailed,
     ReplicaIdle,
     SamplingSettings,
-    Ticket,
 )
 from loong_jax.rollout.versions import VersionStore
-from tests.doubles.fake_model import fake_engine, fake_problem, fake_weights
+from tests.doubles.fake_model import fake_engine, fake_weights
 from tests.doubles.scoring import scored_as_sampled
+from tests.processes import wait_until
 from tests.rollout.real_loop import slowed
 from tests.rollout.written import Watched, content, groups_of
 
@@ -64,12 +64,9 @@ class Harness(Watched):
     def tell(self, replica, method):
         self.group._post(replica, method, replica=replica)
 
-    def __exit__(self, *_):
-        self.group.close(30.0)
-        deadline_s = time.monotonic() + 10
-        while any(is_alive(pid) for pid in self.group.pids() if pid):
-            assert time.monotonic() < deadline_s, "a process is left"
-            time.sleep(0.05)
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        wait_until(lambda: not any(is_alive(pid) for pid in self.group.pids() if pid), 10)
 
 
 def is_alive(pid):
@@ -84,22 +81,14 @@ def is_alive(pid):
 @pytest.fixture(scope="module")
 def expected():
     """What replicas in threads write, by version."""
-    store = VersionStore(1)
-    group = LocalReplicaGroup(
-        fake_engine(), store, num_replicas=1, group_size=GROUP_SIZE, sampling=SAMPLING, seed=0
-    )
-    events, found = queue.Queue(), {}
-    group.start(events.put)
-    for version in range(2):
-        store.put(version, fake_weights(version))
-        group.assign(0, version)
-        tickets = [Ticket(number=n, problem=fake_problem(n)) for n in range(24)]
-        group.dispatch(0, tickets, version)
-        seen = []
-        while not (seen and isinstance(seen[-1], ReplicaIdle)):
-            seen.append(events.get(timeout=400))
-        found[version] = content(groups_of(seen))
-    group.close(30.0)
+    store, found = VersionStore(1), {}
+    how = dict(num_replicas=1, group_size=GROUP_SIZE, sampling=SAMPLING, seed=0)
+    with Watched(LocalReplicaGroup(fake_engine(), store, **how), store) as h:
+        for version in range(2):
+            store.put(version, fake_weights(version))
+            h.group.assign(0, version)
+            h.dispatch(0, range(24), version)
+            found[version] = content(groups_of(h.until(ReplicaIdle)))
     return found
 
 

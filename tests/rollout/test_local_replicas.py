@@ -20,6 +20,7 @@ from loong_jax.rollout.records import (
 )
 from loong_jax.rollout.versions import VersionError, VersionStore
 from tests.doubles.fake_model import fake_engine, fake_weights
+from tests.processes import wait_until
 from tests.rollout.written import Watched, content, groups_of
 
 ENGINE = fake_engine()
@@ -45,8 +46,8 @@ class Harness(Watched):
         )
         super().__init__(group, store)
 
-    def __exit__(self, *_):
-        self.group.close(30.0)
+    def __exit__(self, *error):
+        super().__exit__(*error)
         assert not [t for t in threading.enumerate() if t.name.startswith("replica-")]
 
 
@@ -181,10 +182,7 @@ def test_reclaimed_replicas_stand_still_and_lose_nothing_until_they_are_lent():
         h.group.reclaim([1])
         h.dispatch(0, [4, 5], 0)
         gate.set()
-        deadline_s = time.monotonic() + 60
-        while not h.group.statistics().get("num_rests"):
-            assert time.monotonic() < deadline_s
-            time.sleep(0.01)
+        wait_until(lambda: h.group.statistics().get("num_rests"))
         rested_s = time.monotonic()
         seen += h.until(ReplicaIdle)  # of replica 0 alone
         lent_s = time.monotonic()

@@ -1,7 +1,6 @@
 """Replicas over pages, and work that steps aside or moves: every sample comes out as it would."""
 
 import functools
-import queue
 
 import jax
 import numpy as np
@@ -9,12 +8,11 @@ import pytest
 
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
-from loong_jax.rollout.engine_config import PageConfig, SampleRequest
+from loong_jax.rollout.engine_config import PageConfig
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
 from loong_jax.rollout.records import (
     GroupGenerated,
     GroupsMigrated,
-    ReplicaFailed,
     SamplingSettings,
 )
 from loong_jax.rollout.replica import Replica
@@ -22,7 +20,8 @@ from loong_jax.rollout.versions import VersionStore
 from tests.doubles.fake_model import fake_engine, fake_weights
 from tests.rollout import engine_checks
 from tests.rollout.engine_checks import num_compiled
-from tests.rollout.written import tickets
+from tests.rollout.engine_runs import Run, request
+from tests.rollout.written import Watched, groups_of, tickets
 
 SAMPLING = SamplingSettings(max_new_tokens=20)
 WEIGHTS = [fake_weights(version) for version in range(2)]
@@ -66,19 +65,22 @@ def content(groups):
     }
 
 
+def write(kind, numbers, version=0):
+    """What a replica of its own writes, and its counters."""
+    replica = make_replica(kind, version)
+    replica.submit(tickets(numbers))
+    return content(finish(replica)), replica.statistics()
+
+
 @functools.cache
 def expected():
-    replica = make_replica("dense")
-    replica.submit(tickets(range(10)))
-    return content(finish(replica))
+    return write("dense", range(10))[0]
 
 
 @pytest.mark.parametrize("kind", ["roomy", "short", "unshared", "other"])
 def test_pages_change_no_sample(kind):
-    replica = make_replica(kind)
-    replica.submit(tickets(range(10)))
-    assert content(finish(replica)) == expected()
-    counts = replica.statistics()
+    found, counts = write(kind, range(10))
+    assert found == expected()
     assert (counts["num_preemptions"] > 0) == (kind in ("short", "unshared"))
     assert (counts["num_prefix_hits"] > 0) == (kind != "unshared")
     assert counts["num_pages_held"] == 0
@@ -99,9 +101,7 @@ def test_what_was_read_and_written_is_found_again():
     replica.submit(tickets([5]))
     other = finish(replica)
     assert replica.statistics()["num_prefix_hits"] == after["num_prefix_hits"]
-    fresh = make_replica("dense", version=1)
-    fresh.submit(tickets([5]))
-    assert content(other) == content(finish(fresh))
+    assert content(other) == write("dense", [5], version=1)[0]
 
 
 @pytest.mark.parametrize(
@@ -169,30 +169,20 @@ def test_each_request_has_its_own_settings():
         pages=PageConfig(num_pages=96, page_size=4),
     )
     table = np.asarray(WEIGHTS[0]["table"], np.float64)
-    settings = [
-        SamplingSettings(max_new_tokens=16),
-        SamplingSettings(max_new_tokens=16, temperature=0.5, top_k=3),
-        SamplingSettings(max_new_tokens=16, temperature=2.0, top_p=0.5),
-        SamplingSettings(max_new_tokens=16, min_p=0.4),
-        SamplingSettings(max_new_tokens=16, stop_ids=tuple(range(20, 22))),
-        SamplingSettings(max_new_tokens=16, greedy=True),
-    ]
-    requests = [
-        SampleRequest(stream=(1, 2, 3, 4, i), sampling=sampling)
-        for i, sampling in enumerate(settings)
-    ]
-    prompt = np.arange(40, 53, dtype=np.int32)
-    prefix, first = engine.prefill_batch(
-        params=WEIGHTS[0], prompts=[prompt], rows=[0] * 6, requests=requests
+    settings = (
+        {},
+        {"temperature": 0.5, "top_k": 3},
+        {"temperature": 2.0, "top_p": 0.5},
+        {"min_p": 0.4},
+        {"stop_ids": (20, 21)},
+        {"greedy": True},
     )
-    state = engine.bulk_insert(prefix, engine.init_decode_state(), range(6))
-    results = [first.convert_to_numpy()]
-    for _ in range(4):
-        state, result = engine.generate(WEIGHTS[0], state)
-        results.append(result.convert_to_numpy())
+    requests = [request(i, max_new_tokens=16, **one) for i, one in enumerate(settings)]
+    prompt = np.arange(40, 53, dtype=np.int32)
+    run = Run(engine, WEIGHTS[0]).fill([prompt], range(6), requests, rows=[0] * 6).decode(4)
     num_cut = 0
-    for i, sampling in enumerate(settings):
-        tokens, log_probs = map(np.concatenate, zip(*(r.written(i) for r in results), strict=True))
+    for i, sampling in enumerate(one.sampling for one in requests):
+        tokens, log_probs = run.tokens[i], run.log_probs[i]
         assert len(tokens) == 16 or tokens[-1] in (AsciiTokenizer.eos_id, *sampling.stop_ids)
         assert not set(tokens[:-1]) & set(sampling.stop_ids)
         total = int(prompt.sum())
@@ -237,32 +227,21 @@ def test_warming_up_compiles_what_decoding_needs():
 def test_threads_move_groups_and_say_so():
     store = VersionStore(1)
     store.put(0, WEIGHTS[0])
-    group = LocalReplicaGroup(
-        engine_of("roomy"), store, num_replicas=2, group_size=3, sampling=SAMPLING, seed=1
-    )
-    events: queue.Queue = queue.Queue()
-    group.start(events.put)
-    try:
+    how = dict(num_replicas=2, group_size=3, sampling=SAMPLING, seed=1)
+    with Watched(LocalReplicaGroup(engine_of("roomy"), store, **how), store) as h:
         for replica in range(2):
-            group.assign(replica, 0)
-        group.pause(0)  # so that all of them are still there
-        group.dispatch(0, tickets(range(10)), 0)
-        group.migrate(0, 1, [2, 3, 4])
-        group.resume(0)
+            h.group.assign(replica, 0)
+        h.group.pause(0)  # so that all of them are still there
+        h.dispatch(0, range(10), 0)
+        h.group.migrate(0, 1, [2, 3, 4])
+        h.group.resume(0)
         with pytest.raises(AssertionError, match="itself"):
-            group.migrate(0, 0, [1])
-        seen, groups = [], {}
-        while len(groups) < 10:
-            seen.append(events.get(timeout=60))
-            assert not isinstance(seen[-1], ReplicaFailed), seen[-1]
-            if isinstance(seen[-1], GroupGenerated):
-                groups[seen[-1].group.ticket.number] = seen[-1].group
-        assert content(groups) == expected()
-        (event,) = (e for e in seen if isinstance(e, GroupsMigrated))
-        assert event == GroupsMigrated(0, 1, (2, 3, 4), 0, 0)
-    finally:
-        group.close(30.0)
-    assert group.statistics()["num_tickets_given"] == 3
+            h.group.migrate(0, 0, [1])
+        seen = h.until(GroupGenerated, 10)
+    assert content(groups_of(seen)) == expected()
+    (event,) = (e for e in seen if isinstance(e, GroupsMigrated))
+    assert event == GroupsMigrated(0, 1, (2, 3, 4), 0, 0)
+    assert h.group.statistics()["num_tickets_given"] == 3
     jax.block_until_ready(WEIGHTS[0])
 
 

@@ -9,17 +9,18 @@ import pytest
 from flax import nnx
 
 from loong_jax.data.tokenizer import AsciiTokenizer
-from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.models.families import family_of
-from loong_jax.rollout.engine_config import PageConfig, SampleRequest
+from loong_jax.rollout.engine_config import PageConfig
 from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.pages import OutOfPages
 from loong_jax.rollout.records import SamplingSettings, Ticket
 from loong_jax.rollout.replica import Replica
 from tests.doubles import tiny
 from tests.doubles.fake_model import fake_problem
+from tests.rollout import engine_runs
 from tests.rollout.engine_checks import check_pages, num_compiled
+from tests.rollout.engine_runs import prompts_of, request
 
 PAGES = PageConfig(num_pages=40, page_size=4)
 SHAPES = tiny.engine_shapes(prefill_lengths=(8, 16), narrow_slots=(4,), chunked_prefill=True)
@@ -27,61 +28,24 @@ MODEL = tiny.smallest_config(
     num_layers=1,
     ngram=moe.NgramEmbedding(max_order=3, num_splits=2, base_rows=300, eos_token=2),
 )
-PROMPTS = [np.arange(length, dtype=np.int32) * 7 % 90 + 33 for length in (3, 8, 11, 16)]
+PROMPTS = prompts_of(3, 8, 11, 16)
 
 
 @functools.cache
 def setup():
     """Dense engine, paged engine, two versions of the weights."""
-    graphdef, weights = family_of(MODEL).init_weights(MODEL, jax.random.key(0))
+    _, weights = family_of(MODEL).init_weights(MODEL, jax.random.key(0))
     weights["head"] = weights["head"] * 3
     other = jax.tree.map(lambda a: a * 1.05, weights)
-    dense = engine_for(graphdef, MODEL, AsciiTokenizer(), SHAPES)
-    shapes = dataclasses.replace(SHAPES, pages=PAGES)
-    return dense, engine_for(graphdef, MODEL, AsciiTokenizer(), shapes), weights, other
+    return fresh(SHAPES), fresh(SHAPES, pages=PAGES), weights, other
 
 
-def request(attempt: int, **sampling) -> SampleRequest:
-    settings = SamplingSettings(**{"max_new_tokens": 12, "temperature": 0.8} | sampling)
-    return SampleRequest(stream=(9, 1, 2, 0, attempt), sampling=settings)
-
-
-class Run:
-    """Slots of one engine; gathers what each sample writes, by name."""
-
-    def __init__(self, engine):
-        self.engine, self.state = engine, engine.init_decode_state()
-        self.tokens, self.log_probs, self.names = {}, {}, {}
-
-    def fill(self, weights, prompts, rows, names, slots, *, version=0, find=False, **sampling):
-        begun = self.engine.find(self.state, prompts, version) if find else None
-        prefix, first = self.engine.prefill_batch(
-            params=weights,
-            prompts=prompts,
-            rows=rows,
-            requests=[request(name, **sampling) for name in names],
-            existing_prefix=begun,
-            version=version,
-        )
-        first = first.convert_to_numpy()
-        for member, name in enumerate(names):
-            self.tokens[name] = [int(first.data[member, 0])]
-            self.log_probs[name] = [float(first.log_prob[member, 0])]
-        self.insert(prefix, slots, names)
-
-    def insert(self, prefix, slots, names):
-        self.state = self.engine.bulk_insert(prefix, self.state, slots)
-        self.names |= dict(zip(slots, names, strict=True))
-
-    def decode(self, weights, slots=None, blocks=1):
-        for _ in range(blocks):
-            self.state, result = self.engine.generate(weights, self.state, slots=slots)
-            result = result.convert_to_numpy()
-            for row, slot in enumerate(range(8) if slots is None else slots):
-                tokens, log_probs = result.written(row)
-                if len(tokens):
-                    self.tokens[self.names[slot]] += tokens.tolist()
-                    self.log_probs[self.names[slot]] += log_probs.tolist()
+class Run(engine_runs.Run):
+    def fill(self, prompts, slots, names, **how):
+        """A sample of a name draws from a stream of its own."""
+        sampling = {"temperature": 0.8} | how.pop("sampling", {})
+        requests = [request(name, **sampling) for name in names]
+        return super().fill(prompts, slots, requests, names=names, **how)
 
     def end(self, slots, *, sequences=None, version=0):
         self.state = self.engine.cancel(self.state, slots)
@@ -90,14 +54,22 @@ class Run:
             self.state = self.engine.release(self.state, slot, tokens=tokens, version=version)
 
 
+def fresh(shapes, **changes):
+    """An engine of its own, over the model of `setup`."""
+    graphdef, _ = family_of(MODEL).abstract_weights(MODEL)
+    shapes = dataclasses.replace(shapes, **changes)
+    return engine_for(graphdef, MODEL, AsciiTokenizer(), shapes)
+
+
+def filled(engine):
+    """The four prompts, together."""
+    return Run(engine, setup()[2]).fill(PROMPTS, [6, 0, 3, 5], range(4))
+
+
 @functools.cache
 def expected():
-    """The four prompts on the dense engine, together."""
-    dense, _, weights, _ = setup()
-    run = Run(dense)
-    run.fill(weights, PROMPTS, [0, 1, 2, 3], [0, 1, 2, 3], [6, 0, 3, 5])
-    run.decode(weights, blocks=3)
-    return run
+    """On the dense engine."""
+    return filled(setup()[0]).decode(3)
 
 
 def assert_equal(run, names, *, exactly=True, against=None):
@@ -111,13 +83,9 @@ def assert_equal(run, names, *, exactly=True, against=None):
 
 
 def test_pages_change_no_bit():
-    _, paged, weights, _ = setup()
-    run = Run(paged)
-    run.fill(weights, PROMPTS, [0, 1, 2, 3], [0, 1, 2, 3], [6, 0, 3, 5])
-    run.decode(weights)
+    run = filled(setup()[1]).decode()
     check_pages(run.state.allocator)
-    run.decode(weights, blocks=2)
-    assert_equal(run, [0, 1, 2, 3])
+    assert_equal(run.decode(2), [0, 1, 2, 3])
     run.end([6, 0, 3, 5])
     check_pages(run.state.allocator)
     assert run.state.allocator.num_available == PAGES.num_pages
@@ -126,16 +94,11 @@ def test_pages_change_no_bit():
 
 @pytest.mark.slow
 def test_a_short_view_equals_a_long_one_but_for_rounding():
-    _, _, weights, _ = setup()
-    graphdef, _ = family_of(MODEL).init_weights(MODEL, jax.random.key(0))
-    pages = dataclasses.replace(PAGES, view_lengths=(16,))
-    shapes = dataclasses.replace(SHAPES, pages=pages)
-    engine = engine_for(graphdef, MODEL, AsciiTokenizer(), shapes)
-    run = Run(engine)
-    run.fill(weights, PROMPTS[:2], [0, 1], [0, 1], [6, 0])
+    engine = fresh(SHAPES, pages=dataclasses.replace(PAGES, view_lengths=(16,)))
+    run = Run(engine, setup()[2]).fill(PROMPTS[:2], [6, 0], [0, 1])
     num_compiled = []
     for _ in range(3):  # up to 12, 16 and then 20 positions
-        run.decode(weights)
+        run.decode()
         num_compiled.append(engine._decode_pages._cache_size())
     assert num_compiled == [1, 1, 2]
     assert_equal(run, [0, 1], exactly=False)
@@ -143,10 +106,9 @@ def test_a_short_view_equals_a_long_one_but_for_rounding():
 
 def test_a_group_shares_its_prompt():
     dense, paged, weights, _ = setup()
-    runs = Run(dense), Run(paged)
+    runs = Run(dense, weights), Run(paged, weights)
     for run in runs:
-        run.fill(weights, [PROMPTS[2]], [0] * 5, range(5), [4, 1, 7, 0, 2])
-        run.decode(weights, blocks=3)
+        run.fill([PROMPTS[2]], [4, 1, 7, 0, 2], range(5), rows=[0] * 5).decode(3)
     assert len({tuple(tokens) for tokens in runs[1].tokens.values()}) == 5
     assert_equal(runs[1], range(5), against=runs[0])
     allocator = runs[1].state.allocator
@@ -162,28 +124,23 @@ def test_a_group_shares_its_prompt():
 def test_a_later_turn_reads_only_what_is_new():
     """Generated tokens are found too, under their own version alone."""
     dense, paged, weights, other = setup()
-    first = Run(paged)
-    first.fill(weights, [PROMPTS[2]], [0], [2], [3], max_new_tokens=6)
-    first.decode(weights, blocks=2)
+    first = Run(paged, weights)
+    first.fill([PROMPTS[2]], [3], [2], sampling={"max_new_tokens": 6}).decode(2)
     turn = np.concatenate([PROMPTS[2], first.tokens[2]]).astype(np.int32)  # 17 tokens
     first.end([3], sequences=[turn])
     longer = np.concatenate([turn, PROMPTS[0]])  # 20 tokens: more than the largest bucket
     for version, num_found in ((1, 0), (0, 16)):
         begun = paged.find(first.state, [longer], version)
         assert (0 if begun is None else begun.start[0]) == num_found
-    plain = Run(dense)
-    plain.fill(weights, [longer], [0], [7], [1])
-    plain.decode(weights, blocks=3)
-    first.fill(weights, [longer], [0], [7], [1], find=True)
-    first.decode(weights, blocks=3)
+    plain = Run(dense, weights).fill([longer], [1], [7]).decode(3)
+    first.fill([longer], [1], [7], find=True).decode(3)
     assert_equal(first, [7], exactly=False, against=plain)
     assert first.state.allocator.counts.num_prefix_hits == 2
     assert first.state.allocator.counts.num_prefix_tokens == 32
     # Were pages found across versions, these tokens would be those of the old cache.
-    plain.fill(other, [longer], [0], [8], [2])
-    plain.decode(other, np.array([2]), blocks=3)
-    first.fill(other, [longer], [0], [8], [2], version=1, find=True)
-    first.decode(other, np.array([2]), blocks=3)
+    alone = {"weights": other, "slots": np.array([2])}
+    plain.fill([longer], [2], [8], weights=other).decode(3, **alone)
+    first.fill([longer], [2], [8], weights=other, version=1, find=True).decode(3, **alone)
     assert_equal(first, [8], exactly=False, against=plain)
     first.end([1, 2])
     check_pages(first.state.allocator)
@@ -192,31 +149,26 @@ def test_a_later_turn_reads_only_what_is_new():
 @pytest.mark.slow
 def test_chunks_equal_one_whole_prefill():
     dense, paged, weights, _ = setup()
-    whole = dataclasses.replace(SHAPES, prefill_lengths=(32,), chunked_prefill=False)
-    graphdef, _ = family_of(MODEL).init_weights(MODEL, jax.random.key(0))
-    one = Run(engine_for(graphdef, MODEL, AsciiTokenizer(), whole))
+    whole = fresh(SHAPES, prefill_lengths=(32,), chunked_prefill=False)
     long = np.arange(27, dtype=np.int32) * 5 % 90 + 33
-    runs = one, Run(dense), Run(paged)
+    runs = one, *_ = [Run(engine, weights) for engine in (whole, dense, paged)]
     for run in runs:
-        run.fill(weights, [long, PROMPTS[0]], [0, 1], [0, 1], [2, 3], max_new_tokens=5)
-        run.decode(weights)
+        run.fill([long, PROMPTS[0]], [2, 3], [0, 1], sampling={"max_new_tokens": 5}).decode()
     assert_equal(runs[1], [0, 1], exactly=False, against=one)
     assert_equal(runs[2], [0, 1], against=runs[1])
 
 
 def test_two_versions_decode_in_one_pool_without_compiling_again():
     _, paged, weights, other = setup()
-    apart = [Run(paged), Run(paged)]
-    for run, params, name in zip(apart, (weights, other), (2, 3), strict=True):
-        run.fill(params, [PROMPTS[name]], [0], [name], [name])
-        run.decode(params, np.array([name]), blocks=3)
+    apart = [
+        Run(paged, params).fill([PROMPTS[name]], [name], [name]).decode(3, slots=np.array([name]))
+        for params, name in ((weights, 2), (other, 3))
+    ]
     compiled = num_compiled(paged)
-    both = Run(paged)
-    both.fill(weights, [PROMPTS[2]], [0], [2], [2], version=0)
-    both.fill(other, [PROMPTS[3]], [0], [3], [3], version=1)
+    both = Run(paged, weights).fill([PROMPTS[2]], [2], [2])
+    both.fill([PROMPTS[3]], [3], [3], weights=other, version=1)
     for _ in range(3):
-        both.decode(weights, np.array([2]))
-        both.decode(other, np.array([3]))
+        both.decode(slots=np.array([2])).decode(slots=np.array([3]), weights=other)
     for run, name in zip(apart, (2, 3), strict=True):
         assert_equal(both, [name], against=run)
     assert num_compiled(paged) == compiled
@@ -226,37 +178,31 @@ def test_two_versions_decode_in_one_pool_without_compiling_again():
 
 def test_a_sample_moves_to_another_slot_and_to_another_engine():
     _, paged, weights, _ = setup()
-    graphdef, _ = family_of(MODEL).init_weights(MODEL, jax.random.key(0))
-    shapes = dataclasses.replace(
-        SHAPES, slots_per_replica=8, pages=PageConfig(num_pages=9, page_size=8)
-    )
-    second = engine_for(graphdef, MODEL, AsciiTokenizer(), shapes)
-    run, target = Run(paged), Run(second)
-    run.fill(weights, PROMPTS, [0, 1, 2, 3], [0, 1, 2, 3], [6, 0, 3, 5])
-    run.decode(weights)
+    pages = PageConfig(num_pages=9, page_size=8)
+    second = fresh(SHAPES, pages=pages)
+    run, target = filled(paged).decode(), Run(second, weights)
     moved = jax.device_get([paged.extract(run.state, slot) for slot in (3, 5)])
     run.end([3, 5])
     run.insert(moved[0], [1], [2])
     assert second.accepts(moved[1])
     target.tokens[3], target.log_probs[3] = run.tokens[3], run.log_probs[3]
     target.insert(moved[1], [7], [3])
-    run.decode(weights, blocks=2)
-    target.decode(weights, blocks=2)
-    assert_equal(run, [0, 1, 2])
-    assert_equal(target, [3])
+    assert_equal(run.decode(2), [0, 1, 2])
+    assert_equal(target.decode(2), [3])
     assert not second.accepts(moved[1].device)
-    tiny = dataclasses.replace(SHAPES, cache_length=16, pages=PageConfig(num_pages=9, page_size=8))
-    assert not engine_for(graphdef, MODEL, AsciiTokenizer(), tiny).accepts(moved[1])
+    assert not fresh(SHAPES, cache_length=16, pages=pages).accepts(moved[1])
     run.end([0, 1, 6])
     assert run.state.allocator.num_available == PAGES.num_pages
 
 
 def test_short_pages_are_told_before_they_hurt():
-    graphdef, weights = family_of(MODEL).init_weights(MODEL, jax.random.key(0))
-    shapes = dataclasses.replace(SHAPES, pages=PageConfig(num_pages=8, page_size=4))
-    engine = engine_for(graphdef, MODEL, AsciiTokenizer(), shapes)
+    weights = setup()[2]
+    engine = fresh(SHAPES, pages=PageConfig(num_pages=8, page_size=4))
     prefix, _ = engine.prefill_batch(
-        params=weights, prompts=PROMPTS[2:], rows=[0, 0, 1], requests=[request(i) for i in range(3)]
+        params=weights,
+        prompts=PROMPTS[2:],
+        rows=[0, 0, 1],
+        requests=[request(i, temperature=0.8) for i in range(3)],
     )
     state = engine.init_decode_state()
     assert engine.cache_pressure(state) == 0.0
@@ -277,28 +223,12 @@ def test_short_pages_are_told_before_they_hurt():
     check_pages(state.allocator)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"pages": PageConfig(num_pages=7, page_size=4)},
-        {"pages": PageConfig(num_pages=70, page_size=5)},
-        {"pages": PageConfig(num_pages=70, page_size=4, view_lengths=(32,))},
-    ],
-)
-def test_pages_that_do_not_fit_the_slots_are_refused(changes):
-    with pytest.raises(ConfigError):
-        dataclasses.replace(SHAPES, **changes)
-    with pytest.raises(ConfigError):
-        PageConfig(num_pages=4, page_size=4, view_lengths=(6,))
-
-
 @pytest.mark.slow
 def test_the_choices_of_the_router_are_recorded_for_every_token_that_was_read():
     """Against a full forward pass; prompt positions that were found, not read, have a sentinel."""
-    graphdef, _ = family_of(MODEL).init_weights(MODEL, jax.random.key(0))
-    _, _, weights, _ = setup()
-    shapes = dataclasses.replace(SHAPES, pages=PAGES, routing=True, prefill_lengths=(8,))
-    engine = engine_for(graphdef, MODEL, AsciiTokenizer(), shapes)
+    graphdef, _ = family_of(MODEL).abstract_weights(MODEL)
+    weights = setup()[2]
+    engine = fresh(SHAPES, pages=PAGES, routing=True, prefill_lengths=(8,))
     prompt, state = PROMPTS[2], engine.init_decode_state()
 
     def sample(state, found):
@@ -306,7 +236,7 @@ def test_the_choices_of_the_router_are_recorded_for_every_token_that_was_read():
             params=weights,
             prompts=[prompt],
             rows=[0],
-            requests=[request(2)],
+            requests=[request(2, temperature=0.8)],
             existing_prefix=engine.find(state, [prompt], 0),
             version=0,
         )
@@ -339,9 +269,3 @@ def test_the_choices_of_the_router_are_recorded_for_every_token_that_was_read():
         wanted = np.moveaxis(np.asarray(full), 0, 2)[0][: len(tokens)]
         np.testing.assert_array_equal(rollout.routing[:-1], wanted[:-1])
         assert (rollout.routing[-1] == -1).all()
-
-
-@pytest.mark.parametrize("name", ["num_pages", "page_size"])
-def test_no_pages_are_refused(name):
-    with pytest.raises(ConfigError, match=f"{name}=0"):
-        PageConfig(**({"num_pages": 4, "page_size": 4} | {name: 0}))

@@ -34,11 +34,16 @@ def finish(replica: Replica):
     return groups, blocks
 
 
+def write(asked, engine=ENGINE, **settings):
+    """Groups and blocks of a replica that has nothing else to write."""
+    replica = make_replica(engine, **settings)
+    replica.submit(asked)
+    return finish(replica)
+
+
 @pytest.fixture(scope="module")
 def reference():
-    replica = make_replica()
-    replica.submit(tickets(range(10)))
-    return finish(replica)
+    return write(tickets(range(10)))
 
 
 def test_groups_come_out_whole(reference):
@@ -85,9 +90,8 @@ def test_samples_follow_the_table_of_the_model(reference):
 def test_every_end_token_of_the_tokenizer_ends_a_sample(reference):
     engine = fake_engine(decode_steps=3, max_stop_ids=1)
     ends = engine.tokenizer.end_ids = (2, ord("a"), ord("7"))
-    replica = make_replica(engine, sampling=dataclasses.replace(SAMPLING, stop_ids=(ord("k"),)))
-    replica.submit(tickets(range(10)))
-    cut = content(finish(replica)[0])
+    sampling = dataclasses.replace(SAMPLING, stop_ids=(ord("k"),))
+    cut = content(write(tickets(range(10)), engine, sampling=sampling)[0])
     assert cut == {
         key: kept(tokens, log_probs, lambda written: written[-1] in (*ends, ord("k")))
         for key, (tokens, log_probs) in content(reference[0]).items()
@@ -102,11 +106,8 @@ def test_a_text_ends_a_sample_with_the_token_that_completes_it(reference, shapes
     decode = AsciiTokenizer().decode
     texts = [decode(tokens) for tokens, _ in content(reference[0]).values()]
     stops = (texts[0][0], texts[4][3:6], texts[9][1:3])
-    replica = make_replica(
-        fake_engine(**shapes), sampling=dataclasses.replace(SAMPLING, stops=stops)
-    )
-    replica.submit(tickets(range(10)))
-    groups, _ = finish(replica)
+    sampling = dataclasses.replace(SAMPLING, stops=stops)
+    groups, _ = write(tickets(range(10)), fake_engine(**shapes), sampling=sampling)
     cut = content(groups)
     assert cut == {
         key: kept(tokens, log_probs, lambda written: any(s in decode(written) for s in stops))
@@ -142,21 +143,14 @@ def test_a_sample_does_not_depend_on_order_slots_or_company(reference):
     left = content(finish(shuffled)[0])
     assert left
     assert left.items() <= expected.items()
-    small = make_replica(fake_engine(slots_per_replica=2, prefill_prompts=1, prefill_members=2))
-    small.submit(tickets([5, 2]))
-    assert content(finish(small)[0]).items() <= expected.items()
-    narrow = make_replica(fake_engine(narrow_slots=(2, 5)))
-    narrow.submit(tickets([1, 2]))
-    assert content(finish(narrow)[0]).items() <= expected.items()
+    small = fake_engine(slots_per_replica=2, prefill_prompts=1, prefill_members=2)
+    for engine, numbers in ((small, [5, 2]), (fake_engine(narrow_slots=(2, 5)), [1, 2])):
+        assert content(write(tickets(numbers), engine)[0]).items() <= expected.items()
 
 
 def test_issues_and_seeds_draw_differently(reference):
-    replica = make_replica()
-    replica.submit([Ticket(number=3, problem=fake_problem(3), issue=1)])
-    other_issue = content(finish(replica)[0])
-    replica = make_replica(seed=2)
-    replica.submit(tickets([3]))
-    other_seed = content(finish(replica)[0])
+    other_issue = content(write([Ticket(number=3, problem=fake_problem(3), issue=1)])[0])
+    other_seed = content(write(tickets([3]), seed=2)[0])
     expected = content(reference[0])
     for key, value in expected.items():
         assert value != other_issue.get(key)
@@ -189,9 +183,7 @@ def test_the_version_changes_only_when_empty_and_tags_follow_it(reference):
         assert {r.versions for g in groups.values() for r in g.rollouts} == {((0, version),)}
     assert content(first).items() <= content(reference[0]).items()
     assert content(first) != content(second)
-    fresh = make_replica(version=1)
-    fresh.submit(tickets([0, 1]))
-    assert content(finish(fresh)[0]) == content(second)
+    assert content(write(tickets([0, 1]), version=1)[0]) == content(second)
 
 
 def test_cancel_frees_slots_and_leaves_the_others_alone(reference):
@@ -229,9 +221,8 @@ def test_a_prompt_is_read_once_for_all_attempts(reference):
     groups, blocks = reference
     # Groups of 3 do not divide prefills of 8 members: some prompt is read a second time.
     assert len(groups) <= sum(stats.num_prompts for stats in blocks) <= len(groups) * 8 / 6
-    wide = make_replica(fake_engine(prefill_members=12))
-    wide.submit(tickets(range(10)))
-    assert sum(stats.num_prompts for stats in finish(wide)[1]) == 10
+    _, blocks = write(tickets(range(10)), fake_engine(prefill_members=12))
+    assert sum(stats.num_prompts for stats in blocks) == 10
 
 
 CHUNKED = fake_engine(prefill_lengths=(8,), cache_length=64, chunked_prefill=True)
@@ -273,9 +264,7 @@ def test_a_long_prompt_is_read_between_blocks_and_holds_up_nobody():
     # As long as anything decodes there is a block after every chunk.
     assert engine.calls[: 2 * between] == ["chunk", "block"] * between
     assert between >= 3
-    alone = make_replica(CHUNKED, group_size=2)
-    alone.submit([long, *short])  # nothing decodes yet: read at once
-    expected, _ = finish(alone)
+    expected, _ = write([long, *short], CHUNKED, group_size=2)  # nothing decodes yet: read at once
     assert content(after | {g.ticket.number: g for g in groups}) == content(expected)
 
 
@@ -295,9 +284,7 @@ def test_a_long_prompt_that_is_not_wanted_any_more_is_not_read_on():
     finish(replica)
     assert "chunk" not in engine.calls
     groups, _ = finish(other)
-    alone = make_replica(CHUNKED, group_size=2)
-    alone.submit(long)
-    expected, _ = finish(alone)
+    expected, _ = write(long, CHUNKED, group_size=2)
     assert content(groups) == content({2: expected[2]})
 
 
@@ -364,24 +351,22 @@ def test_a_replica_that_rests_gives_its_cache_up_and_goes_on_from_there(referenc
 
 def test_a_long_prompt_that_is_being_read_is_read_anew_after_a_rest():
     long = Ticket(number=1, problem=fake_problem(1, prompt="w" * 36))
-    replica, alone = (make_replica(CHUNKED, group_size=2) for _ in range(2))
+    replica = make_replica(CHUNKED, group_size=2)
     replica.submit(tickets([5]))
     replica.step()
     replica.submit([long])
     replica.step()
     replica.rest()
     replica.resume()
-    alone.submit([*tickets([5]), long])
-    assert content(finish(replica)[0]) == content(finish(alone)[0])
+    alone, _ = write([*tickets([5]), long], CHUNKED, group_size=2)
+    assert content(finish(replica)[0]) == content(alone)
 
 
 def test_a_trace_of_lengths_ends_every_attempt():
     def limits(ticket):
         return tuple(1 + (ticket.number + attempt) % 7 for attempt in range(3))
 
-    replica = make_replica(limits=limits)
-    replica.submit(tickets(range(6)))
-    groups, _ = finish(replica)
+    groups, _ = write(tickets(range(6)), limits=limits)
     for group in groups.values():
         for rollout in group.rollouts:
             limit = limits(group.ticket)[rollout.attempt]

@@ -13,15 +13,17 @@ from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.models.families import family_of
-from loong_jax.rollout.engine_config import EngineSettings, SampleRequest
+from loong_jax.recipes import ProcessReplicas
+from loong_jax.rollout.engine_config import EngineSettings, PageConfig
 from loong_jax.rollout.paged_engine import engine_for
-from loong_jax.rollout.records import SamplingSettings
 from tests.doubles import tiny
 from tests.rollout.engine_checks import num_compiled
+from tests.rollout.engine_runs import Run, prompts_of, request
 
 SHAPES = tiny.engine_shapes(prefill_lengths=(8, 16), narrow_slots=(4,))
 MODEL = tiny.smallest_config()
-PROMPTS = [np.arange(length, dtype=np.int32) * 7 % 90 + 33 for length in (3, 8, 11, 16)]
+PROMPTS = prompts_of(3, 8, 11, 16)
+SLOTS = [6, 0, 3, 5]
 
 
 @functools.cache
@@ -33,46 +35,21 @@ def setup():
     return engine, weights, graphdef
 
 
-def request(attempt: int, **sampling) -> SampleRequest:
-    settings = SamplingSettings(**{"max_new_tokens": 12} | sampling)
-    return SampleRequest(stream=(9, 1, 2, 0, attempt), sampling=settings)
+def requests_of(count=4, **sampling):
+    return [request(i, **sampling) for i in range(count)]
 
 
-def decode(engine, weights, state, num_blocks, slots=None):
-    """Tokens and log-probabilities of every slot (or row), without what was not written."""
-    tokens, log_probs = {}, {}
-    for _ in range(num_blocks):
-        state, result = engine.generate(weights, state, slots=slots)
-        result = result.convert_to_numpy()
-        for row in range(result.data.shape[0]):
-            for found, column in zip((tokens, log_probs), result.written(row), strict=True):
-                found.setdefault(row, []).extend(column)
-    return state, tokens, log_probs
-
-
-def run(engine, weights, prompts, rows, requests, slots):
+def run(prompts, slots, requests, *, rows=None, engine=None, weights=None):
     """Whole samples, first tokens included, by member."""
-    state = engine.init_decode_state()
-    prefix, first = engine.prefill_batch(
-        params=weights, prompts=prompts, rows=rows, requests=requests
-    )
-    state = engine.bulk_insert(prefix, state, slots)
-    _, tokens, log_probs = decode(engine, weights, state, 3)
-    first = first.convert_to_numpy()
-    return [
-        (
-            [int(first.data[i, 0]), *map(int, tokens[slot])],
-            np.array([first.log_prob[i, 0], *log_probs[slot]], np.float32),
-        )
-        for i, slot in enumerate(slots)
-    ]
+    ours, trained, _ = setup()
+    found = Run(engine or ours, weights or trained).fill(prompts, slots, requests, rows=rows)
+    found.decode(3)
+    return [(found.tokens[i], found.log_probs[i]) for i in range(len(slots))]
 
 
 @functools.cache
 def samples(temperature: float, greedy: bool):
-    engine, weights, _ = setup()
-    requests = [request(i, temperature=temperature, greedy=greedy) for i in range(4)]
-    return run(engine, weights, PROMPTS, [0, 1, 2, 3], requests, [6, 0, 3, 5])
+    return run(PROMPTS, SLOTS, requests_of(temperature=temperature, greedy=greedy))
 
 
 @functools.cache
@@ -114,102 +91,63 @@ def test_a_model_with_an_ngram_embedding_is_given_the_tokens_before():
     weights["head"] = weights["head"] * 3
     engine = engine_for(graphdef, config, AsciiTokenizer(), SHAPES)
     prompts = [PROMPTS[3], PROMPTS[0][:1], PROMPTS[0][:2]]
-    requests = [request(i, temperature=0.8) for i in range(3)]
-    prefix, first = engine.prefill_batch(
-        params=weights, prompts=prompts, rows=[0, 1, 2], requests=requests
-    )
-    state = engine.bulk_insert(prefix, engine.init_decode_state(), [6, 0, 3])
-    state, before, log_probs = decode(engine, weights, state, 1)
-    moved = engine.extract(state, 3)
-    state = engine.bulk_insert(moved, engine.cancel(state, [3]), [5])
-    state, after, more = decode(engine, weights, state, 1, np.array([5, 0, 6], np.int32))
+    found = Run(engine, weights).fill(prompts, [6, 0, 3], requests_of(3, temperature=0.8))
+    found.decode().move(3, 5, 2).decode(slots=np.array([5, 0, 6], np.int32))
     forward = jax.jit(lambda w, x: nnx.merge(graphdef, nnx.State(w))(x).logits)
-    for member, (slot, row) in enumerate(((6, 2), (0, 1), (3, 0))):
-        tokens = [int(first.data[member, 0]), *before[slot], *after[row]]
-        sequence = np.concatenate([prompts[member], tokens]).astype(np.int32)
+    for member, prompt in enumerate(prompts):
+        tokens = found.tokens[member]
+        sequence = np.concatenate([prompt, tokens]).astype(np.int32)
         padded = np.pad(sequence, (0, SHAPES.cache_length - len(sequence)))[None]
-        logits = forward(weights, padded)[0, len(prompts[member]) - 1 : len(sequence) - 1]
+        logits = forward(weights, padded)[0, len(prompt) - 1 : len(sequence) - 1]
         chosen = jax.nn.log_softmax(logits / 0.8)[np.arange(len(tokens)), np.array(tokens)]
-        found = [float(first.log_prob[member, 0]), *log_probs[slot], *more[row]]
         assert len(tokens) == 9
-        np.testing.assert_allclose(found, chosen, atol=2e-5)
+        np.testing.assert_allclose(found.log_probs[member], chosen, atol=2e-5)
 
 
 def test_a_sample_does_not_depend_on_slot_or_batch():
-    engine, weights, _ = setup()
     together = samples(0.8, False)
     assert len({tuple(tokens) for tokens, _ in together}) == 4
     for i in (0, 2):
-        alone = run(engine, weights, [PROMPTS[i]], [0], [request(i, temperature=0.8)], [i + 1])[0]
+        alone = run([PROMPTS[i]], [i + 1], [request(i, temperature=0.8)])[0]
         if len(PROMPTS[i]) > 8:  # the same bucket as in the batch: the same shapes
-            np.testing.assert_array_equal(alone[1], together[i][1])
+            assert alone[1] == together[i][1]
         np.testing.assert_allclose(alone[1], together[i][1], atol=1e-5)
         assert alone[0] == together[i][0]
 
 
 def test_group_prefill_equals_separate_prefills():
-    engine, weights, _ = setup()
-    requests = [request(i) for i in range(3)]
-    group = run(engine, weights, [PROMPTS[2]], [0, 0, 0], requests, [0, 1, 2])
-    separate = run(engine, weights, [PROMPTS[2]] * 3, [0, 1, 2], requests, [5, 4, 7])
+    group = run([PROMPTS[2]], [0, 1, 2], requests_of(3), rows=[0, 0, 0])
     assert len({tuple(tokens) for tokens, _ in group}) == 3
-    for one, other in zip(group, separate, strict=True):
-        assert one[0] == other[0]
-        np.testing.assert_array_equal(one[1], other[1])
+    assert group == run([PROMPTS[2]] * 3, [5, 4, 7], requests_of(3))
 
 
 def test_extract_and_insert_continue_the_sample_identically():
     engine, weights, _ = setup()
-    expected = samples(0.8, False)[2]
-    state = engine.init_decode_state()
-    prefix, first = engine.prefill_batch(
-        params=weights,
-        prompts=[PROMPTS[2]],
-        rows=[0],
-        requests=[request(2, temperature=0.8)],
-    )
-    state = engine.bulk_insert(prefix, state, [1])
-    state, before, _ = decode(engine, weights, state, 1)
-    moved = engine.extract(state, 1)
-    state = engine.cancel(state, [1])
-    state = engine.bulk_insert(moved, state, [6])
-    state, after, log_probs = decode(engine, weights, state, 2)
-    assert not after[1]
-    assert [int(first.data[0, 0]), *before[1], *after[6]] == expected[0]
-    np.testing.assert_array_equal(np.array(log_probs[6], np.float32), expected[1][5:])
+    found = Run(engine, weights).fill([PROMPTS[2]], [1], [request(2, temperature=0.8)])
+    found.decode().move(1, 6, 0).decode(2)
+    assert (found.tokens[0], found.log_probs[0]) == samples(0.8, False)[2]
 
 
 def test_a_narrow_block_equals_a_full_one():
     engine, weights, _ = setup()
     expected = samples(0.8, False)
-    state = engine.init_decode_state()
-    requests = [request(i, temperature=0.8) for i in range(4)]
-    prefix, _ = engine.prefill_batch(
-        params=weights, prompts=PROMPTS, rows=[0, 1, 2, 3], requests=requests
-    )
-    state = engine.bulk_insert(prefix, state, [6, 0, 3, 5])
-    slots = np.array([3, 6, 5], np.int32)
-    state, tokens, _ = decode(engine, weights, state, 1, slots)
-    for row, member in ((0, 2), (1, 0), (2, 3)):
-        assert tokens[row] == expected[member][0][1:5]
-    state, tokens, log_probs = decode(engine, weights, state, 2)
-    for slot, member in ((6, 0), (3, 2), (5, 3)):
-        assert tokens[slot] == expected[member][0][5:]
-        np.testing.assert_allclose(log_probs[slot], expected[member][1][5:], atol=1e-5)
-    # The slot that was left out has not moved meanwhile.
-    assert tokens[0] == expected[1][0][1:9]
+    found = Run(engine, weights).fill(PROMPTS, SLOTS, requests_of(temperature=0.8))
+    found.decode(slots=np.array([3, 6, 5], np.int32))
+    assert [len(found.tokens[member]) for member in range(4)] == [5, 1, 5, 5]
+    found.decode(2)
+    for member, (tokens, log_probs) in enumerate(expected):
+        count = 9 if member == 1 else 12  # the slot that was left out has not moved meanwhile
+        assert found.tokens[member] == tokens[:count]
+        np.testing.assert_allclose(found.log_probs[member], log_probs[:count], atol=1e-5)
 
 
 def test_finished_and_cancelled_slots_write_nothing():
     engine, weights, _ = setup()
     requests = [request(i, max_new_tokens=n) for i, n in enumerate((1, 3, 12, 12))]
-    prefix, _ = engine.prefill_batch(
-        params=weights, prompts=PROMPTS, rows=[0, 1, 2, 3], requests=requests
-    )
-    state = engine.bulk_insert(prefix, engine.init_decode_state(), [0, 1, 2, 3])
-    state = engine.cancel(state, [3])
-    state, tokens, _ = decode(engine, weights, state, 2)
-    assert [len(tokens[slot]) for slot in range(8)] == [0, 2, 8, 0, 0, 0, 0, 0]
+    found = Run(engine, weights).fill(PROMPTS, [0, 1, 2, 3], requests)
+    found.state = engine.cancel(found.state, [3])
+    found.decode(2)
+    assert [len(found.tokens[member]) for member in range(4)] == [1, 3, 9, 1]
 
 
 def test_slots_that_are_not_in_use_meet_no_expert():
@@ -226,20 +164,17 @@ def test_versions_share_compiled_code():
     samples(1.0, True)
     compiled = num_compiled(engine)
     other = jax.tree.map(lambda a: a * 1.1, weights)
-    changed = run(
-        engine, other, PROMPTS, [0, 1, 2, 3], [request(i) for i in range(4)], [6, 0, 3, 5]
-    )
+    changed = run(PROMPTS, SLOTS, requests_of(), weights=other)
     assert num_compiled(engine) == compiled
     assert [tokens for tokens, _ in changed] != [tokens for tokens, _ in samples(1.0, False)]
 
 
 def test_the_stop_token_ends_a_sample_and_is_part_of_it(monkeypatch):
-    engine, weights, _ = setup()
+    engine, _, _ = setup()
     expected = [tokens for tokens, _ in samples(0.8, False)]
     stop = expected[2][6]
     monkeypatch.setattr(engine.tokenizer, "end_ids", (stop,))
-    requests = [request(i, temperature=0.8) for i in range(4)]
-    stopped = run(engine, weights, PROMPTS, [0, 1, 2, 3], requests, [6, 0, 3, 5])
+    stopped = run(PROMPTS, SLOTS, requests_of(temperature=0.8))
     for (tokens, log_probs), whole in zip(stopped, expected, strict=True):
         end = whole.index(stop) + 1 if stop in whole else len(whole)
         assert tokens == whole[:end]
@@ -261,15 +196,39 @@ def test_what_does_not_fit_is_refused():
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "said"),
     [
-        {"slots_per_replica": 0},
-        {"prefill_lengths": (16, 8)},
-        {"prefill_lengths": (8, 40)},
-        {"narrow_slots": (0,)},
+        ({"slots_per_replica": 0}, "slots_per_replica"),
+        ({"prefill_lengths": (16, 8)}, "prefill_lengths"),
+        ({"prefill_lengths": (8, 40)}, "prefill_lengths"),
+        ({"narrow_slots": (0,)}, "narrow_slots"),
+        ({"mantissa_bits": 0}, "bfloat16"),
+        ({"mantissa_bits": 24}, "bfloat16"),
+        ({"pages": PageConfig(num_pages=7, page_size=4)}, "num_pages"),
+        ({"pages": PageConfig(num_pages=70, page_size=5)}, "page_size"),
+        ({"pages": PageConfig(num_pages=70, page_size=4, view_lengths=(32,))}, "view_lengths"),
+        ({"num_elastic": 3}, r"num_elastic=3 is not in 0\.\.2"),
+        ({"num_elastic": 1, "placement": ProcessReplicas()}, "ThreadReplicas"),
+        (
+            {"num_replicas": 3, "placement": ProcessReplicas(replicas_per_process=2)},
+            "num_replicas=3 is no multiple of the 2",
+        ),
     ],
 )
-def test_bad_shapes_are_refused(changes):
-    fields = {"slots_per_replica": 8, "cache_length": 32, "prefill_lengths": (8,)} | changes
-    with pytest.raises(ConfigError):
-        EngineSettings(**fields)
+def test_bad_shapes_are_refused(changes, said):
+    fields = {"slots_per_replica": 8, "cache_length": 32, "prefill_lengths": (8,)}
+    with pytest.raises(ConfigError, match=said):
+        EngineSettings(**({"num_replicas": 2} | fields | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_pages": 0}, "num_pages=0"),
+        ({"page_size": 0}, "page_size=0"),
+        ({"view_lengths": (6,)}, "view_lengths"),
+    ],
+)
+def test_bad_pages_are_refused(changes, said):
+    with pytest.raises(ConfigError, match=said):
+        PageConfig(**({"num_pages": 4, "page_size": 4} | changes))

@@ -1,5 +1,6 @@
 """Decoding with drafts writes what decoding without them writes, and sometimes two at once."""
 
+import collections
 import dataclasses
 import itertools
 
@@ -9,15 +10,14 @@ import scipy.stats
 
 from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
-from loong_jax.rollout.engine_config import SampleRequest
 from loong_jax.rollout.paged_engine import engine_for
-from loong_jax.rollout.records import SamplingSettings
 from tests.doubles import tiny
 from tests.rollout import drafting_model
+from tests.rollout.engine_runs import Run, prompts_of, request
 from tests.sweeps import thinned
 
 MODEL = drafting_model.MODEL
-PROMPTS = [np.arange(length, dtype=np.int32) * 7 % 90 + 33 for length in (1, 2, 8, 13)]
+PROMPTS = prompts_of(1, 2, 8, 13)
 SETTINGS = [
     {"greedy": True},
     {"temperature": 0.7},
@@ -26,32 +26,16 @@ SETTINGS = [
 ]
 
 
-def request(attempt, **settings):
-    sampling = SamplingSettings(**{"max_new_tokens": 14} | settings)
-    return SampleRequest(stream=(9, 1, 2, 0, attempt), sampling=sampling)
+def requests_of(settings):
+    return [request(i, **{"max_new_tokens": 14} | one) for i, one in enumerate(settings)]
 
 
-def run(engine, prompts, requests, slots=(6, 0, 3, 5), *, config=MODEL, num_blocks=4):
-    """Tokens and log-probabilities of every sample, and the counts of drafts."""
-    weights, state = drafting_model.model(config)[1], engine.init_decode_state()
-    prefix, first = engine.prefill_batch(
-        params=weights, prompts=prompts, rows=range(len(prompts)), requests=requests
-    )
-    state = engine.bulk_insert(prefix, state, slots)
-    first = first.convert_to_numpy()
-    columns = first.data, first.log_prob
-    samples = [[tuple(c[i, 0] for c in columns)] for i in range(len(slots))]
-    for _ in range(num_blocks):
-        state, result = engine.generate(weights, state)
-        result = result.convert_to_numpy()
-        for sample, slot in zip(samples, slots, strict=True):
-            count = result.num_valid[slot]
-            valid = result.data[slot, result.tokens.shape[1] : -1]
-            assert valid[:count].all()  # what was written stands together
-            columns = result.tokens, result.log_prob
-            sample += zip(*(column[slot, :count] for column in columns), strict=True)
-            assert result.length[slot] == len(sample)
-    return [np.array(sample, np.float64).T for sample in samples], engine.statistics(state)
+def run(config=MODEL, **kind):
+    """Samples of an engine of this kind, and its counts of drafts."""
+    engine = drafting_model.engine(config=config, **kind)
+    found = Run(engine, drafting_model.model(config)[1])
+    found.fill(PROMPTS, [6, 0, 3, 5], requests_of(SETTINGS)).decode(4)
+    return found, engine.statistics(found.state)
 
 
 @pytest.mark.parametrize("pages", thinned([False, True], 1))
@@ -63,17 +47,15 @@ def run(engine, prompts, requests, slots=(6, 0, 3, 5), *, config=MODEL, num_bloc
     ],
 )
 def test_drafts_change_no_sample(config, pages):
-    requests = [request(i, **settings) for i, settings in enumerate(SETTINGS)]
-    drafting = drafting_model.engine(config=config, pages=pages, drafts=True)
-    plain, nothing = run(drafting_model.engine(config=config), PROMPTS, requests, config=config)
-    drafted, counts = run(drafting, PROMPTS, requests, config=config)
+    plain, nothing = run(config)
+    drafted, counts = run(config, pages=pages, drafts=True)
     assert nothing == {}
-    for wanted, found in zip(plain, drafted, strict=True):
-        np.testing.assert_array_equal(found[0], wanted[0])
-        np.testing.assert_allclose(found[1:], wanted[1:], atol=1e-5)
+    assert drafted.tokens == plain.tokens
+    for name, wanted in plain.log_probs.items():
+        np.testing.assert_allclose(drafted.log_probs[name], wanted, atol=1e-5)
     assert 0 < counts["num_drafts_kept"] < counts["num_drafts_proposed"]
     # A step writes one token and one more per draft that was kept; the first ones cost no step.
-    written = sum(sample.shape[1] - 1 for sample in plain)
+    written = sum(map(len, plain.tokens.values())) - len(PROMPTS)
     assert counts["num_drafts_proposed"] + counts["num_drafts_kept"] == written
 
 
@@ -84,21 +66,13 @@ def test_samples_with_drafts_have_the_distribution_of_the_model():
     prompt = PROMPTS[2]
     sampling = dict(temperature=temperature, top_k=3, max_new_tokens=3)
     engine, weights = drafting_model.engine(drafts=True), drafting_model.model()[1]
-    found, kept = [], 0
+    counts, kept = collections.Counter(), 0
     for i in range(num_runs):
         requests = [request(size * i + j, **sampling) for j in range(size)]
-        prefix, first = engine.prefill_batch(
-            params=weights, prompts=[prompt], rows=[0] * size, requests=requests
-        )
-        state = engine.bulk_insert(prefix, engine.init_decode_state(), range(size))
-        state, result = engine.generate(weights, state)
-        later = result.convert_to_numpy()
-        found.append(np.concatenate([first.data[:, :1], later.data[:, :2]], axis=1))
-        kept += engine.statistics(state)["num_drafts_kept"]
+        found = Run(engine, weights).fill([prompt], range(size), requests, rows=[0] * size).decode()
+        counts.update(tuple(found.tokens[j]) for j in range(size))
+        kept += engine.statistics(found.state)["num_drafts_kept"]
     assert kept > 100  # third tokens that came with a draft
-    counts: dict[tuple[int, ...], int] = {}
-    for cell in np.concatenate(found).tolist():
-        counts[tuple(cell)] = counts.get(tuple(cell), 0) + 1
 
     def joint(temperature):
         """Probability of every three tokens, by full forward passes."""
@@ -142,11 +116,7 @@ def test_what_cannot_draft_is_refused():
 def test_every_length_of_what_is_written_is_reached():
     """Limits of 1 to 5 tokens: a kept draft never writes past the end of a sample."""
     lengths = list(itertools.islice(itertools.cycle(range(1, 6)), 20))
-    requests = [request(i, greedy=True, max_new_tokens=n) for i, n in enumerate(lengths)]
-    engine, weights = drafting_model.engine(drafts=True), drafting_model.model()[1]
-    prefix, _ = engine.prefill_batch(
-        params=weights, prompts=PROMPTS, rows=[i % 4 for i in range(20)], requests=requests
-    )
-    state = engine.bulk_insert(prefix, engine.init_decode_state(), range(20))
-    _, result = engine.generate(weights, state)
-    np.testing.assert_array_equal(result.num_valid[:20], [n - 1 for n in lengths])
+    requests = requests_of({"greedy": True, "max_new_tokens": n} for n in lengths)
+    found = Run(drafting_model.engine(drafts=True), drafting_model.model()[1])
+    found.fill(PROMPTS, range(20), requests, rows=[i % 4 for i in range(20)]).decode()
+    assert [len(found.tokens[i]) for i in range(20)] == lengths

@@ -33,6 +33,9 @@ class Watched:
         self.group.start(self.events.put)
         return self
 
+    def __exit__(self, *_):
+        self.group.close(30.0)
+
     def until(self, kind, count=1, allowed=()):
         """All events up to the `count`-th of `kind`; a failure is one of these or of `allowed`."""
         seen = []

@@ -13,6 +13,7 @@ import pytest
 from loong_jax.errors import ConfigError
 from loong_jax.rollout.agentic.agent import Toolbox, ToolError
 from tests.doubles.fake_model import fake_problem
+from tests.processes import wait_until
 
 pytest.importorskip("mcp", reason="the extra `tools` is not installed")
 
@@ -28,16 +29,17 @@ def http_process(port):
         [sys.executable, SERVER, "http", str(port)], stderr=subprocess.DEVNULL
     )
     try:
-        deadline_s = time.monotonic() + 60
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                break
-            assert time.monotonic() < deadline_s
-            time.sleep(0.05)
+        wait_until(lambda: is_there(port))
         yield process
     finally:
         process.kill()
         process.wait(10)
+
+
+def is_there(port):
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
 
 
 def free_port():
@@ -144,10 +146,3 @@ def answers(server, name, **arguments):
         return server.call(name, arguments, timeout_s=10)
     except (ToolError, TimeoutError):
         return None
-
-
-def wait_until(is_true, timeout_s=60.0):
-    deadline_s = time.monotonic() + timeout_s
-    while not is_true():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)

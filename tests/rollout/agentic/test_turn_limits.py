@@ -15,6 +15,7 @@ from loong_jax.rollout.records import SamplingSettings
 from loong_jax.verifiers.tool_calls import ToolCall
 from tests.doubles.fake_model import fake_problem
 from tests.doubles.scripted_model import scripted_engine
+from tests.processes import wait_until
 from tests.rollout.agentic.test_turns import (
     CALL,
     FINAL,
@@ -130,10 +131,7 @@ def test_a_tool_that_hangs_ends_its_turn_and_is_left_behind(engine):
         assert "no answer within 0.2 s" in written_by(rollout, "tool")[0]
     assert replica.statistics()["num_calls_left_behind"] == 2
     gate.set()
-    deadline_s = time.monotonic() + 10
-    while replica.statistics()["num_calls_left_behind"]:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    wait_until(lambda: not replica.statistics()["num_calls_left_behind"], 10)
 
 
 def test_new_prompts_wait_while_too_many_samples_are_paused(engine):
@@ -205,8 +203,7 @@ def test_calls_are_carried_out_a_few_at_a_time():
             return str(arguments["a"])
 
     turn = start(CallPool(3), Slow(), [{"a": n, "b": 0} for n in range(12)])
-    while turn.answers() is None:
-        time.sleep(0.005)
+    wait_until(lambda: turn.answers() is not None)
     assert turn.answers() == [Answer(str(n)) for n in range(12)]
     assert most[0] == 3
 

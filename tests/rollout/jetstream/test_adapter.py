@@ -4,16 +4,15 @@ import functools
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.rollout.engine_config import PageConfig, SampleRequest
-from loong_jax.rollout.records import SamplingSettings
+from loong_jax.rollout.engine_config import PageConfig
 from tests.doubles import fake_model
+from tests.processes import run_python
+from tests.rollout.engine_runs import Run, request
 
 pytest.importorskip(
     "jetstream.core",
@@ -25,6 +24,7 @@ RACE = "At this point we must have some requests inserted into the slots"
 REFUSED = {
     "decode_steps": {"decode_steps": 4},
     "prefill_lengths": {"prefill_lengths": (24,)},
+    "pages": {"pages": PageConfig(num_pages=12, page_size=4)},
 }
 
 
@@ -48,15 +48,6 @@ def test_engines_that_the_driver_would_misread_are_refused(case):
         JetStreamAdapter(engine, fake_model.fake_weights(0))
 
 
-def test_pages_are_refused():
-    from loong_jax.rollout.jetstream.adapter import JetStreamAdapter
-
-    pages = PageConfig(num_pages=12, page_size=4)
-    engine = fake_model.fake_engine(prefill_lengths=(16,), decode_steps=1, pages=pages)
-    with pytest.raises(ConfigError, match="pages"):
-        JetStreamAdapter(engine, fake_model.fake_weights(0))
-
-
 @pytest.mark.parametrize("mode", ["interleaved", "disaggregated"])
 def test_the_driver_writes_what_the_engine_writes(mode, tmp_path):
     """More requests than slots; the oracle is the engine's own loop."""
@@ -71,17 +62,9 @@ def in_own_process(*arguments):
     One of its own races does that: it asserts that a slot is in use just when the last request may
     have ended. Then, and only then, it is tried again.
     """
-    environment = {**os.environ, "PYTHONPATH": os.getcwd(), "JAX_PLATFORMS": "cpu"}
-    environment["XLA_FLAGS"] = "--xla_force_host_platform_device_count=1"
+    flags = "--xla_force_host_platform_device_count=1"
     for _ in range(5):
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-            env=environment,
-        )
+        done = run_python(*arguments, timeout=300, JAX_PLATFORMS="cpu", XLA_FLAGS=flags)
         if done.returncode != -signal.SIGKILL or RACE not in done.stdout + done.stderr:
             break
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
@@ -93,20 +76,6 @@ def written_by_engine() -> list[list[int]]:
     from tests.rollout.jetstream import drive
 
     engine, weights = fake_model.fake_engine(), drive.weights()
-    settings = SamplingSettings(greedy=True, max_new_tokens=drive.NUM_TOKENS)
-
-    def written(text):
-        prefix, first = engine.prefill_batch(
-            params=weights,
-            prompts=[np.array([1, *text.encode()], np.int32)],
-            rows=[0],
-            requests=[SampleRequest(stream=(0, 0, 0, 0, 0), sampling=settings)],
-        )
-        state = engine.bulk_insert(prefix, engine.init_decode_state(), [0])
-        tokens = [int(first.data[0, 0])]
-        while len(tokens) < drive.NUM_TOKENS:
-            state, result = engine.generate(weights, state)
-            tokens += result.convert_to_numpy().written(0)[0].tolist()
-        return tokens
-
-    return [written(text) for text in drive.TEXTS]
+    asked = request(0, greedy=True, max_new_tokens=drive.NUM_TOKENS)
+    prompts = [np.array([1, *text.encode()], np.int32) for text in drive.TEXTS]
+    return [Run(engine, weights).fill([p], [0], [asked]).decode(2).tokens[0] for p in prompts]

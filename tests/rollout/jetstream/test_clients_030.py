@@ -10,8 +10,6 @@ those of LoRA are left out, which we do not have; each server they start has an 
 import dataclasses
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -22,6 +20,7 @@ from loong_jax.models import moe
 from loong_jax.rollout.engine_config import PageConfig
 from loong_jax.rollout.paged_engine import engine_for
 from tests.doubles import tiny
+from tests.processes import ROOT, run_python
 from tests.rollout.serving import live
 
 CHECKOUT = os.environ.get("JETSTREAM_CHECKOUT", "")
@@ -86,16 +85,9 @@ def client(server, *arguments):
 
 
 def in_checkout(*arguments):
-    path = os.pathsep.join((CHECKOUT, os.getcwd()))
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=400,
-        cwd=CHECKOUT,
-        env={**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""},
-        check=False,
-    )
+    ours = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    path = os.pathsep.join((CHECKOUT, str(ROOT)))
+    done = run_python(*arguments, timeout=400, cwd=CHECKOUT, PYTHONPATH=path, **ours)
     output = done.stdout + done.stderr
     assert done.returncode == 0, output[-3000:]
     return output

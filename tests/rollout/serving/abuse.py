@@ -5,6 +5,7 @@ Sockets have time-outs, and everything goes to 127.0.0.1.
 """
 
 import contextlib
+import inspect
 import json
 import random
 import socket
@@ -17,7 +18,6 @@ from tests.rollout.serving import live
 
 TIMEOUT_S = 10.0
 PATHS = ("/v1/chat/completions", "/v1/completions")
-KEY = (("authorization", f"Bearer {live.KEY}"),)
 ODD_VALUES = (
     None, True, False, -1, 0, 1, 2**31, 2**63, 10**300, -0.0, 1e-308, 1e308, "", "x", "\ud800",
     "漢", "\x00", "x" * 5000, [], [[]], [None], [0] * 3000, {}, {"a": {"b": []}}, [1, "a"],
@@ -32,9 +32,8 @@ FIELDS = (
 
 
 def draw(rng):
-    """One abusive request."""
-    kind = rng.choice(KINDS)
-    seed = rng.getrandbits(32)
+    """One abusive request: a function of this module that takes a server and a generator."""
+    kind, seed = rng.choice(KINDS), rng.getrandbits(32)
     return lambda server: kind(server, random.Random(seed))
 
 
@@ -161,7 +160,9 @@ def grpc_huge(server, rng):
 def grpc_cancelled(server, rng):
     request = _request(rng, max_tokens=100, num_samples=rng.randrange(1, 5))
     with _channel(server) as channel:
-        call = _call(channel)(request.SerializeToString(), metadata=KEY, timeout=TIMEOUT_S)
+        call = live.decoding(channel)(
+            request.SerializeToString(), metadata=live.GRPC_KEY, timeout=TIMEOUT_S
+        )
         if rng.random() < 0.6:
             with contextlib.suppress(grpc.RpcError):
                 next(call)
@@ -173,32 +174,17 @@ def grpc_unknown(server, rng):
     path = rng.choice(["/jetstream_proto.Orchestrator/X", "/x/y", "/loong.Control/Abort"])
     with _channel(server) as channel:
         try:
-            channel.unary_unary(path)(rng.randbytes(30), metadata=KEY, timeout=TIMEOUT_S)
+            channel.unary_unary(path)(rng.randbytes(30), metadata=live.GRPC_KEY, timeout=TIMEOUT_S)
         except grpc.RpcError as error:
             return error.code().name  # type: ignore[attr-defined]
     return "OK"
 
 
-KINDS = (
-    garbage,
-    broken_head,
-    broken_body,
-    odd_values,
-    odd_values,
-    wrong_key,
-    wrong_method,
-    gone_while_answered,
-    gone_while_asking,
-    too_big_a_promise,
-    grpc_garbage,
-    grpc_no_message,
-    grpc_flipped,
-    grpc_odd,
-    grpc_huge,
-    grpc_cancelled,
-    grpc_unknown,
-)
-
+KINDS = [
+    one
+    for one in [*globals().values()]
+    if inspect.isfunction(one) and [*inspect.signature(one).parameters] == ["server", "rng"]
+]
 
 # ---- by what they are made
 
@@ -251,18 +237,11 @@ def _channel(server):
     )
 
 
-def _call(channel):
-    return channel.unary_stream(
-        "/jetstream_proto.Orchestrator/Decode",
-        response_deserializer=messages.DecodeResponse.FromString,
-    )
-
-
 def _decode(server, rng, data):
     del rng
     with _channel(server) as channel:
         try:
-            list(_call(channel)(data, metadata=KEY, timeout=TIMEOUT_S))
+            list(live.decoding(channel)(data, metadata=live.GRPC_KEY, timeout=TIMEOUT_S))
         except grpc.RpcError as error:
             return error.code().name  # type: ignore[attr-defined]
     return "OK"

@@ -8,7 +8,6 @@ import json
 import queue
 import socket
 import threading
-import time
 
 import jax
 import numpy as np
@@ -18,13 +17,16 @@ from loong_jax.models import moe
 from loong_jax.rollout.engine_config import PageConfig
 from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.serving.frontend import Frontend
+from loong_jax.rollout.serving.grpc_service import messages
 from loong_jax.rollout.serving.request import ServingLimits
 from loong_jax.rollout.serving.scheduler import Metrics, Scheduler
 from loong_jax.rollout.serving.server import Address, serve
 from tests.doubles import tiny
+from tests.processes import wait_until
 from tests.rollout import engine_checks
 
 KEY = "a key for tests"
+GRPC_KEY = (("authorization", f"Bearer {KEY}"),)
 LIMITS = ServingLimits(
     max_queued=24,
     max_samples=8,
@@ -59,6 +61,14 @@ def engine_and_weights():
     return engine, weights
 
 
+def decoding(channel):
+    """The call of gRPC that takes a request's bytes and gives a stream of answers."""
+    return channel.unary_stream(
+        "/jetstream_proto.Orchestrator/Decode",
+        response_deserializer=messages.DecodeResponse.FromString,
+    )
+
+
 class Server:
     """`port` and `grpc_port` on 127.0.0.1, from `with running(...)`."""
 
@@ -85,12 +95,25 @@ class Server:
     def post(self, path, body, **options):
         return self.http("POST", path, body, **options)
 
+    @contextlib.contextmanager
+    def sending(self, path, body, *, length=None, **options):
+        """A socket over which this much of a request was sent."""
+        with socket.socket() as sock:
+            sock.settimeout(10)
+            for option, value in options.items():
+                sock.setsockopt(socket.SOL_SOCKET, getattr(socket, option), value)
+            sock.connect(("127.0.0.1", self.port))
+            length = len(body) if length is None else length
+            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n"
+            sock.sendall(f"{head}Authorization: Bearer {KEY}\r\n\r\n".encode() + body)
+            yield sock
+
     def is_empty(self):
         status = self.scheduler.status()
         return status.num_requests == status.num_running == status.num_waiting == 0
 
     def wait_until_empty(self, timeout_s=20.0):
-        wait_for(self.is_empty, timeout_s)
+        wait_until(self.is_empty, timeout_s)
 
     def check_no_leak(self):
         """No request, slot, sample or page is held, and the books of the pages balance."""
@@ -108,13 +131,6 @@ def _check(replica):
         engine_checks.check(replica)
     except AssertionError as error:
         return error
-
-
-def wait_for(condition, timeout_s=20.0):
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "waited in vain"
-        time.sleep(0.01)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from tests.rollout.serving import abuse, live
+from tests.processes import wait_until
+from tests.rollout.serving import abuse
 
 GOOD = {"prompt": "let x be", "max_tokens": 8, "temperature": 0}
 
@@ -49,7 +50,7 @@ def check(server, count, seed):
     assert server.http("GET", "/health")[0] == 200
     assert server.post("/v1/completions", GOOD)[2]["choices"] == wanted
     assert server.scheduler.metrics.engine_errors._value.get() == 0
-    live.wait_for(lambda: threading.active_count() <= num_threads + 40)
+    wait_until(lambda: threading.active_count() <= num_threads + 40)
     return outcomes
 
 

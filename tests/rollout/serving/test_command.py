@@ -1,5 +1,6 @@
 """`loong serve`: what it serves, whom it lets in, and how it ends."""
 
+import itertools
 import json
 import os
 import re
@@ -136,22 +137,13 @@ def test_shapes_fit_each_other():
     assert config.prefill_lengths == (32,)
     assert config.pages is not None
     assert config.pages.num_pages == 4
-    with pytest.raises(ConfigError, match="cache_length=30"):
-        ServeOptions(run_dir=Path("x"), cache_length=30).engine_config()
-
-
-@pytest.mark.parametrize("name", ["cache_length", "num_pages", "page_size"])
-@pytest.mark.parametrize("value", [0, -16])
-def test_a_size_that_is_none_is_named(name, value):
-    with pytest.raises(ConfigError, match=f"{name}={value} must be"):
-        ServeOptions(run_dir=Path("x"), **{name: value}).engine_config()
-
-
-@pytest.mark.parametrize("name", ["port", "grpc_port"])
-@pytest.mark.parametrize("value", [-1, 65536])
-def test_a_port_that_is_none_is_refused_before_anything_is_loaded(name, value):
-    with pytest.raises(ConfigError, match=f"{name}={value}"):
-        server.Address(**{name: value})
+    sizes = itertools.product(("cache_length", "num_pages", "page_size"), (0, -16))
+    for name, value in [("cache_length", 30), *sizes]:
+        with pytest.raises(ConfigError, match=f"{name}={value}" + " must be" * (value <= 0)):
+            ServeOptions(run_dir=Path("x"), **{name: value}).engine_config()
+    for name, value in itertools.product(("port", "grpc_port"), (-1, 65536)):
+        with pytest.raises(ConfigError, match=f"{name}={value}"):
+            server.Address(**{name: value})
 
 
 def test_a_key_file_that_is_no_text(tmp_path):

@@ -7,9 +7,9 @@ import grpc
 import pytest
 
 from loong_jax.rollout.serving.grpc_service import messages
+from tests.processes import wait_until
 from tests.rollout.serving import live
 
-KEY = (("authorization", f"Bearer {live.KEY}"),)
 TIMEOUT_S = 30
 
 
@@ -19,17 +19,13 @@ def channel(server):
         yield found
 
 
-def decode(channel, request, *, key=KEY, timeout=TIMEOUT_S):
+def decode(channel, request, *, key=live.GRPC_KEY, timeout=TIMEOUT_S):
     """The call; `request` is a message or bytes."""
     data = request if isinstance(request, bytes) else request.SerializeToString()
-    call = channel.unary_stream(
-        "/jetstream_proto.Orchestrator/Decode",
-        response_deserializer=messages.DecodeResponse.FromString,
-    )
-    return call(data, metadata=key, timeout=timeout)
+    return live.decoding(channel)(data, metadata=key, timeout=timeout)
 
 
-def control(channel, name, request, answer=messages.StatusResponse, *, key=KEY):
+def control(channel, name, request, answer=messages.StatusResponse, *, key=live.GRPC_KEY):
     call = channel.unary_unary(f"/loong.Control/{name}", response_deserializer=answer.FromString)
     return call(request.SerializeToString(), metadata=key, timeout=TIMEOUT_S)
 
@@ -143,7 +139,7 @@ def test_pause_abort_resume(server, channel):
     server.wait_until_empty()
     assert control(channel, "Pause", messages.PauseRequest()).is_paused
     calls = {name: decode(channel, text_request("a", request_id=name)) for name in "xy"}
-    live.wait_for(lambda: control(channel, "Status", messages.StatusRequest()).num_requests == 2)
+    wait_until(lambda: control(channel, "Status", messages.StatusRequest()).num_requests == 2)
     abort = messages.AbortRequest(request_id="x")
     assert control(channel, "Abort", abort, messages.AbortResponse).was_running
     with failing(grpc.StatusCode.ABORTED):
@@ -165,9 +161,9 @@ def test_deadlines_and_cancels_free_slots(server, channel):
     with failing(grpc.StatusCode.DEADLINE_EXCEEDED):
         list(decode(channel, text_request("a"), timeout=0.1))
     call = decode(channel, text_request("a", num_samples=4))
-    live.wait_for(lambda: server.scheduler.status().num_requests == 1)
+    wait_until(lambda: server.scheduler.status().num_requests == 1)
     call.cancel()
-    live.wait_for(server.is_empty)
+    wait_until(server.is_empty)
     server.scheduler.resume()
     server.check_no_leak()
 
@@ -176,7 +172,7 @@ def test_a_full_queue_says_when_to_come_back(server, channel):
     server.wait_until_empty()
     server.scheduler.pause()
     calls = [decode(channel, text_request("a", num_samples=7)) for _ in range(4)]
-    live.wait_for(lambda: server.scheduler.status().num_waiting == 28)
+    wait_until(lambda: server.scheduler.status().num_waiting == 28)
     with failing(grpc.StatusCode.RESOURCE_EXHAUSTED) as caught:
         list(decode(channel, text_request("a")))
     assert int(dict(caught.value.trailing_metadata())["retry-after"]) >= 1

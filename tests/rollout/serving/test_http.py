@@ -1,15 +1,14 @@
 """The HTTP interface over the real engine, by a plain client of sockets."""
 
 import json
-import socket
 import threading
 import time
 
 import numpy as np
 import pytest
 
-from loong_jax.rollout.engine_config import SampleRequest
-from loong_jax.rollout.records import SamplingSettings
+from tests.processes import wait_until
+from tests.rollout.engine_runs import Run, request
 from tests.rollout.serving import live
 
 CHAT = "/v1/chat/completions"
@@ -29,21 +28,10 @@ def events(text):
 
 def by_engine(prompt, num_tokens):
     """Greedy tokens and their log-probabilities, by the engine's own calls."""
-    engine, weights = live.engine_and_weights()
-    state = engine.init_decode_state()
-    settings = SamplingSettings(greedy=True, max_new_tokens=num_tokens)
-    request = SampleRequest(stream=(0, 0, 0, 0, 0), sampling=settings)
-    prefix, first = engine.prefill_batch(
-        params=weights, prompts=[np.array(prompt, np.int32)], rows=[0], requests=[request]
-    )
-    state = engine.bulk_insert(prefix, state, [2])
-    tokens, log_probs = [int(first.data[0, 0])], [float(first.log_prob[0, 0])]
-    for _ in range(-(-num_tokens // 4)):
-        state, result = engine.generate(weights, state)
-        more, their_log_probs = result.convert_to_numpy().written(2)
-        tokens += more.tolist()
-        log_probs += their_log_probs.tolist()
-    return tokens, log_probs
+    asked = request(0, greedy=True, max_new_tokens=num_tokens)
+    run = Run(*live.engine_and_weights()).fill([np.array(prompt, np.int32)], [2], [asked])
+    run.decode(-(-num_tokens // 4))
+    return run.tokens[0], run.log_probs[0]
 
 
 def test_a_greedy_completion_is_what_the_engine_writes(server):
@@ -245,9 +233,7 @@ def test_bodies_have_a_limit_of_size(server):
 
 
 def test_bodies_have_a_limit_of_time(server):
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as sock:
-        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n"
-        sock.sendall(f"{head}Authorization: Bearer {live.KEY}\r\n\r\n{{".encode())
+    with server.sending(CHAT, b"{", length=100) as sock:
         answer = sock.recv(4096).decode()
     assert answer.startswith("HTTP/1.1 408")
 
@@ -265,13 +251,11 @@ def test_a_client_that_goes_takes_its_request_along(server):
     for streams in (True, False):
         server.scheduler.pause()  # so that it cannot end by itself
         body = json.dumps(ask(max_tokens=100, stream=streams, n=4)).encode()
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as sock:
-            head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
-            sock.sendall(f"{head}Authorization: Bearer {live.KEY}\r\n\r\n".encode() + body)
-            live.wait_for(lambda: server.scheduler.status().num_requests == 1)
+        with server.sending(CHAT, body) as sock:
+            wait_until(lambda: server.scheduler.status().num_requests == 1)
             if streams:
                 assert sock.recv(15) == b"HTTP/1.1 200 OK"
-        live.wait_for(server.is_empty)
+        wait_until(server.is_empty)
         server.scheduler.resume()
     assert done.get() - before == 2
     server.check_no_leak()

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import dataclasses
 import json
-import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ import pytest
 
 from loong_jax.rollout.paged_engine import PagedEngine
 from loong_jax.rollout.serving.request import EventStream
+from tests.processes import wait_until
 from tests.rollout.serving import live
 
 CHAT = "/v1/chat/completions"
@@ -40,7 +40,7 @@ def test_a_full_queue_answers_429_and_empties():
             waiting = threading.Thread(target=lambda: server.post(CHAT, ask(n=8)))
             waiting.start()
             stack.callback(waiting.join, 60)
-            live.wait_for(lambda: server.scheduler.status().num_waiting == 8)
+            wait_until(lambda: server.scheduler.status().num_waiting == 8)
             status, headers, answer = server.post(CHAT, ask())
             assert status == 429
             assert 1 <= int(headers["Retry-After"]) <= 60
@@ -68,14 +68,9 @@ def test_a_reader_that_does_not_read_loses_its_slot():
     limits = dataclasses.replace(live.LIMITS, max_unread=3, send_timeout_s=0.5)
     with live.running(limits=limits) as server:
         body = json.dumps(ask(n=4, stream=True, max_tokens=120, logprobs=True)).encode()
-        sock = socket.socket()
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
-        sock.connect(("127.0.0.1", server.port))
         slow = server.scheduler.metrics.requests.labels("slow_reader")._value
-        with sock, _blocked_sends(server):
-            head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
-            sock.sendall(f"{head}Authorization: Bearer {live.KEY}\r\n\r\n".encode() + body)
-            live.wait_for(lambda: slow.get() == 1)
+        with _blocked_sends(server), server.sending(CHAT, body, SO_RCVBUF=1024):
+            wait_until(lambda: slow.get() == 1)
         assert server.post(CHAT, ask(max_tokens=2))[0] == 200  # too few events to pile up
         server.check_no_leak()
 
@@ -167,7 +162,7 @@ def test_a_replica_that_cannot_be_built_is_tried_again(broken):
     server, engine = broken
     engine.failures = ["begin_prefill", "init_decode_state"]
     assert server.post(CHAT, ask())[0] == 500
-    live.wait_for(lambda: server.http("GET", "/health")[0] == 200)
+    wait_until(lambda: server.http("GET", "/health")[0] == 200)
     assert server.post(CHAT, ask())[0] == 200
     server.check_no_leak()
 
@@ -177,7 +172,7 @@ def test_the_end_waits_for_what_runs():
         answers = []
         thread = threading.Thread(target=lambda: answers.append(server.post(CHAT, ask(n=4))))
         thread.start()
-        live.wait_for(lambda: server.scheduler.status().num_requests == 1)
+        wait_until(lambda: server.scheduler.status().num_requests == 1)
     thread.join(10)
     assert answers[0][0] == 200
     assert server.all_ended
@@ -193,7 +188,7 @@ def test_the_end_does_not_wait_for_ever():
         call = lambda: answers.append(server.post(CHAT, long))  # noqa: E731
         thread = threading.Thread(target=call)
         thread.start()
-        live.wait_for(lambda: server.scheduler.status().num_running == 1)
+        wait_until(lambda: server.scheduler.status().num_running == 1)
         started_s = time.monotonic()
     assert time.monotonic() - started_s < 20
     thread.join(10)

@@ -97,18 +97,11 @@ TURNS = [
 ]
 
 
-def test_conversations():
-    assert requests.chat_text(TURNS[1:2], "plain") == "u"  # as the recipes pose a problem
-    assert requests.chat_text(TURNS, "plain") == "S\nu\na\nv"
-    first = "[Round 0] USER:u ASSISTANT:"
-    assert requests.chat_text(TURNS[1:2], "longcat") == first
-    wanted = f"SYSTEM:S {first}a</longcat_s> [Round 1] USER:v ASSISTANT:"
-    assert requests.chat_text(TURNS, "longcat") == wanted
-
-
 @pytest.mark.parametrize(
     ("roles", "wanted"),
     [
+        ("u", "[Round 0] USER:0 ASSISTANT:"),
+        ("suau", "SYSTEM:0 [Round 0] USER:1 ASSISTANT:2</longcat_s> [Round 1] USER:3 ASSISTANT:"),
         ("ua", "[Round 0] USER:0 ASSISTANT:1"),  # an answer that goes on
         ("usu", "[Round 0] USER:0 SYSTEM:1 [Round 1] USER:2 ASSISTANT:"),
         ("us", "[Round 0] USER:0 SYSTEM:1 ASSISTANT:"),
@@ -119,6 +112,7 @@ def test_a_conversation_ends_where_the_model_goes_on(roles, wanted):
     names = {"u": "user", "a": "assistant", "s": "system"}
     messages = [Message(names[role], str(i)) for i, role in enumerate(roles)]
     assert requests.chat_text(messages, "longcat") == wanted
+    assert requests.chat_text(messages, "plain") == "\n".join("0123"[: len(roles)])
 
 
 def test_instructions_alone_are_no_conversation():
