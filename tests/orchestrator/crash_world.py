@@ -9,14 +9,11 @@ import hashlib
 
 from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.journal import Journal
-from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.tickets import TicketSource
 from loong_jax.rl import events as rl_events
-from loong_jax.rl import rewards
-from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout import records
 from loong_jax.rollout.reuse import GroupReuse
-from tests.doubles.fake_world import FakeWorld, KeptLog, problem_at
+from tests.doubles.fake_world import FakeWorld, loop_in, problem_at
 
 
 class Killed(BaseException):
@@ -138,36 +135,21 @@ def open_run(
         world.weights, versions, record = disk.checkpoints[step]
         world.store = dict(versions) | {step: world.weights}
         control = records.decode(record)
-    run = Orchestrator(
-        name="test",
-        settings=LoopSettings(
+    max_issues = 1 if getattr(policy, "deterministic", False) else 2
+    run = loop_in(
+        world,
+        dict(
             num_steps=total_steps,
             scheduler=policy,
             checkpoint_every=2,
-            stall_timeout_s=1000.0,
             reuse=reuse or GroupReuse(),
         ),
-        trainer=world,
-        replicas=world,
-        verifiers=world,
-        tickets=TicketSource(
-            problem_at,
-            max_issues=1 if policy_is_ordered(policy) else 2,
-            curriculum=curriculum,
-        ),
+        tickets=TicketSource(problem_at, max_issues=max_issues, curriculum=curriculum),
         versions=world,
-        grade=lambda group: rewards.grade(group, RewardRule()),
-        log=KeptLog(),
-        clock=world.clock,
-        events=world,
         journal=MortalJournal(directory, disk, dies_at, share),
     )
     run.restore(control)
     return run, world
-
-
-def policy_is_ordered(policy):
-    return getattr(policy, "deterministic", False)
 
 
 def live(run):

@@ -1,11 +1,10 @@
 """Tickets, groups and ledgers written out by hand."""
 
-import numpy as np
-
 from loong_jax.orchestrator.ledger import Ledger, ReplicaState
 from loong_jax.orchestrator.tickets import Entry, OpenTickets, TicketSource
-from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
+from loong_jax.rollout.records import Group, Ticket
 from tests.doubles.fake_model import fake_problem
+from tests.doubles.fake_world import fake_rollout
 
 
 def make_ticket(number: int, issue: int = 0) -> Ticket:
@@ -13,18 +12,7 @@ def make_ticket(number: int, issue: int = 0) -> Ticket:
 
 
 def make_group(ticket: Ticket, version: int) -> Group:
-    rollout = Rollout(
-        ticket=ticket.number,
-        attempt=0,
-        prompt=np.array([1], np.int32),
-        tokens=np.array([ticket.number % 100, 2], np.int32),
-        loss_mask=np.ones(2, bool),
-        engine_logprob=np.zeros(2, np.float32),
-        sampling=SamplingSettings(),
-        versions=((0, version),),
-        finish_reason="stop",
-    )
-    return Group(ticket=ticket, version=version, rollouts=(rollout,))
+    return Group(ticket=ticket, version=version, rollouts=(fake_rollout(ticket, 0, version),))
 
 
 def ledger_of(*tickets, replicas=(0, 0), **fields) -> Ledger:

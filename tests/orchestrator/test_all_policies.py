@@ -2,9 +2,7 @@
 
 import hashlib
 import itertools
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,6 +14,7 @@ from loong_jax.orchestrator.simulation.model import CostModel, LengthTrace
 from loong_jax.orchestrator.simulation.run import QuietLog, orchestrator_for
 from loong_jax.orchestrator.simulation.world import Layout, SimulatedWorld
 from loong_jax.rollout import records
+from tests.processes import run_python
 
 STEPS = 5
 
@@ -162,13 +161,7 @@ def test_invariants_hold_on_thousands_of_schedules():
 
     It also holds `test_staleness_zero_is_synchronous_bit_for_bit` to many more of them.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.orchestrator.test_all_policies", "2000"],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=850,
-    )
+    done = run_python("-m", "tests.orchestrator.test_all_policies", "2000", timeout=850)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "2000 schedules" in done.stdout
 

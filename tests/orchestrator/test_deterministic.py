@@ -1,6 +1,5 @@
 """Deterministic mode on the real engine, trainer and threads, with a tiny model."""
 
-import concurrent.futures
 import dataclasses
 import os
 import signal
@@ -12,16 +11,13 @@ import pytest
 from loong_jax.models import moe
 from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.journal import Journal
-from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.tickets import TicketSource
-from loong_jax.problems.problem import Problem
 from loong_jax.problems.verdict import correct, wrong
-from loong_jax.rl import local_trainer, rewards, trainer
+from loong_jax.rl import local_trainer, trainer
 from loong_jax.rl.local_trainer import LocalTrainer, TrainerSettings
 from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
 from loong_jax.rl.policy_model import longcat_policy
-from loong_jax.rl.rewards import RewardRule
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
 from loong_jax.rollout.hosts import HostSetup
 from loong_jax.rollout.local_replicas import LocalReplicaGroup
@@ -31,7 +27,9 @@ from loong_jax.rollout.records import SamplingSettings
 from loong_jax.rollout.slot_engine import SlotEngine
 from loong_jax.rollout.versions import VersionStore
 from tests.doubles import tiny
-from tests.doubles.fake_world import KeptLog
+from tests.doubles.fake_world import KeptLog, made_loop
+from tests.doubles.problems import made_problem
+from tests.doubles.scoring import AtOnce
 from tests.orchestrator import straight_line
 from tests.sweeps import thinned
 
@@ -40,34 +38,12 @@ SAMPLING = SamplingSettings(max_new_tokens=6)
 
 
 def problem_at(cursor):
-    return Problem(
-        uid=f"parity/{cursor}",
-        domain="logic",
-        environment="parity",
-        level=1,
-        seed=cursor,
-        canonical=str(cursor),
-        prompt=f"{cursor}?",
-        verifier="parity",
-    )
+    return made_problem(cursor, prompt=f"{cursor}?", verifier="parity")
 
 
 def judge(text):
     """Right where the characters sum to an even number: half of all answers, at random."""
     return correct() if sum(map(ord, text)) % 2 == 0 else wrong("value")
-
-
-class InlinePool:
-    def submit(self, requests):
-        futures = []
-        for request in requests:
-            future = concurrent.futures.Future()
-            future.set_result(judge(request.response_text))
-            futures.append(future)
-        return futures
-
-    def close(self, timeout_s):
-        del timeout_s
 
 
 @dataclasses.dataclass
@@ -104,20 +80,12 @@ def parts():
 
 def start_replicas(place, parts, store, num_replicas):
     """In threads where `place` is None."""
+    how = dict(group_size=GROUP_SIZE, sampling=SAMPLING, seed=SEED)
     if place is None:
-        return LocalReplicaGroup(
-            parts.engine,
-            store,
-            num_replicas=num_replicas,
-            group_size=GROUP_SIZE,
-            sampling=SAMPLING,
-            seed=SEED,
-        )
+        return LocalReplicaGroup(parts.engine, store, num_replicas=num_replicas, **how)
     setup = HostSetup(
+        **how,
         make_engine=make_engine,
-        group_size=GROUP_SIZE,
-        sampling=SAMPLING,
-        seed=SEED,
         groups_per_replica=2,
         max_staleness=store.capacity - 2,
         report_s=0.0,
@@ -158,21 +126,14 @@ def orchestrated(
     )
     log = KeptLog()
     journal = Journal(directory / "journal")
-    run = Orchestrator(
-        name="test",
-        settings=LoopSettings(
-            num_steps=NUM_STEPS,
-            scheduler=DoraPolicy(
-                groups_per_step=GROUPS, max_staleness=staleness, deterministic=True
-            ),
-            checkpoint_every=2,
-        ),
+    policy = DoraPolicy(groups_per_step=GROUPS, max_staleness=staleness, deterministic=True)
+    run = made_loop(
+        dict(num_steps=NUM_STEPS, scheduler=policy, checkpoint_every=2),
         trainer=learner,
         replicas=replicas,
-        verifiers=InlinePool(),
+        verifiers=AtOnce(lambda request: judge(request.response_text)),
         tickets=TicketSource(problem_at),
         versions=store,
-        grade=lambda group: rewards.grade(group, RewardRule()),
         log=log,
         journal=journal,
     )
@@ -182,17 +143,10 @@ def orchestrated(
     def step_and_more(number, metrics, groups):
         logged(number, metrics, groups)
         on_step(number, replicas)
+        if number == stop_after:
+            raise KeyboardInterrupt
 
     log.step = step_and_more
-    if stop_after is not None:
-        step = log.step
-
-        def stop(number, metrics, groups):
-            step(number, metrics, groups)
-            if number == stop_after:
-                raise KeyboardInterrupt
-
-        log.step = stop
     try:
         final = run.run()
         assert final.counts()["trained"] == NUM_STEPS * GROUPS

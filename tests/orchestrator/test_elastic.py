@@ -7,17 +7,14 @@ import time
 
 import pytest
 
-from loong_jax.errors import ConfigError
 from loong_jax.orchestrator.baselines import SynchronousPolicy
 from loong_jax.orchestrator.changes import Assign
 from loong_jax.orchestrator.dora import (
     ElasticGate,
-    Triggers,
     algorithm_1,
     decide,
 )
 from loong_jax.orchestrator.ledger import Balance, ReplicaState
-from loong_jax.recipes import EngineSettings, ProcessReplicas
 from loong_jax.rl import events as rl_events
 from loong_jax.rollout.versions import VersionStore
 from tests.doubles.fake_model import fake_weights
@@ -26,10 +23,7 @@ from tests.rollout import real_loop
 
 NUM_REPLICAS, ELASTIC, NUM_STEPS, TRAINING_S = 3, (1, 2), 5, 0.2
 LENDING = algorithm_1(
-    groups_per_step=2,
-    max_staleness=2,
-    max_ahead=4.0,
-    triggers=Triggers(period_s=0.2, least_gap_s=0.05),
+    **real_loop.RESTLESS,
     gate=ElasticGate(threshold=0.05, lowest=0.05, raised_by=0.1, lowered_by=0.05),
 )
 
@@ -109,10 +103,3 @@ def test_an_empty_replica_that_rests_holds_no_version_the_window_has_left(versio
     )
     actions = decide(ledger, LENDING)
     assert (Assign(1, 4) in actions) == lets_go
-
-
-def test_more_elastic_replicas_than_there_are_and_elastic_processes_are_refused():
-    with pytest.raises(ConfigError, match=r"num_elastic=3 is not in 0\.\.2"):
-        EngineSettings(num_replicas=2, num_elastic=3)
-    with pytest.raises(ConfigError, match="ThreadReplicas"):
-        EngineSettings(num_replicas=2, num_elastic=1, placement=ProcessReplicas())

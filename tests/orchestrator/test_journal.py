@@ -18,9 +18,14 @@ RECORDS = [
 ]
 
 
-def filled(directory, records=RECORDS):
+def opened(directory):
     journal = Journal(directory)
     assert journal.reopen(0) == []
+    return journal
+
+
+def filled(directory, records=RECORDS):
+    journal = opened(directory)
     for record in records:
         journal.write(record)
     journal.close()
@@ -68,16 +73,14 @@ def test_a_flipped_bit_ends_what_is_read(tmp_path, place):
 
 
 def test_groups_come_back_as_they_were(tmp_path):
-    journal = Journal(tmp_path)
-    journal.reopen(0)
+    journal = opened(tmp_path)
     places = [journal.keep(a_group(number)) for number in range(3)]
     for number, place in enumerate(places):
         assert_same(journal.load(place), a_group(number))
 
 
 def test_a_record_without_its_arrays_ends_what_is_read(tmp_path):
-    journal = Journal(tmp_path)
-    journal.reopen(0)
+    journal = opened(tmp_path)
     places = [journal.keep(a_group(number)) for number in range(2)]
     records = [changes.Generated(number, 0.0, place) for number, place in enumerate(places)]
     for record in records:
@@ -92,8 +95,7 @@ def test_a_record_without_its_arrays_ends_what_is_read(tmp_path):
 
 
 def test_segments_go_on_from_snapshots(tmp_path):
-    journal = Journal(tmp_path)
-    journal.reopen(0)
+    journal = opened(tmp_path)
     for number in range(4):
         assert journal.next_segment == number + 1
         journal.write(changes.Drain(number))
@@ -108,8 +110,7 @@ def test_segments_go_on_from_snapshots(tmp_path):
 
 
 def test_damage_hides_later_segments(tmp_path):
-    journal = Journal(tmp_path)
-    journal.reopen(0)
+    journal = opened(tmp_path)
     journal.write(changes.Drain(0))
     journal.rotate()
     journal.write(changes.Drain(1))

@@ -1,15 +1,9 @@
 """Real processes, real SIGKILL: `tools/crash_points.py` at each kind of point."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
+from tests.processes import ROOT, run_python
 from tests.sweeps import thinned
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -19,15 +13,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_kind_of_point(options, at_least):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tools" / "crash_points.py"), *options],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=850,
-        check=False,
-    )
+    done = run_python(ROOT / "tools" / "crash_points.py", *options, timeout=850)
     assert done.returncode == 0, done.stdout + done.stderr
     tried, killed, wrong = map(int, done.stdout.splitlines()[-1].split()[1:4])
     assert tried >= at_least[0]

@@ -28,12 +28,9 @@ from loong_jax.orchestrator.changes import (
 )
 from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.orchestrator.faults import RunStalled
-from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.simulation.run import CountedVersions
 from loong_jax.orchestrator.tickets import MixedStream, TicketSource
-from loong_jax.rl import rewards
-from loong_jax.rl.rewards import RewardRule
-from tests.doubles.fake_world import FakeTimes, FakeWorld, KeptLog, problem_at
+from tests.doubles.fake_world import FakeTimes, FakeWorld, loop_in, problem_at
 
 
 def outcomes(uid, number, attempt):
@@ -51,23 +48,11 @@ def outcomes(uid, number, attempt):
 
 
 def make_run(world, *, policy, total_steps=6, max_issues=1, checkpoint_every=2):
-    return Orchestrator(
-        name="test",
-        settings=LoopSettings(
-            num_steps=total_steps,
-            scheduler=policy,
-            checkpoint_every=checkpoint_every,
-            stall_timeout_s=1000.0,
-        ),
-        trainer=world,
-        replicas=world,
-        verifiers=world,
+    return loop_in(
+        world,
+        dict(num_steps=total_steps, scheduler=policy, checkpoint_every=checkpoint_every),
         tickets=TicketSource(MixedStream(streams=(problem_at,)), max_issues=max_issues),
         versions=CountedVersions(),
-        grade=lambda group: rewards.grade(group, RewardRule()),
-        log=KeptLog(),
-        clock=world.clock,
-        events=world,
     )
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loong_jax.orchestrator.dora import Triggers, algorithm_1
+from loong_jax.orchestrator.dora import algorithm_1
 from loong_jax.rollout.hosted_replicas import HostedReplicaGroup
 from loong_jax.rollout.hosts import HostSetup
 from loong_jax.rollout.process_hosts import ProcessLauncher
@@ -13,13 +13,7 @@ from tests.rollout import real_loop
 from tests.rollout.real_loop import GROUP_SIZE, SAMPLING, SEED, slow_engine
 
 NUM_REPLICAS, MOST_STEPS = 3, 1000  # far more than it takes, however slowly a process starts
-POLICY = algorithm_1(
-    groups_per_step=2,
-    max_staleness=2,
-    max_ahead=4.0,
-    triggers=Triggers(period_s=0.2, least_gap_s=0.05),
-    gate=None,
-)
+POLICY = algorithm_1(**real_loop.RESTLESS, gate=None)
 
 
 def in_threads(store):

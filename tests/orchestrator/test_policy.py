@@ -1,5 +1,8 @@
 """`decide` as a pure function: what it does in states written out by hand."""
 
+import functools
+import math
+
 import pytest
 
 from loong_jax.errors import ConfigError
@@ -15,8 +18,12 @@ from loong_jax.orchestrator.changes import (
     SetIssueLimit,
     Train,
 )
+from loong_jax.orchestrator.curriculum import GrowingContext, PassRates
 from loong_jax.orchestrator.dora import DoraPolicy, decide
+from loong_jax.orchestrator.faults import FaultBudget
 from loong_jax.orchestrator.ledger import ReplicaState
+from loong_jax.orchestrator.simulation.world import Layout
+from loong_jax.rollout.reuse import GroupReuse
 from tests.orchestrator.ledgers import ledger_of
 
 P2 = DoraPolicy(groups_per_step=2, max_staleness=2, score_at_least=2, max_ahead=3.0)
@@ -119,31 +126,65 @@ def test_an_empty_replica_returns_to_a_version_that_queued_tickets_need():
     assert decided(restored, P2, 2) == [Assign(0, 0)]
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"groups_per_step": 0},
-        {"max_staleness": -1},
-        {"max_ahead": 0.0},
-        {"max_ahead": float("inf")},
-        {"replicas_per_version": 0},
-        {"deterministic": True, "over_stale": "wait"},
-    ],
-)
-def test_refuses_settings_that_cannot_work(setting):
-    with pytest.raises(ConfigError, match=next(iter(setting))):
-        DoraPolicy(**({"groups_per_step": 2} | setting))
+def refused(make, *settings):
+    return [(make, one, said) for one, said in settings]
 
 
-@pytest.mark.parametrize("value", [0.5, float("nan"), float("inf")])
+DORA = functools.partial(DoraPolicy, groups_per_step=2)
+LAYOUT = functools.partial(Layout, num_accelerators=8, num_elastic=1)
+AHEAD = [({"max_ahead": value}, "max_ahead") for value in (0.5, math.nan, math.inf)]
+
+
 @pytest.mark.parametrize(
-    "kind",
+    ("make", "setting", "said"),
     [
-        baselines.TailBatchingPolicy,
-        baselines.PartialRolloutPolicy,
-        baselines.DropAndReplacePolicy,
+        *refused(
+            DORA,
+            ({"groups_per_step": 0}, "groups_per_step"),
+            ({"max_staleness": -1}, "max_staleness"),
+            ({"max_ahead": 0.0}, "max_ahead"),
+            ({"max_ahead": math.inf}, "max_ahead"),
+            ({"replicas_per_version": 0}, "replicas_per_version"),
+            ({"deterministic": True, "over_stale": "wait"}, "deterministic"),
+        ),
+        *refused(functools.partial(baselines.TailBatchingPolicy, groups_per_step=2), *AHEAD),
+        *refused(functools.partial(baselines.PartialRolloutPolicy, groups_per_step=2), *AHEAD),
+        *refused(functools.partial(baselines.DropAndReplacePolicy, groups_per_step=2), *AHEAD),
+        *refused(
+            GroupReuse,
+            ({"share": 1.0}, r"\[0, 1\)"),
+            ({"share": -0.1}, r"\[0, 1\)"),
+            ({"share": 0.5, "max_reads": 0}, "at least 1"),
+            ({"share": 0.75}, "Raise max_reads"),
+        ),
+        *refused(
+            FaultBudget,
+            ({"replica_losses": 0}, "replica_losses"),
+            ({"back_off_s": -1.0}, "back_off_s"),
+        ),
+        *refused(
+            LAYOUT,  # those that cannot train, or are not whole
+            ({"num_accelerators": 10}, "are not replicas of 4"),
+            ({"num_elastic": 3}, "num_elastic"),
+            ({"num_elastic": 0}, "no accelerator can train"),
+        ),
+        *refused(
+            PassRates,
+            ({"floors": ((1, 0.1),)}, "begin with step 0"),
+            ({"floors": ((0, 0.1), (0, 0.2))}, "rising steps"),
+            ({"ceilings": ((0, 1.1),)}, r"outside \[0, 1\]"),
+            ({"floors": ((0, 0.0), (5, 0.8)), "ceilings": ((0, 0.7),)}, "at step 5 the floor 0.8"),
+            ({"weight": 0.0}, "weight=0.0"),
+            ({"pause": 0}, "pause=0"),
+        ),
+        *refused(
+            GrowingContext,
+            ({"limits": (0, 8)}, "rising numbers"),
+            ({"limits": (8, 8)}, "rising numbers"),
+            ({"limits": (8,), "near": 1.5}, "near=1.5"),
+        ),
     ],
 )
-def test_refuses_more_ahead_than_can_be_counted(kind, value):
-    with pytest.raises(ConfigError, match="max_ahead"):
-        kind(groups_per_step=2, max_ahead=value)
+def test_refuses_settings_that_cannot_work(make, setting, said):
+    with pytest.raises(ConfigError, match=said):
+        make(**setting)

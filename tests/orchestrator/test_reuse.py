@@ -104,17 +104,3 @@ def test_no_old_weights_are_kept_for_it():
         run.run()
         held.append(all(alive) and len(alive) > STEPS)
     assert held == [True, True]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        (dict(share=1.0), r"\[0, 1\)"),
-        (dict(share=-0.1), r"\[0, 1\)"),
-        (dict(share=0.5, max_reads=0), "at least 1"),
-        (dict(share=0.75), "Raise max_reads"),
-    ],
-)
-def test_refuses_what_cannot_be(wrong, said):
-    with pytest.raises(ConfigError, match=said):
-        GroupReuse(**wrong)

@@ -6,27 +6,25 @@ import dataclasses
 import errno
 import json
 import os
+import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from loong_jax.errors import CheckpointError, DiskFullError
 from loong_jax.orchestrator import journal
 from loong_jax.orchestrator.dora import DoraPolicy
-from loong_jax.orchestrator.loop import LoopSettings, Orchestrator
 from loong_jax.orchestrator.tickets import TicketSource
-from loong_jax.rl import checkpoint, rewards
-from loong_jax.rl.rewards import RewardRule
+from loong_jax.rl import checkpoint
 from loong_jax.rollout import records
 from loong_jax.rollout.records import Group
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.verifiers.pool import LocalVerifierPool
 from loong_jax.verifiers.worker import WorkerConfig
 from tests.doubles import killable_run
+from tests.doubles.fake_world import made_loop
+from tests.processes import run_python
 
-ROOT = Path(__file__).parents[2]
 GROUP_SIZE = 5
 STRANGE = WorkerConfig(table={"strange": "tests.doubles.strange_verifier:StrangeVerifier"})
 
@@ -117,17 +115,13 @@ def small_disk(tmp_path):
 @pytest.mark.timeout(600)
 def test_a_run_on_a_full_disk_says_so_and_goes_on_later(straight, small_disk):
     """Less and less room, so that it ends in metrics, in the journal and within checkpoints."""
-    command = [sys.executable, "-m", "tests.doubles.killable_run"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    command = ("-m", "tests.doubles.killable_run")
     num_full = 0
     for room in (4096, 16384, 40960, 65536):
         filler, run = small_disk / "filler", small_disk / str(room)
         run.mkdir()
         filler.write_bytes(bytes(max(0, free_bytes(small_disk) - room)))
-        done = subprocess.run(
-            [*command, str(run)], env=environment, capture_output=True, text=True, timeout=120,
-            check=False,
-        )  # fmt: skip
+        done = run_python(*command, run)
         filler.unlink()
         if done.returncode:
             num_full += 1
@@ -135,13 +129,11 @@ def test_a_run_on_a_full_disk_says_so_and_goes_on_later(straight, small_disk):
             assert "DiskFullError" in last
             assert str(run) in last
             assert "bytes are free" in last
-        again = subprocess.run(
-            [*command, str(run)], env=environment, capture_output=True, text=True, timeout=120,
-            check=True,
-        )  # fmt: skip
+        again = run_python(*command, run)
+        assert again.returncode == 0, again.stderr
         assert json.loads(again.stdout.splitlines()[-1]) == straight[1]
         assert not list((run / "checkpoints").glob("*tmp*"))
-        subprocess.run(["rm", "-r", str(run)], check=True)
+        shutil.rmtree(run)
     assert num_full >= 2
 
 
@@ -193,17 +185,13 @@ def test_a_verifier_that_fails_or_sleeps_masks_answers_and_stops_nothing(tmp_pat
         plain = killable_run.problem_at(cursor)
         return dataclasses.replace(plain, verifier="strange", gold="right")
 
-    run = Orchestrator(
-        name="strange",
-        settings=LoopSettings(
-            num_steps=4, scheduler=policy, verdict_deadline_s=5.0, stall_timeout_s=120.0
-        ),
+    run = made_loop(
+        dict(num_steps=4, scheduler=policy, verdict_deadline_s=5.0, stall_timeout_s=120.0),
         trainer=workers,
         replicas=workers,
         verifiers=pool,
         tickets=TicketSource(problem_at),
         versions=store,
-        grade=lambda group: rewards.grade(group, RewardRule()),
         log=log,
     )
     try:
