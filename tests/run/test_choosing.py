@@ -10,14 +10,6 @@ from loong_jax.errors import ConfigError
 from loong_jax.problems import response
 from loong_jax.recipes import FileProblems, GeneratedProblems
 from loong_jax.run import choosing, run, sources, starting
-from tests.doubles import tiny_hf
-
-
-@pytest.fixture(scope="module")
-def published(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("published") / "model"
-    tiny_hf.write_longcat(directory)
-    return directory
 
 
 def chosen(name, *words):
@@ -72,12 +64,19 @@ def test_without_a_file_those_of_the_run_that_it_starts_from_are_posed(tmp_path,
 
 @pytest.mark.parametrize("name", ["environments", "agentic-mini", "problems"])
 def test_weights_that_are_given_need_no_cold_start(name):
-    recipe = dataclasses.replace(recipes.get_recipe(name)(), start_from=Path("x"))
-    assert "sft" not in starting._with_ends_tied(recipe).stages
-    kept = starting._with_ends_tied(recipe.with_stage("sft", always_runs=True)).stages
+    """What came after it begins with them."""
+    fresh = recipes.get_recipe(name)()
+    more = dataclasses.replace(fresh.stages["sft"], after="sft", always_runs=True)
+    fresh = dataclasses.replace(fresh, stages={**fresh.stages, "more": more})
+    begun = dataclasses.replace(fresh, start_from=Path("x"))
+    alone = starting._with_ends_tied(fresh).stages
+    assert list(alone) == ["sft", "rl", "more"]
+    assert alone["rl"] == fresh.stages["rl"]
+    tied = starting._with_ends_tied(begun).stages
+    assert list(tied) == ["before"] * (name != "agentic-mini") + ["rl", "more"]
+    assert tied["more"].after == tied["rl"].after == "start"
+    kept = starting._with_ends_tied(begun.with_stage("sft", always_runs=True)).stages
     assert (kept["sft"].after, kept["rl"].after) == ("start", "sft")
-    fresh = starting._with_ends_tied(dataclasses.replace(recipe, start_from=None)).stages
-    assert next(iter(fresh)) == "sft"
 
 
 def test_conversations_are_posed_no_problems_unless_a_file_has_some():

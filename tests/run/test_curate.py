@@ -6,15 +6,10 @@ import random
 import pytest
 
 from loong_jax import cli
-from loong_jax.data import problem_files
+from loong_jax.data import json_files, problem_files
 from loong_jax.data.curation import recipes
 from loong_jax.errors import ConfigError
 from tests.data.curation import corpora
-
-
-def write(path, records):
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
 
 
 @pytest.fixture
@@ -28,12 +23,14 @@ def raw(tmp_path):
     records[3]["prompt"] = "True or false: 7 is a prime number."
     records[5]["prompt"] = records[4]["prompt"]
     records[6]["outcomes"] = [True] * 4
-    return write(tmp_path / "raw.jsonl", records)
+    return json_files.write_jsonl(tmp_path / "raw.jsonl", records)
 
 
 def test_a_run_leaves_everything(raw, tmp_path, capsys):
     first = json.loads(raw.read_text().splitlines()[0])
-    bench = write(tmp_path / "bench.jsonl", [{"id": "aime-1", "prompt": first["prompt"]}])
+    bench = json_files.write_jsonl(
+        tmp_path / "bench.jsonl", [{"id": "aime-1", "prompt": first["prompt"]}]
+    )
     out = tmp_path / "out"
     words = ["curate", "rl", "--input", str(raw), "--against", str(bench), "--output", str(out)]
     assert cli.main(words) == 0
@@ -62,12 +59,12 @@ def test_a_run_leaves_everything(raw, tmp_path, capsys):
 
 def test_around_the_recipes(raw, tmp_path, capsys):
     rows = [{"question": f"What is {i} + 1?", "answer": f"#### {i + 1}"} for i in range(20)]
-    file = write(tmp_path / "gsm8k.jsonl", rows)
+    file = json_files.write_jsonl(tmp_path / "gsm8k.jsonl", rows)
     words = ["--input", str(file), "--output", str(tmp_path / "new.jsonl")]
     assert cli.main(["curate", "convert", "gsm8k", *words]) == 0
     assert "20 records" in capsys.readouterr().out
     labelled = [{"prompt": f"word{i % 5} x", "difficulty": i % 5 / 5} for i in range(60)]
-    write(tmp_path / "labelled.jsonl", labelled)
+    json_files.write_jsonl(tmp_path / "labelled.jsonl", labelled)
     words = ["--input", str(tmp_path / "labelled.jsonl"), "--output", str(tmp_path / "scorer")]
     assert cli.main(["curate", "train-scorer", *words, "--epochs", "2"]) == 0
     assert "spearman" in capsys.readouterr().out

@@ -21,6 +21,7 @@ from loong_jax.run.demonstrations import held_out
 from loong_jax.run.evaluate import EvalOptions
 from tests.doubles import tiny
 
+CONSOLE = Console(file=io.StringIO())
 CONFIG = tiny.smallest_config(chunk_tokens=None)
 
 
@@ -67,7 +68,7 @@ def test_a_run_is_posed_the_held_out_problems_of_its_recipe(tmp_path):
     for directory in (tmp_path, stage):
         assert own_problems.recipes_of(directory) == [recipe]
     options = EvalOptions(run_dir=stage, num_problems=2)
-    posed = evaluate.choose_problems(options, [recipe], Console(file=io.StringIO()))
+    posed = evaluate.choose_problems(options, [recipe], CONSOLE)
     assert list(posed) == ["stem", "logic", "code"]
     assert posed["logic"] == held_out(recipe, "logic", "test", 2)
     drawn = evaluate.sampling_of(options, recipe)
@@ -84,7 +85,7 @@ def test_misuse_is_refused(imported, tmp_path):
     assert own_problems.recipes_of(imported) == []
     options = EvalOptions(run_dir=imported)
     with pytest.raises(ConfigError, match="--problems"):
-        evaluate.choose_problems(options, None, Console(file=io.StringIO()))
+        evaluate.choose_problems(options, None, CONSOLE)
     with pytest.raises(ConfigError, match=r"temperature=0\.0"):
         evaluate.sampling_of(dataclasses.replace(options, temperature=0.0), None)
     encode = evaluate.prompt_encoder(options, evaluate.find_texts(options, None, AsciiTokenizer()))
@@ -157,7 +158,7 @@ def test_a_merge_is_posed_what_the_runs_it_is_of_held_out(tmp_path):
         tmp_path / "both.jsonl", [json.loads(line) for f in files for line in f.open()]
     )
     options = EvalOptions(run_dir=tmp_path / "merge", problems=both, num_problems=200)
-    posed = evaluate.choose_problems(options, found, Console(file=io.StringIO()))["stem"]
+    posed = evaluate.choose_problems(options, found, CONSOLE)["stem"]
     held_out = {
         one.problem.uid
         for recipe in found

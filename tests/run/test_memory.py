@@ -11,11 +11,12 @@ from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.errors import ConfigError
 from loong_jax.models.dense import DenseConfig
 from loong_jax.models.families import family_of
-from loong_jax.recipes import MeshSettings, Recipe
+from loong_jax.recipes import MeshSettings, Recipe, ThreadReplicas
 from loong_jax.rl import lora, trainer
 from loong_jax.rl.policy_model import policy_of
 from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.run import devices, memory
+from tests.run.conftest import with_engine
 from tests.sweeps import thinned
 
 
@@ -101,10 +102,8 @@ def test_the_largest_part_says_that_it_can_lie_in_host_memory():
 
 
 def test_replicas_of_their_own_have_a_column_and_too_much_is_refused():
-    placement = dataclasses.replace(recipe_on(MeshSettings()).engine.placement, devices="own")
     recipe = recipe_on(MeshSettings(fsdp=4), replica_mesh=MeshSettings(tensor=2))
-    engine = dataclasses.replace(recipe.engine, placement=placement)
-    recipe = dataclasses.replace(recipe, engine=engine)
+    recipe = with_engine(recipe, placement=ThreadReplicas(devices="own"))
     found = memory.needs(recipe, "rl_stem")
     console = Console(width=120, record=True)
     console.print(memory.table("rl_stem", found, 1e6))
@@ -130,8 +129,8 @@ def test_programs_are_compiled_for_what_they_need(on_mesh):
     mesh = MeshSettings(fsdp=2, expert=2, tensor=2) if on_mesh else MeshSettings()
     recipe = recipe_on(mesh).with_stage("rl_stem", rows=4, row_length=96)
     shapes = dict(slots_per_replica=8, prefill_members=8, cache_length=96, prefill_lengths=(32,))
-    engine = dataclasses.replace(recipe.engine, pages=None, narrow_slots=(), **shapes)
-    found = memory.compiled_needs(dataclasses.replace(recipe, engine=engine), "rl_stem")
+    recipe = with_engine(recipe, pages=None, narrow_slots=(), **shapes)
+    found = memory.compiled_needs(recipe, "rl_stem")
     assert not any(need.is_estimate for need in found)
     spaces = {need.what: need.trainer for need in found[-2:]}
     assert list(spaces) == ["working space of a step", "working space of a block of decoding"]
@@ -140,25 +139,17 @@ def test_programs_are_compiled_for_what_they_need(on_mesh):
 
 def test_shared_replicas_lie_side_by_side_on_the_trainers_devices():
     recipe = recipe_on(MeshSettings(fsdp=4), replica_mesh=MeshSettings(tensor=2))
-    engine = dataclasses.replace(recipe.engine, num_replicas=3)
-    shares = devices.shares_of(dataclasses.replace(recipe, engine=engine))
+    shares = devices.shares_of(with_engine(recipe, num_replicas=3))
     found = [
         sorted(d.id for d in rules.mesh.devices.flat) for rules in shares.replicas if rules.mesh
     ]
     assert found == [[0, 1], [2, 3], [0, 1]]
     assert shares.replicas[0] is shares.replicas[2]
     three, one = (
-        {
-            need.what: need.trainer
-            for need in memory.needs(
-                dataclasses.replace(
-                    recipe, engine=dataclasses.replace(engine, num_replicas=n, mantissa_bits=7)
-                ),
-                "rl_stem",
-            )
-        }
+        memory.needs(with_engine(recipe, num_replicas=n, mantissa_bits=7), "rl_stem")
         for n in (3, 1)
     )
+    three, one = ({need.what: need.trainer for need in needs} for needs in (three, one))
     for what in ("caches of replicas", "weights as replicas load them"):
         assert three[what] == 2 * one[what]  # on the devices of two
 
@@ -180,8 +171,7 @@ def test_a_large_model_on_cpu_keeps_what_its_programs_free(monkeypatch, platform
 def test_dense_weights_of_longcat_are_cut_over_experts_too_where_it_trains():
     own = recipe_on(MeshSettings(fsdp=2, expert=2), replica_mesh=MeshSettings(expert=2))
     in_turns = recipe_on(MeshSettings(fsdp=2, expert=2))
-    placement = dataclasses.replace(own.engine.placement, devices="own")
-    own = dataclasses.replace(own, engine=dataclasses.replace(own.engine, placement=placement))
+    own = with_engine(own, placement=ThreadReplicas(devices="own"))
     shares, together = devices.shares_of(own), devices.shares_of(in_turns)
     assert shares.trainer.partition("embed")[0] == ("fsdp", "expert")
     assert {rules.partition("embed")[0] for rules in shares.replicas} == {"fsdp"}

@@ -11,7 +11,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 
 import jax
@@ -26,6 +25,7 @@ from loong_jax.models.moe.config import NgramEmbedding
 from tests import xla_flags
 from tests.docs import reading
 from tests.doubles import tiny_hf
+from tests.processes import run_python, wait_until
 from tests.sweeps import thinned
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -75,19 +75,17 @@ def place(request, tmp_path):
 
 def loong(place, *words, wanted=None):
     """Runs a command to its end; with `wanted`, kills it once that file is there, and again."""
-    command = [sys.executable, "-m", "loong_jax.cli", *map(str, words)]
-    environment = {**os.environ, "XLA_FLAGS": xla_flags.NOT_OPTIMIZED}
+    command = ["-m", "loong_jax.cli", *map(str, words)]
+    flags = {"XLA_FLAGS": xla_flags.NOT_OPTIMIZED}
     if wanted is not None:
-        first = subprocess.Popen(command, cwd=place, env=environment, start_new_session=True)
-        deadline_s = time.monotonic() + 900
-        while not wanted.exists() and first.poll() is None and time.monotonic() < deadline_s:
-            time.sleep(0.05)
+        first = subprocess.Popen(
+            [sys.executable, *command], cwd=place, env=os.environ | flags, start_new_session=True
+        )
+        wait_until(lambda: wanted.exists() or first.poll() is not None, 900)
         assert first.poll() is None, "it ended before it could be killed"
         os.killpg(first.pid, signal.SIGKILL)
         first.wait()
-    done = subprocess.run(
-        command, cwd=place, env=environment, capture_output=True, text=True, check=False
-    )
+    done = run_python(*command, cwd=place, timeout=3000, **flags)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout
 

@@ -7,9 +7,7 @@ import json
 import os
 import re
 import subprocess
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 from loong_jax import cli, configs, recipes
@@ -22,22 +20,18 @@ from loong_jax.recipes import FileProblems, LocalVerifiers
 from loong_jax.rl import checkpoint
 from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
-from loong_jax.rollout.records import Rollout
-from loong_jax.run import demonstrations, own_admission, own_problems, run, starting
+from loong_jax.rollout.records import Ticket
+from loong_jax.run import demonstrations, own_admission, own_problems, run
 from loong_jax.run.own_problems import FileStream
 from loong_jax.run.session import Judge, Session
 from loong_jax.run.texts import Texts
 from loong_jax.verifiers.pool import LocalVerifierPool
 from tests.docs import reading
 from tests.doubles import tiny
+from tests.doubles.fake_world import fake_rollout
 
 TEXTS = Texts(tokenizer=AsciiTokenizer())
 DOCS = reading.DOCS / "tutorials/own_problems.md"
-
-
-def write(path, records):
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
 
 
 def sums(count, **more):
@@ -49,7 +43,7 @@ def sums(count, **more):
 
 @pytest.fixture
 def file(tmp_path):
-    return write(tmp_path / "mine.jsonl", sums(60))
+    return json_files.write_jsonl(tmp_path / "mine.jsonl", sums(60))
 
 
 def settings(file, **changes):
@@ -63,7 +57,7 @@ def test_sides_are_apart_and_adding_lines_moves_none(file, tmp_path):
     }
     assert sum(map(len, sides.values())) == len(set.union(*sides.values())) == 60
     assert min(map(len, sides.values())) > 0
-    more = write(tmp_path / "more.jsonl", [*reversed(sums(90))])
+    more = json_files.write_jsonl(tmp_path / "more.jsonl", [*reversed(sums(90))])
     for split, known in sides.items():
         grown = {posed.problem.uid for posed in own_problems.side(settings(more), "stem", split)}
         assert known <= grown
@@ -98,10 +92,12 @@ def test_solutions_of_the_training_side_alone_are_shown(file):
 
 
 def test_a_file_that_cannot_be_split_or_shown_is_refused(tmp_path):
-    few = write(tmp_path / "few.jsonl", sums(2))
+    few = json_files.write_jsonl(tmp_path / "few.jsonl", sums(2))
     with pytest.raises(ConfigError, match=r"holds 2 problems.*--problems\.held-out-share"):
         own_problems.domains(settings(few))
-    bare = write(tmp_path / "bare.jsonl", [{"prompt": f"{n}?", "gold": "1"} for n in range(60)])
+    bare = json_files.write_jsonl(
+        tmp_path / "bare.jsonl", [{"prompt": f"{n}?", "gold": "1"} for n in range(60)]
+    )
     with pytest.raises(ConfigError, match=r"no problem of .* has a solution.*--start-from"):
         own_problems.solutions(settings(bare), seed=0, texts=TEXTS)
     with pytest.raises(ConfigError, match="--problems FILE"):
@@ -112,7 +108,7 @@ def test_a_file_that_cannot_be_split_or_shown_is_refused(tmp_path):
 
 def test_the_side_that_is_measured_on_must_hold_problems(tmp_path):
     def held_out(count):
-        given = settings(write(tmp_path / "some.jsonl", sums(count)))
+        given = settings(json_files.write_jsonl(tmp_path / "some.jsonl", sums(count)))
         return {s for s in ("test", "validation") if own_problems.side(given, "stem", s)}
 
     count = next(n for n in range(3, 60) if len(held_out(n)) == 1)
@@ -131,23 +127,11 @@ def test_the_side_that_is_measured_on_must_hold_problems(tmp_path):
             own_problems.refuse_misfit(recipe, TEXTS)
 
 
-def test_without_a_cold_start_what_came_after_it_begins_with_the_weights_given(file):
-    full = recipes.get_recipe("problems")()
-    more = dataclasses.replace(full.stages["sft"], after="sft", always_runs=True)
-    recipe = dataclasses.replace(
-        full, problems=settings(file), stages={**full.stages, "sft_continued": more}
-    )
-    alone = starting._with_ends_tied(recipe).stages
-    assert list(alone) == ["sft", "rl", "sft_continued"]
-    assert alone["rl"] == recipe.stages["rl"]
-    begun = starting._with_ends_tied(dataclasses.replace(recipe, start_from=Path("x"))).stages
-    assert list(begun) == ["before", "rl", "sft_continued"]
-    assert begun["sft_continued"].after == begun["rl"].after == "start"
-
-
 def test_room_is_what_the_responses_asked_for_leave(tmp_path, monkeypatch):
     """All lengths are given, and --max-new-tokens is less than the recipe's own."""
-    file = write(tmp_path / "mine.jsonl", [{"prompt": f"{n:040}?", "gold": "1"} for n in range(60)])
+    file = json_files.write_jsonl(
+        tmp_path / "mine.jsonl", [{"prompt": f"{n:040}?", "gold": "1"} for n in range(60)]
+    )
     recipe = dataclasses.replace(recipes.get_recipe("problems")(), problems=settings(file))
     engine = dataclasses.replace(recipe.engine, cache_length=64)
     recipe = dataclasses.replace(recipe, engine=engine, max_new_tokens=8)
@@ -162,7 +146,7 @@ def test_lines_without_tokens_or_room_are_named(tmp_path):
         {"prompt": "x" * 200, "gold": "1"},
         {"prompt": "y?", "gold": "1", "solution": "z" * 300},
     ]
-    file = write(tmp_path / "mine.jsonl", [*sums(60), *bad])
+    file = json_files.write_jsonl(tmp_path / "mine.jsonl", [*sums(60), *bad])
     recipe = dataclasses.replace(recipes.get_recipe("problems")(), problems=settings(file))
     recipe = dataclasses.replace(
         recipe.with_stage("sft", row_length=256),
@@ -189,30 +173,22 @@ def test_a_run_keeps_its_problems_and_refuses_others(file, tmp_path):
     run_dir.mkdir()
     own_problems.refuse_other(settings(file), run_dir)  # there is none yet
     own_problems.keep_copy(settings(file), run_dir)
-    moved = write(tmp_path / "moved.jsonl", sums(60))
+    moved = json_files.write_jsonl(tmp_path / "moved.jsonl", sums(60))
     own_problems.refuse_other(settings(moved), run_dir)  # the same lines under another name
-    more = write(tmp_path / "more.jsonl", sums(61))
+    more = json_files.write_jsonl(tmp_path / "more.jsonl", sums(61))
     with pytest.raises(ConfigError, match=r"60 lines and digest \w+, this is .* 61 .*--run-dir"):
         own_problems.refuse_other(settings(more), run_dir)
     recipe = dataclasses.replace(recipes.get_recipe("problems")(), problems=settings(file))
     assert own_problems.as_kept(recipe, run_dir).problems.file == run_dir / "problems.jsonl"
 
 
-@contextlib.contextmanager
-def judging():
-    pool = LocalVerifierPool(1)
-    try:
-        yield Judge(pool)
-    finally:
-        pool.close(timeout_s=10.0)
-
-
 def test_answers_that_their_verifier_refuses_are_named_with_their_lines(tmp_path):
     wrong = {"prompt": "3+3=", "gold": "6", "solution":
              "<longcat_think>x</longcat_think><longcat_answer>7</longcat_answer>"}  # fmt: skip
-    file = write(tmp_path / "mine.jsonl", [*sums(5), wrong])
+    file = json_files.write_jsonl(tmp_path / "mine.jsonl", [*sums(5), wrong])
     posed = own_problems.read(settings(file)).posed
-    with judging() as judge:
+    with contextlib.closing(LocalVerifierPool(1)) as pool:
+        judge = Judge(pool)
         own_admission.refuse_wrong_answers(settings(file), posed[:5], judge)
         with pytest.raises(ConfigError, match=r"line 6 of .*'math' calls wrong.*'7'"):
             own_admission.refuse_wrong_answers(settings(file), posed, judge)
@@ -227,8 +203,9 @@ def test_a_verifier_that_rewards_what_it_should_not_is_refused(file, tmp_path, m
             pass
 
     monkeypatch.setattr(own_admission.verifiers, "get_verifier", lambda name, **_: Lenient())
-    with judging() as judge, pytest.raises(VerifierError, match="'math' is not admitted"):
-        own_admission.require(settings(file), judge, tmp_path)
+    refused = pytest.raises(VerifierError, match="'math' is not admitted")
+    with contextlib.closing(LocalVerifierPool(1)) as pool, refused:
+        own_admission.require(settings(file), Judge(pool), tmp_path)
     assert not (tmp_path / "admission.json").exists()
 
 
@@ -295,21 +272,10 @@ def test_where_fewer_are_held_out_than_asked_for_all_are_posed(file, monkeypatch
 
 
 def nothing_said(problems, num_samples, sampling):
-    """Empty answers, in the place of a sampler."""
-    empty = np.zeros(0, np.int32)
-    one = Rollout(
-        ticket=-1,
-        attempt=0,
-        prompt=empty,
-        tokens=empty,
-        loss_mask=empty == 0,
-        engine_logprob=empty.astype(np.float32),
-        sampling=sampling,
-        versions=((0, 0),),
-        finish_reason="stop",
-        text="",
-    )
-    return [[one] * num_samples for _ in problems]
+    """Answers without a text, in the place of a sampler."""
+    return [
+        [fake_rollout(Ticket(number=-1, problem=posed), 0, 0)] * num_samples for posed in problems
+    ]
 
 
 def test_a_place_for_the_run_that_cannot_be_is_said_before_it_starts(file):
@@ -377,9 +343,11 @@ def test_a_run_on_a_file_from_cold_start_to_evaluation_and_on_from_there(file, t
     with pytest.raises(ConfigError, match=r"stages\.rl\.max_issues: the run has \d, you gave 7"):
         run.train(other, directory)
 
-    bare = write(tmp_path / "bare.jsonl", [{**r, "solution": r["gold"]} for r in sums(60)])
+    bare = json_files.write_jsonl(
+        tmp_path / "bare.jsonl", [{**r, "solution": r["gold"]} for r in sums(60)]
+    )
     lines = [{k: v for k, v in json.loads(x).items() if k != "solution"} for x in bare.open()]
-    further = small(write(bare, lines), start_from=directory)
+    further = small(json_files.write_jsonl(bare, lines), start_from=directory)
     run.train(further, tmp_path / "further")
     stages = sorted(path.name for path in (tmp_path / "further" / "stages").iterdir())
     assert stages == ["before", "rl"]

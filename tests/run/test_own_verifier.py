@@ -3,6 +3,7 @@
 A file of problems alone runs no program, however it names one.
 """
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -35,6 +36,12 @@ def place(tmp_path, monkeypatch):
 def problems(place, **changes):
     given = {"verifiers": (NAME,), "file": place / "pairs.jsonl"}
     return FileProblems(**given | changes)
+
+
+def pool_of(given):
+    """A pool of one worker that knows the verifiers of these problems."""
+    table = own_problems.verifiers_of(given)
+    return contextlib.closing(LocalVerifierPool(1, WorkerConfig(table=table)))
 
 
 def test_it_is_admitted_by_the_cases_of_its_class(place, capsys):
@@ -71,15 +78,6 @@ def test_it_is_admitted_by_the_cases_of_its_class(place, capsys):
         assert said in capsys.readouterr().err
 
 
-def test_records_are_judged(place):
-    records = [{"answer": "[1, 2]", "gold": "[1,2]"}, {"answer": "[2]", "gold": "[1]"}]
-    json_files.write_jsonl(place / "cases.jsonl", records)
-    words = ["--input", "cases.jsonl", "--output", "verdicts.jsonl"]
-    assert cli.main(["verify", NAME, *words]) == 0
-    found = [json.loads(line) for line in (place / "verdicts.jsonl").read_text().splitlines()]
-    assert [one["verdict"] for one in found] == ["correct", "wrong"]
-
-
 def test_lines_name_it_by_the_end_of_its_path_where_the_command_does_too(place):
     line = {"prompt": "?", "gold": "1"}
     written = (None, NAME, f"./{NAME}", f"../{place.name}/{NAME}", f"{place}/{NAME}")
@@ -109,21 +107,17 @@ def test_a_worker_builds_what_its_config_names_and_nothing_that_a_problem_does(p
     (place / "evil.py").write_text(f"open({str(marker)!r}, 'w').close()\nclass Evil: ...\n")
     (posed, *_) = own_problems.read(problems(place)).posed
     kinds = [NAME, "evil.py:Evil", f"{place}/evil.py:Evil"]
-    table = own_problems.verifiers_of(problems(place))
-    pool = LocalVerifierPool(1, WorkerConfig(table=table))
-    try:
-        asked = [
-            VerifierRequest(
-                key=kind + text,
-                problem=type(posed.problem)(**vars(posed.problem) | {"verifier": kind}),
-                response_text=text,
-            )
-            for kind in kinds
-            for text in (posed.problem.gold, "[]")
-        ]
+    asked = [
+        VerifierRequest(
+            key=kind + text,
+            problem=dataclasses.replace(posed.problem, verifier=kind),
+            response_text=text,
+        )
+        for kind in kinds
+        for text in (posed.problem.gold, "[]")
+    ]
+    with pool_of(problems(place)) as pool:
         found = [future.result(60) for future in pool.submit(asked)]
-    finally:
-        pool.close()
     assert [one.outcome for one in found] == ["correct", "wrong", *["ungradable"] * 4]
     assert not marker.exists()
 
@@ -140,11 +134,8 @@ def test_a_run_admits_it_and_finds_it_again(place, monkeypatch):
     assert again.problems.verifiers == (f"{place}/{NAME}",)
     named.try_own_parts(again)
     given = problems(place, verifiers=again.problems.verifiers)
-    pool = LocalVerifierPool(1, WorkerConfig(table=own_problems.verifiers_of(given)))
-    try:
+    with pool_of(given) as pool:
         own_admission.require(given, Judge(pool), place)
-    finally:
-        pool.close()
     admitted = json.loads((place / "admission.json").read_text())
     assert admitted["num_answers_judged"] == 400
     assert admitted["verdicts_by_verifier"][NAME] > 100
@@ -172,18 +163,15 @@ def test_what_it_raises_is_told_of_by_line_once_per_kind(place, caplog):
     records = [json.loads(line) for line in (place / "pairs.jsonl").read_text().splitlines()]
     file = json_files.write_jsonl(place / "few.jsonl", [{**r, "verifier": name} for r in records])
     given = problems(place, verifiers=(name,), file=file)
-    pool = LocalVerifierPool(1, WorkerConfig(table=own_problems.verifiers_of(given)))
-    judge = Judge(pool)
     posed = [one.problem for one in own_problems.read(given).posed]
-    try:
+    with pool_of(given) as pool:
+        judge = Judge(pool)
         with pytest.raises(VerifierError) as failed:
             own_admission.require(given, judge, place)
         with caplog.at_level("WARNING"):
             rollouts = [types.SimpleNamespace(text="x")] * len(posed)
             judge(posed, rollouts)
             judge(posed, rollouts)
-    finally:
-        pool.close()
     first, *others, remedy = str(failed.value).splitlines()
     assert (
         first == f"{name}, line 9, raised KeyError: '' (160 of 400 answers that are to be right)."
@@ -233,14 +221,10 @@ def test_ray_workers_read_it(place, monkeypatch):
     (posed, *_) = own_problems.read(problems(place)).posed
     table = verifiers.own_table([f"{place}/{NAME}"])
     monkeypatch.chdir("/")
-    pool = RayVerifierPool(1, WorkerConfig(table=table))
-    try:
-        (future,) = pool.submit(
-            [VerifierRequest(key="1", problem=posed.problem, response_text=posed.problem.gold)]
-        )
+    asked = VerifierRequest(key="1", problem=posed.problem, response_text=posed.problem.gold)
+    with contextlib.closing(RayVerifierPool(1, WorkerConfig(table=table))) as pool:
+        (future,) = pool.submit([asked])
         assert future.result(120).is_correct
-    finally:
-        pool.close()
 
 
 @pytest.mark.slow

@@ -17,7 +17,6 @@ from loong_jax.models import moe
 from loong_jax.orchestrator.dora import algorithm_1
 from loong_jax.orchestrator.protocols import MovesGroups, ReplicaGroup, refuse_unable
 from loong_jax.recipes import (
-    EngineSettings,
     MeshSettings,
     ProcessReplicas,
     RayReplicas,
@@ -34,6 +33,7 @@ from loong_jax.rollout.versions import VersionStore
 from loong_jax.run import devices, placement
 from tests.doubles import tiny
 from tests.doubles.fake_model import fake_problem
+from tests.run.conftest import with_engine
 
 PLACEMENTS = (
     ThreadReplicas(),
@@ -43,10 +43,7 @@ PLACEMENTS = (
 
 
 def recipe(where, **engine):
-    real = recipes.get_recipe("quickstart")()
-    return dataclasses.replace(
-        real, engine=dataclasses.replace(real.engine, placement=where, **engine)
-    )
+    return with_engine(recipes.get_recipe("quickstart")(), placement=where, **engine)
 
 
 @pytest.mark.parametrize("where", PLACEMENTS, ids=repr)
@@ -59,11 +56,6 @@ def test_every_placement_reads_back_and_does_what_schedulers_ask(where):
         assert all(hasattr(kind, name) for name in vars(ability) if callable(vars(ability)[name])
                    and not name.startswith("_"))  # fmt: skip
     refuse_unable(algorithm_1(groups_per_step=3), kind, where="scheduler")
-
-
-def test_replicas_fill_their_processes():
-    with pytest.raises(ConfigError, match="num_replicas=3 is no multiple of the 2"):
-        EngineSettings(num_replicas=3, placement=ProcessReplicas(replicas_per_process=2))
 
 
 @pytest.mark.slow
@@ -143,12 +135,9 @@ def test_processes_see_devices_of_their_own(monkeypatch):
     three = process_hosts.visible_devices(0, 3)  # of GPUs any number
     assert three["CUDA_VISIBLE_DEVICES"] == "3,4,5"
     assert "TPU_VISIBLE_CHIPS" not in three
-    recipe = recipes.get_recipe("quickstart")()
-    placement = ProcessReplicas(devices_per_process=2)
-    engine = dataclasses.replace(recipe.engine, placement=placement)
     for name in ("TPU_VISIBLE_CHIPS", "TPU_CHIPS_PER_PROCESS_BOUNDS", "TPU_PROCESS_BOUNDS"):
         monkeypatch.setenv(name, "")  # so that it is as it was afterwards
-    devices.leave_to_replicas(dataclasses.replace(recipe, engine=engine))
+    devices.leave_to_replicas(recipe(ProcessReplicas(devices_per_process=2)))
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
     assert process_hosts.visible_devices(1, 2)["CUDA_VISIBLE_DEVICES"] == "4,5"  # for a replica yet
     assert os.environ["TPU_VISIBLE_CHIPS"] == "0"

@@ -16,14 +16,6 @@ from loong_jax.problems.response import FORMS
 from loong_jax.recipes import EngineSettings, FileProblems, ToolSettings
 from loong_jax.rl import sft
 from loong_jax.run import convert, sizes, sources, starting, texts
-from tests.doubles import tiny_hf
-
-
-@pytest.fixture(scope="module")
-def published(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("published") / "model"
-    tiny_hf.write_longcat(directory)
-    return directory
 
 
 @pytest.fixture

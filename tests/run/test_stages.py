@@ -104,14 +104,20 @@ def test_sft_that_is_told_to_stop_saves_the_step_under_way(tmp_path, monkeypatch
     assert [line["step"] for line in steps] == [1, 2, 3]
 
 
+@contextlib.contextmanager
+def shown_log(directory, stream, num_steps):
+    """That of a stage "rl", whose lines go to `stream`."""
+    progress = Progress(["rl"], console=Console(file=stream), line_every_s=0)
+    progress.start("rl", num_steps=num_steps)
+    stage = recipes.get_recipe("rl")().stages["rl"]
+    work: Any = types.SimpleNamespace(progress=progress, stage=stage, own=directory)
+    with MetricsLog(directory, stage="rl") as log:
+        yield stages._ShownLog(work, log, StepProfile(directory))
+
+
 def test_reward_and_share_of_groups_with_a_signal_stand_in_the_line(tmp_path):
     stream = io.StringIO()
-    progress = Progress(["rl"], console=Console(file=stream), line_every_s=0)
-    progress.start("rl", num_steps=9)
-    with MetricsLog(tmp_path, stage="rl") as log:
-        stage = recipes.get_recipe("rl")().stages["rl"]
-        work: Any = types.SimpleNamespace(progress=progress, stage=stage, own=tmp_path)
-        shown = stages._ShownLog(work, log, StepProfile(tmp_path))
+    with shown_log(tmp_path, stream, num_steps=9) as shown:
         teaches = test_metrics_log.group([1.0, 0.0, 0.0, 0.0])
         for disposition, group in (
             ("filtered", test_metrics_log.group([0.0, 0.0, 0.0, 0.0])),
@@ -123,12 +129,7 @@ def test_reward_and_share_of_groups_with_a_signal_stand_in_the_line(tmp_path):
 
 
 def test_steps_without_a_finite_loss_are_warned_of_and_end_the_stage(tmp_path, caplog):
-    progress = Progress(["rl"], console=Console(file=io.StringIO()))
-    progress.start("rl", num_steps=99)
-    with MetricsLog(tmp_path, stage="rl") as log:
-        stage = recipes.get_recipe("rl")().stages["rl"]
-        work: Any = types.SimpleNamespace(progress=progress, stage=stage, own=tmp_path)
-        shown = stages._ShownLog(work, log, StepProfile(tmp_path))
+    with shown_log(tmp_path, io.StringIO(), num_steps=99) as shown:
         losses = [math.nan] * 9 + [0.5] + [math.nan] * 8
         for step, loss in enumerate(losses, 1):
             shown.step(step, {"loss": loss, "grad_norm": 1.0}, [])
