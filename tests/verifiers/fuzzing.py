@@ -1,19 +1,16 @@
 """Fuzzing of every registered verifier and environment: no crash, no hang, no verdict that flips.
 
-`python -m tests.verifiers.fuzzing --inputs 100000` judges that many inputs, each twice, and prints
-how many each target took; tests use `fuzz` with fewer. Inputs are right answers, hostile texts,
+`fuzz_all` judges as many inputs as it is told, each twice, and prints how many each target took.
+Inputs are right answers, hostile texts,
 pieces of mathematical notation and arbitrary characters, joined and cut at random.
 """
 
-import argparse
 import contextlib
 import faulthandler
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import hypothesis
@@ -24,7 +21,7 @@ from loong_jax.environments import ENVIRONMENTS, get_environment
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import admission_cases, attacks
 from tests.verifiers.formal import fake_lean
-from tests.verifiers.judge.endpoint import ScriptedEndpoint
+from tests.verifiers.judge import endpoint
 
 Judge = Callable[[int, str], Any]  # which of its problems, the response -> the verdict
 
@@ -131,16 +128,9 @@ def _said(judge: Judge, index: int, text: str) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def servers() -> Iterator[str]:
-    """An endpoint for "judge", named by the environment as a user would, and the URL of a Lean."""
-    endpoint, saved = ScriptedEndpoint(), dict(os.environ)
-    os.environ |= {"LOONG_JUDGE_URL": endpoint.url, "LOONG_JUDGE_MODEL": "scripted"}
-    try:
-        with fake_lean.running() as lean:
-            yield f"http://127.0.0.1:{lean.server_address[1]}"
-    finally:
-        os.environ.clear()
-        os.environ.update(saved)
-        endpoint.close()
+    """An endpoint for "judge", and the URL of a Lean."""
+    with endpoint.in_environment(), fake_lean.running() as lean:
+        yield f"http://127.0.0.1:{lean.server_address[1]}"
 
 
 def fuzz_all(num_inputs: int) -> dict[str, int]:
@@ -159,18 +149,3 @@ def fuzz_all(num_inputs: int) -> dict[str, int]:
             took_s = time.monotonic() - start
             print(f"{target.name}: {counts[target.name]} inputs, {took_s:.0f} s", flush=True)
     return counts
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--inputs", type=int, default=100_000)
-    parser.add_argument("--json", type=Path)
-    chosen = parser.parse_args()
-    counts = fuzz_all(chosen.inputs)
-    print(f"{sum(counts.values())} inputs, each judged twice, without a fault")
-    if chosen.json is not None:
-        chosen.json.write_text(json.dumps(counts, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()

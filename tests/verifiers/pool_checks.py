@@ -7,25 +7,15 @@ import time
 import pytest
 
 from loong_jax.errors import VerifierError
-from loong_jax.problems.problem import Problem
 from loong_jax.verifiers.pool import VerifierRequest
 from loong_jax.verifiers.worker import WorkerConfig
+from tests.doubles.problems import made_problem
 
 CONFIG = WorkerConfig(table={"strange": "tests.doubles.strange_verifier:StrangeVerifier"})
 
 
-def request(key: str, text: str, gold: str = "right", **kwargs) -> VerifierRequest:
-    problem = Problem(
-        uid="strange/1/0",
-        domain="stem",
-        environment="strange",
-        level=1,
-        seed=0,
-        canonical="c",
-        prompt="p",
-        verifier=kwargs.pop("verifier", "strange"),
-        gold=gold,
-    )
+def request(key: str, text: str, gold: str = "right", *, verifier="strange", **kwargs):
+    problem = made_problem(verifier=verifier, gold=gold)
     return VerifierRequest(key=key, problem=problem, response_text=text, **kwargs)
 
 

@@ -1,5 +1,6 @@
 """Admission: registered verifiers pass it, sloppy ones are refused by the check they fail."""
 
+import contextlib
 import dataclasses
 import itertools
 import re
@@ -17,17 +18,13 @@ from loong_jax.verifiers.admission import Case, admit
 from loong_jax.verifiers.admission_cases import cases_of
 from tests.bounds import EXPLODES_S
 from tests.verifiers import registered
-from tests.verifiers.judge.endpoint import ScriptedEndpoint
+from tests.verifiers.judge import endpoint
 
 
 @pytest.fixture(scope="module")
 def judge_endpoint():
-    server = ScriptedEndpoint()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LOONG_JUDGE_URL", server.url)
-        patch.setenv("LOONG_JUDGE_MODEL", "scripted")
-        yield server
-    server.close()
+    with endpoint.in_environment():
+        yield
 
 
 MAX_COST_S = {"code": 30.0, "coq": 30.0, "lean": 60.0}  # they run programs, within their limits
@@ -37,11 +34,8 @@ MAX_COST_S = {"code": 30.0, "coq": 30.0, "lean": 60.0}  # they run programs, wit
 @pytest.mark.parametrize("name", registered.NAMES)  # some of them mark.slow or mark.release
 def test_every_registered_verifier_is_admitted(name, judge_endpoint):
     cases = cases_of(name)
-    one = registered.build(name)
-    try:
+    with contextlib.closing(registered.build(name)) as one:
         report = admit(one, cases, name=name, max_cost_s=MAX_COST_S.get(name, 5.0))
-    finally:
-        one.close()
     assert report.is_admitted, "\n".join(admission.rows(report))
     assert report.num_cases == len(cases)
     expected = {"gold", "constant", "empty", "spray", "gold + junk", "wrong type", "1 MB",

@@ -13,29 +13,28 @@ import pytest
 from loong_jax import cli
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import command, get_verifier
+from tests.verifiers import commanded
 
 
 def test_a_file_of_records(tmp_path, capsys):
     lines = [
-        json.dumps({"gold": "1/2", "answer": "So \\boxed{0.5}", "id": "a"}),
-        json.dumps({"gold": "2", "answer": "2 or 3"}),
-        "not json",
-        "[" * 100_000,
-        json.dumps([1, 2]),
-        json.dumps({"gold": "5"}),
-        json.dumps({"gold": "5", "answer": 5}),
-        json.dumps({"gold": "5", "answer": "5", "type": "nonsense"}),
-        json.dumps({"gold": "5", "answer": "9**9**9**9"}),
-        json.dumps({"gold": "1103_6", "answer": "1103", "question": "Write it in base six."}),
-        json.dumps({"gold": "3.1", "answer": "3.2", "tolerance": 0.1}),
-        json.dumps({"gold": 7, "answer": "7"}),
-        '{"gold": NaN, "answer": "7"}',
-        '{"gold": 1e400, "answer": "7"}',
+        {"gold": "1/2", "answer": "So \\boxed{0.5}", "id": "a"},
+        {"gold": "2", "answer": "2 or 3"},
+        b"not json",
+        b"[" * 100_000,
+        [1, 2],
+        {"gold": "5"},
+        {"gold": "5", "answer": 5},
+        {"gold": "5", "answer": "5", "type": "nonsense"},
+        {"gold": "5", "answer": "9**9**9**9"},
+        {"gold": "1103_6", "answer": "1103", "question": "Write it in base six."},
+        {"gold": "3.1", "answer": "3.2", "tolerance": 0.1},
+        {"gold": 7, "answer": "7"},
+        b'{"gold": NaN, "answer": "7"}',
+        b'{"gold": 1e400, "answer": "7"}',
+        b"\xff\xfe",
     ]
-    source, destination = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    source.write_bytes("\n".join(lines).encode() + b"\n\xff\xfe\n")
-    assert cli.main(["verify", "math", "--input", str(source), "--output", str(destination)]) == 0
-    verdicts = [json.loads(line) for line in destination.read_text().splitlines()]
+    verdicts = commanded.verdicts("math", lines, tmp_path)
     assert [v["verdict"] for v in verdicts] == [
         "correct", "wrong", *["ungradable"] * 7, *["correct"] * 3, *["ungradable"] * 3,
     ]  # fmt: skip
@@ -108,12 +107,9 @@ def test_one_of_your_own_judges_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(code)
     records = [{"gold": "[1,2]", "answer": answer} for answer in ("[1, 2]", "[2, 1]", 5)]
-    Path("in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    arguments = ["verify", "own.py:JsonVerifier", "--input", "in.jsonl", "--output", "out.jsonl"]
-    assert cli.main(arguments) == 0
-    judged = [json.loads(line)["verdict"] for line in Path("out.jsonl").read_text().splitlines()]
-    assert judged == ["correct", "wrong", "ungradable"]
-    assert cli.main(["verify", "mine", *arguments[2:]]) == 1
+    judged = commanded.verdicts("own.py:JsonVerifier", records, tmp_path)
+    assert [one["verdict"] for one in judged] == ["correct", "wrong", "ungradable"]
+    assert cli.main(["verify", "mine", "--input", "in.jsonl", "--output", "out.jsonl"]) == 1
 
 
 def test_an_output_that_is_a_link_stays_one(tmp_path):

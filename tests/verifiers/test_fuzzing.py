@@ -1,4 +1,4 @@
-"""Some of the fuzzing of every registered verifier; the command in `fuzzing` does all of it."""
+"""Some of the fuzzing of every registered verifier: `fuzzing.fuzz_all` takes any number."""
 
 import traceback
 

@@ -1,16 +1,15 @@
 """The verifier `logic`: the span of the answer, records, and what is our fault."""
 
-import json
 import time
 
 import pytest
 
-from loong_jax import cli
 from loong_jax.environments import PUZZLES, get_environment
 from loong_jax.problems.response import render_response
 from loong_jax.problems.verdict import answer_span
 from loong_jax.verifiers import get_verifier
 from tests.bounds import EXPLODES_S
+from tests.verifiers import commanded
 
 PROBLEM = get_environment("sudoku").problem(2, 5)
 GOLD = get_environment("sudoku").solve(PROBLEM).answer
@@ -97,11 +96,8 @@ def test_every_task_through_the_command(name, tmp_path):
     gold = judge.solve(judge.problem(1, 3)).answer
     record = {"task": name, "level": 1, "seed": 3}
     answers = [gold, f"Answer: {gold}", f"{gold}\n{gold}", "__import__('os').system('true')", ""]
-    source, destination = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    lines = [json.dumps(record | {"answer": answer, "id": i}) for i, answer in enumerate(answers)]
-    source.write_text("\n".join([*lines, "junk"]) + "\n")
-    assert cli.main(["verify", "logic", "--input", str(source), "--output", str(destination)]) == 0
-    verdicts = [json.loads(line) for line in destination.read_text().splitlines()]
+    lines = [record | {"answer": answer, "id": i} for i, answer in enumerate(answers)]
+    verdicts = commanded.verdicts("logic", [*lines, b"junk"], tmp_path)
     wanted = ["correct", "correct", "wrong", "wrong", "wrong", "ungradable"]
     assert [v["verdict"] for v in verdicts] == wanted
     assert [v.get("id") for v in verdicts] == [0, 1, 2, 3, 4, None]

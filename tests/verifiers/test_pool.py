@@ -1,19 +1,19 @@
 import os
 import subprocess
 import sys
-import time
-from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
 from loong_jax.errors import VerifierError
 from loong_jax.problems import verdict
-from loong_jax.problems.problem import Problem
 from loong_jax.problems.response import FORMS, render
 from loong_jax.verifiers import get_verifier, worker
 from loong_jax.verifiers.pool import FormedPool, LocalVerifierPool, RequestTable, VerifierRequest
 from loong_jax.verifiers.worker import WorkerProcess
+from tests.doubles.problems import made_problem
+from tests.doubles.scoring import AtOnce
+from tests.processes import wait_until
 from tests.verifiers import pool_checks
 
 
@@ -68,11 +68,8 @@ def test_workers_end_with_their_thread(pool, tmp_path):
     ) as process:
         pid = int(process.stdout.readline())
         process.kill()
-    deadline = time.monotonic() + 20
     cmdline = Path(f"/proc/{pid}/cmdline")
-    while cmdline.exists() and cmdline.read_text():  # that of a zombie is empty
-        assert time.monotonic() < deadline, "the worker outlived its pool"
-        time.sleep(0.02)
+    wait_until(lambda: not (cmdline.exists() and cmdline.read_text()), 20)  # a zombie's is empty
 
 
 def test_answered_keys_are_forgotten_in_order():
@@ -115,24 +112,12 @@ def test_settings_are_checked():
 # ---- the form of responses ----
 
 
-class AtOnce:
-    """A pool that judges in the calling thread."""
-
-    def __init__(self, verify):
-        self.verify, self.seen = verify, []
-
-    def submit(self, requests):
-        found = []
-        for request in requests:
-            self.seen.append(request.response_text)
-            found.append(Future())
-            found[-1].set_result(self.verify(request.problem, request.response_text))
-        return found
+def verified_by(verifier):
+    return lambda asked: verifier.verify(asked.problem, asked.response_text)
 
 
 def problem(gold="12", verifier="math", **arguments):
-    return Problem(uid="x", domain="stem", environment="file", level=1, seed=0, canonical="c",
-                   prompt="p", verifier=verifier, arguments=arguments, gold=gold)  # fmt: skip
+    return made_problem(verifier=verifier, arguments=arguments, gold=gold)
 
 
 def request(key, text, posed=None):
@@ -140,7 +125,7 @@ def request(key, text, posed=None):
 
 
 def test_malformed_responses_are_wrong_and_the_others_keep_their_order():
-    pool = AtOnce(lambda _, text: verdict.correct(text))
+    pool = AtOnce(lambda asked: verdict.correct(asked.response_text))
     texts = ["<think>a</think><answer>1</answer>", "1", "<think>b</think><answer>2</answer>"]
     futures = FormedPool(pool, FORMS["think-answer"]).submit(
         [request(str(i), text) for i, text in enumerate(texts)]
@@ -153,7 +138,7 @@ def test_malformed_responses_are_wrong_and_the_others_keep_their_order():
 
 
 def test_equal_answers_to_one_problem_are_judged_once():
-    pool = AtOnce(lambda posed, text: verdict.correct(f"{posed.gold}: {text}"))
+    pool = AtOnce(lambda r: verdict.correct(f"{r.problem.gold}: {r.response_text}"))
     ours, others = problem("1"), problem("2")
     asked = [(ours, "a", "1"), (ours, "b", "2"), (others, "a", "1"), (ours, "c", "1")]
     form = FORMS["think-answer"]
@@ -177,7 +162,7 @@ def maths():
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_is_judged_by_its_answer(maths, name):
     form = FORMS[name]
-    pool = FormedPool(AtOnce(maths.verify), form)
+    pool = FormedPool(AtOnce(verified_by(maths)), form)
     texts = [render(form, "41 or 12", answer) for answer in ("12", "13")]
     right, wrong = [f.result() for f in pool.submit([request(t, t) for t in texts])]
     assert right.is_correct
@@ -190,7 +175,7 @@ def test_programs_are_judged_in_every_form():
     posed = problem(None, "code", language="python", tests=tests)
     program = "```python\na, b = map(int, input().split())\nprint(a + b)\n```"
     for name in ("tagged", "longcat", "think", "think-answer", "plain"):
-        pool = FormedPool(AtOnce(code.verify), FORMS[name])
+        pool = FormedPool(AtOnce(verified_by(code)), FORMS[name])
         (judged,) = pool.submit([request(name, render(FORMS[name], "t", program), posed)])
         assert judged.result().is_correct, name
     code.close()

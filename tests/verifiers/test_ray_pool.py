@@ -2,11 +2,11 @@
 
 import os
 import signal
-import time
 
 import pytest
 
 from loong_jax.errors import VerifierError
+from tests.processes import wait_until
 from tests.verifiers import pool_checks
 
 pytestmark = pytest.mark.ray
@@ -45,14 +45,14 @@ def test_actors_are_small_and_never_load_jax(ray_pool):
 def test_a_frozen_actor_is_replaced(ray_pool, monkeypatch):
     from loong_jax.verifiers import ray_pool as module
 
-    wait_until(lambda: len(ray_pool.pids()) == 2)
+    wait_until(lambda: len(ray_pool.pids()) == 2, 300)
     pool_checks.judge(ray_pool, *(pool_checks.request(f"warm/{i}", "right") for i in range(32)))
     monkeypatch.setattr(module, "_GRACE_S", 2.0)  # for the replacement on a busy machine
     before = ray_pool.pids()
     os.kill(before[0], signal.SIGSTOP)
     requests = [pool_checks.request(f"frozen/{i}", "right", deadline_s=0.2) for i in range(32)]
     assert all(verdict.is_correct for verdict in pool_checks.judge(ray_pool, *requests))
-    wait_until(lambda: len(ray_pool.pids()) == 2 and before[0] not in ray_pool.pids())
+    wait_until(lambda: len(ray_pool.pids()) == 2 and before[0] not in ray_pool.pids(), 300)
 
 
 def test_a_second_pool_shares_ray_and_leaves_it(ray_pool):
@@ -74,10 +74,3 @@ def test_a_pool_that_cannot_start_says_so(ray_pool, monkeypatch):
         module.RayVerifierPool(1, pool_checks.CONFIG)
     with pytest.raises(VerifierError, match="num_workers=0"):
         module.RayVerifierPool(0)
-
-
-def wait_until(claim, timeout_s: float = 300.0):
-    deadline = time.monotonic() + timeout_s
-    while not claim():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -19,6 +19,7 @@ from loong_jax.problems.problem import Problem
 from loong_jax.verifiers import get_verifier
 from loong_jax.verifiers.pool import VerifierRequest
 from loong_jax.verifiers.worker import WorkerConfig
+from tests.doubles.problems import made_problem
 
 NUM_REQUESTS, NUM_KILLS, NUM_DISTINCT = 2000, 5, 100  # of each kind as many are distinct
 SHARES = {"logic": 0.4, "numeric": 0.4, "symbolic": 0.15, "code": 0.05}
@@ -41,12 +42,8 @@ def asked(kind: str, number: int, is_right: bool) -> tuple[Problem, str]:
         tests = [{"stdin": str(number + 9), "stdout": str((number + 9) * (number + 10) // 2)}]
         fields = {"arguments": {"language": "python", "tests": tests}}
         text = f"n = int(input())\nprint(sum(range(n + 1)){'' if is_right else ' + 1'})"
-    problem = Problem(
-        uid=f"soak/{kind}/{number}", domain="stem", environment="soak", level=1, seed=0,
-        canonical=f"{kind}/{number}", prompt="", verifier="code" if kind == "code" else "math",
-        **fields,
-    )  # fmt: skip
-    return problem, text
+    fields |= {"uid": f"soak/{kind}/{number}", "verifier": "code" if kind == "code" else "math"}
+    return made_problem(number, **fields), text
 
 
 @contextlib.contextmanager

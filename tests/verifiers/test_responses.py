@@ -8,10 +8,10 @@ import pytest
 from loong_jax.data import problem_files
 from loong_jax.environments import get_environment
 from loong_jax.problems import verdict
-from loong_jax.problems.problem import Problem
 from loong_jax.problems.verdict import Verdict
 from loong_jax.verifiers import get_verifier
 from loong_jax.verifiers.judge import gate
+from tests.doubles.problems import made_problem
 
 CASES = [
     json.loads(line)
@@ -28,11 +28,6 @@ def made():
         verifier.close()
 
 
-def code_problem(arguments):
-    return Problem(uid="x", domain="code", environment="file", level=1, seed=0, canonical="c",
-                   prompt="p", verifier="code", arguments=arguments, gold=None)  # fmt: skip
-
-
 def judged(made, case, directory):
     if case["verifier"] == "logic":
         puzzle = get_environment(case["task"])
@@ -46,7 +41,9 @@ def judged(made, case, directory):
         return made[posed.problem.verifier].verify(posed.problem, posed.solution)
     if case.get("whole_response"):
         arguments = {"language": case["language"], "tests": case["tests"]}
-        return made["code"].verify(code_problem(arguments), case["answer"])
+        return made["code"].verify(
+            made_problem(verifier="code", arguments=arguments), case["answer"]
+        )
     return made[case["verifier"]].verify_record(case)
 
 

@@ -1,7 +1,5 @@
 """Programs that try to get out of the sandbox, at each isolation tier."""
 
-import os
-
 import pytest
 
 from loong_jax import sandbox as sandbox_module
@@ -189,14 +187,14 @@ def test_only_standard_streams_and_the_pipe_are_open(namespaces):
     assert sorted(kinds) == ["0o10000", "0o20000"]  # the pipe of the reply, and an empty stdin
 
 
-@pytest.mark.bubblewrap
-def test_runs_as_nobody_in_particular(namespaces):
-    (uid,) = run(namespaces, "import os\ndef f(): return os.getuid()").values
-    assert uid != 0
-    child = f"/proc/{namespaces.pid()}/status"
-    with open(child) as lines:
+def test_runs_as_nobody_in_particular(sandbox):
+    run(sandbox, "def f(): return 1")
+    with open(f"/proc/{sandbox.pid()}/status") as lines:
         (uids,) = [line.split()[1:] for line in lines if line.startswith("Uid:")]
     assert "0" not in uids
+    if sandbox.tier == "namespaces":
+        (uid,) = run(sandbox, "import os\ndef f(): return os.getuid()").values
+        assert uid != 0
 
 
 # ---- The process tier: a hurdle, but one that is there. ----
@@ -230,11 +228,3 @@ def test_guard_allows_small_computations(process):
         "eval('1+1'), re.sub('a', 'b', 'aa'), str(fractions.Fraction(2, 4))]"
     )
     assert run(process, source).values == ([2, 6, 2, "bb", "1/2"],)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root has a user to drop to")
-def test_process_tier_of_root_drops_to_an_unprivileged_user(process):
-    run(process, "def f(): return 1")
-    with open(f"/proc/{process.pid()}/status") as lines:
-        (uids,) = [line.split()[1:] for line in lines if line.startswith("Uid:")]
-    assert "0" not in uids

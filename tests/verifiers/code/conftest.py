@@ -1,23 +1,16 @@
 """Verifiers that run whole programs, one for all tests of a module."""
 
-import os
-
 import pytest
 
 from loong_jax.bench import timing
-from loong_jax.errors import VerifierError
 from loong_jax.sandbox import isolation
 from loong_jax.verifiers import get_verifier
+from tests.verifiers.conftest import require_namespaces
 
 
 @pytest.fixture(scope="session")
 def needs_isolation():
-    try:
-        isolation(for_programs=True)
-    except VerifierError as error:
-        if os.environ.get("CI"):
-            pytest.fail(f"CI must have isolation: {error}")
-        pytest.skip(f"no isolation by namespaces here: {error}")
+    require_namespaces(lambda: isolation(for_programs=True))
 
 
 def zygote_pids(verifier) -> list[int]:
@@ -30,3 +23,11 @@ def code(needs_isolation):
     verifier = get_verifier("code")
     yield verifier
     verifier.close()
+
+
+def judged_or_skipped(code, language, answer, *tests):
+    """The verdict on a program; where its toolchain is missing, the test is skipped."""
+    judged = code.verify_record({"language": language, "answer": answer, "tests": list(tests)})
+    if judged.reason == "toolchain":
+        pytest.skip(judged.evidence)
+    return judged

@@ -11,6 +11,7 @@ import pytest
 
 from loong_jax.sandbox import languages
 from loong_jax.verifiers.code import cases, compare
+from tests.verifiers.code.conftest import judged_or_skipped
 
 TEXTS = tomllib.loads(Path(__file__).with_name("calls.toml").read_text(encoding="utf-8"))
 SLOW_JAVA = pytest.param("java", marks=pytest.mark.slow)
@@ -217,9 +218,7 @@ def test_literals_of_a_call_keep_their_kind(code, answer, call, value, other):
     ],
 )
 def test_literals_that_a_language_has_not_are_ungradable(code, language, answer, call, outcome):
-    said = judged(code, answer, {"call": call, "returns": 3}, language=language)
-    if said.reason == "toolchain":
-        pytest.skip(said.evidence)
+    said = judged_or_skipped(code, language, answer, {"call": call, "returns": 3})
     assert said.outcome == outcome, said
 
 
@@ -280,9 +279,7 @@ def test_a_decimal_is_within_a_tolerance():
 def test_large_values_come_back(code, language, answer, size):
     wanted = list(range(size))
     tests = [returns(wanted, size, call="f"), returns([*wanted[:-1], 0], size, call="f")]
-    said = judged(code, answer, *tests, language=language)
-    if said.reason == "toolchain":
-        pytest.skip(said.evidence)
+    said = judged_or_skipped(code, language, answer, *tests)
     assert [test["status"] for test in said.details["tests"]] == ["OK", "WA"], said
 
 

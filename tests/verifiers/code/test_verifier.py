@@ -1,24 +1,29 @@
 """The code verifier's contract: records, statuses, comparison, checkers, caching, leaks."""
 
-import json
+import contextlib
 import math
 import os
+import shutil
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from loong_jax import cli
 from loong_jax.errors import VerifierError
-from loong_jax.problems.problem import Problem
 from loong_jax.sandbox import Run
 from loong_jax.verifiers import Verifier, get_verifier
 from loong_jax.verifiers.code import cases, compare
-from tests.verifiers.code.conftest import zygote_pids
+from tests.doubles.problems import made_problem
+from tests.verifiers import commanded
+from tests.verifiers.code.conftest import judged_or_skipped, zygote_pids
 
 pytestmark = pytest.mark.bubblewrap
 
+SQUARE = made_problem(
+    verifier="code",
+    arguments={"language": "python", "tests": [{"stdin": "4", "stdout": "16"}]},
+)
 ECHO = "import sys\nprint(sys.stdin.read(), end='')"
 
 
@@ -26,24 +31,19 @@ def record(answer: str, *tests: dict, language: str = "python", **more) -> dict:
     return {"language": language, "answer": answer, "tests": list(tests), **more}
 
 
-def test_a_file_of_records(tmp_path, capsys, needs_isolation):
+def test_a_file_of_records(tmp_path, needs_isolation):
     lines = [
-        json.dumps(record(ECHO, {"stdin": "a b", "stdout": "a b\n"}, id="first")),
-        json.dumps(record("print(1)", {"stdout": "2"})),
-        "not json",
-        json.dumps(record(ECHO)),
-        json.dumps(record("x = ", {"stdout": ""})),
-        json.dumps(record("x", {"stdout": ""}, language="klingon")),
-        json.dumps(
-            record("def f(a, b=0): return a, {b}", {"call": "f(1, b=2)", "returns": [1, [2]]})
-        ),
-        json.dumps({"language": "python", "answer": 5, "tests": [{"stdout": ""}]}),
-        json.dumps(record("print(1)", {"stdout": "1"}, {"stdout": 3})),
+        record(ECHO, {"stdin": "a b", "stdout": "a b\n"}, id="first"),
+        record("print(1)", {"stdout": "2"}),
+        b"not json",
+        record(ECHO),
+        record("x = ", {"stdout": ""}),
+        record("x", {"stdout": ""}, language="klingon"),
+        record("def f(a, b=0): return a, {b}", {"call": "f(1, b=2)", "returns": [1, [2]]}),
+        {"language": "python", "answer": 5, "tests": [{"stdout": ""}]},
+        record("print(1)", {"stdout": "1"}, {"stdout": 3}),
     ]
-    source, destination = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    source.write_text("\n".join(lines))
-    assert cli.main(["verify", "code", "--input", str(source), "--output", str(destination)]) == 0
-    verdicts = [json.loads(line) for line in destination.read_text().splitlines()]
+    verdicts = commanded.verdicts("code", lines, tmp_path)
     assert [v["verdict"] for v in verdicts] == [
         "correct", "wrong", "ungradable", "ungradable", "wrong", "ungradable", "correct",
         "ungradable", "ungradable",
@@ -53,7 +53,6 @@ def test_a_file_of_records(tmp_path, capsys, needs_isolation):
     assert first["tests"][0]["stdout"] == "a b"
     assert verdicts[1]["tests"][0]["status"] == "WA"
     assert verdicts[4]["tests"][0]["status"] == "CE"
-    assert "3 correct" not in capsys.readouterr().err
 
 
 def test_an_answer_may_stand_in_a_code_fence(code):
@@ -67,14 +66,9 @@ def test_an_answer_may_stand_in_a_code_fence(code):
 
 def test_it_is_a_verifier_of_whole_responses(code):
     assert isinstance(code, Verifier)
-    arguments = {"language": "python", "tests": [{"stdin": "4", "stdout": "16"}]}
-    problem = Problem(
-        uid="p", domain="code", environment="e", level=1, seed=0, canonical="c", prompt="square",
-        verifier="code", arguments=arguments,
-    )  # fmt: skip
     response = "```python\nprint(0)\n```</think>So:\n```python\nprint(int(input())**2)\n```\nDone."
-    assert code.verify(problem, response).is_correct
-    assert not code.verify(problem, "```python\nprint(0)\n```").is_correct
+    assert code.verify(SQUARE, response).is_correct
+    assert not code.verify(SQUARE, "```python\nprint(0)\n```").is_correct
 
 
 @pytest.mark.parametrize(
@@ -176,10 +170,7 @@ def test_values_are_compared_outside(code, returned, expected, is_right):
     ],
 )  # fmt: skip
 def test_calls_of_javascript(code, source, call, returns, is_right):
-    asked = record(source, {"call": call, "returns": returns}, language="javascript")
-    judged = code.verify_record(asked)
-    if judged.reason == "toolchain":
-        pytest.skip(judged.evidence)
+    judged = judged_or_skipped(code, "javascript", source, {"call": call, "returns": returns})
     assert judged.outcome == ("correct" if is_right else "wrong"), judged
 
 
@@ -229,8 +220,6 @@ def test_compiles_once_for_all_tests_and_verifiers(tmp_path, needs_isolation):
         assert cached == [False, True, True, True]
         assert changed.is_correct
     finally:
-        import shutil
-
         shutil.rmtree(shared, ignore_errors=True)
 
 
@@ -288,7 +277,6 @@ def test_nothing_leaks(code, num_runs):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_an_unprivileged_user_gets_the_same_isolation(tmp_path_factory, needs_isolation):
-    import shutil
     import subprocess
     import tempfile
 
@@ -333,19 +321,12 @@ def test_batches_go_through_the_pool(needs_isolation):
     from loong_jax.verifiers.pool import LocalVerifierPool, VerifierRequest
     from loong_jax.verifiers.worker import WorkerConfig
 
-    arguments = {"language": "python", "tests": [{"stdin": "4", "stdout": "16"}]}
-    problem = Problem(
-        uid="p", domain="code", environment="e", level=1, seed=0, canonical="c", prompt="square",
-        verifier="code", arguments=arguments,
-    )  # fmt: skip
-    pool = LocalVerifierPool(1, WorkerConfig(options={"code": {"num_boxes": 1}}))
-    try:
-        sources = ["print(int(input())**2)", "print(0)", "x = (", "print(16)"] * 3
-        requests = [
-            VerifierRequest(key=str(i), problem=problem, response_text=source, deadline_s=60.0)
-            for i, source in enumerate(sources)
-        ]
+    sources = ["print(int(input())**2)", "print(0)", "x = (", "print(16)"] * 3
+    requests = [
+        VerifierRequest(key=str(i), problem=SQUARE, response_text=source, deadline_s=60.0)
+        for i, source in enumerate(sources)
+    ]
+    config = WorkerConfig(options={"code": {"num_boxes": 1}})
+    with contextlib.closing(LocalVerifierPool(1, config)) as pool:
         outcomes = [future.result(120).outcome for future in pool.submit(requests)]
-        assert outcomes == ["correct", "wrong", "wrong", "correct"] * 3
-    finally:
-        pool.close()
+    assert outcomes == ["correct", "wrong", "wrong", "correct"] * 3

@@ -1,6 +1,6 @@
 """The pool of local REPLs: verdicts as with a server, reuse by header, limits, recycling."""
 
-import os
+import contextlib
 import sys
 import time
 from pathlib import Path
@@ -26,6 +26,7 @@ def pool(request):
     one = LeanReplPool(**options(**getattr(request, "param", {})))
     yield one
     one.close()
+    assert one.pids() == []
 
 
 def source(proof, header="import Mathlib"):
@@ -33,7 +34,6 @@ def source(proof, header="import Mathlib"):
 
 
 def test_verdicts_are_those_of_a_server():
-    verifier = get_verifier("lean", repl=options(timeout_s=20.0))
     answers = {
         "by simp": ("correct", ""),
         "by wrong_tactic": ("wrong", "proof"),
@@ -44,14 +44,12 @@ def test_verdicts_are_those_of_a_server():
         "by rw [propext]": ("correct", ""),
         "by sorry": ("wrong", "forbidden"),
     }
-    try:
-        records = [{"statement": STATEMENT, "answer": answer} for answer in answers]
+    records = [{"statement": STATEMENT, "answer": answer} for answer in answers]
+    with contextlib.closing(get_verifier("lean", repl=options(timeout_s=20.0))) as verifier:
         judged = verifier.verify_records(records)
         assert [(j.outcome, j.reason) for j in judged] == list(answers.values())
         broken = {"statement": STATEMENT, "answer": "by simp", "header": "import Missing"}
         assert verifier.verify_record(broken).reason == "server"
-    finally:
-        verifier.close()
 
 
 def test_a_header_is_imported_once_and_proofs_do_not_see_each_other(pool):
@@ -98,31 +96,24 @@ def test_a_hang_costs_its_own_proof_and_leaves_nothing(pool):
     assert "response" in pool.check([("b", source("by simp"))])["b"]
 
 
-def test_results_keep_their_names_with_several_processes():
-    pool = LeanReplPool(**options(num_repls=2))
-    try:
-        proofs = {f"p{n}": "by simp" if n % 2 else "by wrong_tactic" for n in range(12)}
-        results = pool.check([(name, source(proof)) for name, proof in proofs.items()])
-        for name, proof in proofs.items():
-            severities = [m["severity"] for m in results[name]["response"]["messages"]]
-            assert ("error" in severities) == (proof != "by simp")
-        assert pool.num_started <= 2
-    finally:
-        pool.close()
-    assert pool.pids() == []
+@pytest.mark.parametrize("pool", [{"num_repls": 2}], indirect=True)
+def test_results_keep_their_names_with_several_processes(pool):
+    proofs = {f"p{n}": "by simp" if n % 2 else "by wrong_tactic" for n in range(12)}
+    results = pool.check([(name, source(proof)) for name, proof in proofs.items()])
+    for name, proof in proofs.items():
+        severities = [m["severity"] for m in results[name]["response"]["messages"]]
+        assert ("error" in severities) == (proof != "by simp")
+    assert pool.num_started <= 2
 
 
 def test_the_environment_is_not_ours(monkeypatch):
     monkeypatch.setenv("SECRET", "1")
-    pool = LeanReplPool(**options())
-    try:
+    with contextlib.closing(LeanReplPool(**options())) as pool:
         pool.check([("a", source("by simp"))])
         (pid,) = pool.pids()
         names = Path(f"/proc/{pid}/environ").read_bytes()
-        assert b"SECRET" not in names
-        assert b"PYTHONPATH" in names
-    finally:
-        pool.close()
+    assert b"SECRET" not in names
+    assert b"PYTHONPATH" in names
 
 
 def test_a_command_that_is_not_there_is_ungradable_and_bad_limits_are_refused():
@@ -142,4 +133,3 @@ def test_imports_are_split_from_what_follows():
         "open Nat\ntheorem t",
     )
     assert split("theorem t : True") == ("", "theorem t : True")
-    assert os.linesep == "\n"

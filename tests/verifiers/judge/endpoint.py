@@ -7,6 +7,8 @@ import threading
 import time
 from fractions import Fraction
 
+import pytest
+
 ROLES = ("right", "wrong", "yes", "no", "keys", "malformed", "refusing", "two", "prose", "extra")
 
 
@@ -89,6 +91,19 @@ class ScriptedEndpoint:
 
     def _meets(self, text, data):
         return {"yes": True, "no": False}.get(self.role, text.split()[-1] in data["answer"])
+
+
+@contextlib.contextmanager
+def in_environment():
+    """An endpoint that the environment names, as a user would."""
+    server = ScriptedEndpoint()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("LOONG_JUDGE_URL", server.url)
+            patch.setenv("LOONG_JUDGE_MODEL", "scripted")
+            yield server
+    finally:
+        server.close()
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

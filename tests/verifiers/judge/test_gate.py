@@ -91,6 +91,9 @@ def test_one_object_in_a_frame_is_read(reply):
         f"[{SAID}]",
         json.dumps(SAID),
         SAID.replace("correct", "Correct"),
+        SAID.replace('"correct"', "true"),
+        SAID.replace('"correct"', '["correct"]'),
+        "[" * 50_000,
         SAID.replace('"ok"', '" "'),
         SAID.replace("}", ', "more": 1}'),
         SAID.replace("}", ', "verdict": "wrong"}'),
@@ -101,3 +104,11 @@ def test_one_object_in_a_frame_is_read(reply):
 def test_what_is_more_or_less_than_that_is_not(reply):
     with pytest.raises(replies.MalformedReply):
         replies.said(reply, with_reasoning=True)
+
+
+def test_a_judge_may_be_unsure_and_answers_every_criterion():
+    thought = f"<think>{SAID}</think>\n```json\n" + '{"verdict": "unsure"}\n```'
+    assert replies.said(thought, with_reasoning=False)[0] == "unsure"
+    for met in ('{"1": true}', '{"1": 1, "2": true}'):
+        with pytest.raises(replies.MalformedReply):
+            replies.met(f'{{"reasoning": "r", "met": {met}}}', ["1", "2"])

@@ -1,6 +1,7 @@
 """Judges over a real HTTP endpoint that plays right, wrong, slow and broken models."""
 
 import contextlib
+import dataclasses
 import json
 import socket
 import threading
@@ -9,12 +10,13 @@ import time
 import pytest
 
 from loong_jax import cli
-from loong_jax.environments import Problem
 from loong_jax.errors import VerifierError
 from loong_jax.problems import verdict
 from loong_jax.verifiers import get_verifier
-from loong_jax.verifiers.judge import Item, client, prompts, replies
+from loong_jax.verifiers.judge import Item, client, prompts
 from loong_jax.verifiers.judge.genrm import MASTER_KEYS
+from tests.doubles.problems import made_problem
+from tests.verifiers import commanded
 
 ITEMS = [
     Item("What is 1/4 as a decimal?", "0.25", "1/4"),
@@ -53,18 +55,6 @@ def test_replies_of_another_shape_are_no_verdicts(make, endpoint, role):
     endpoint.role = role
     found = make().judge.judge_batch(ITEMS[:2])
     assert {(v.outcome, v.reason) for v in found} == {("ungradable", "malformed reply")}
-
-
-def test_reply_shapes():
-    assert replies.said('{"verdict": "wrong"}', with_reasoning=False) == ("wrong", "")
-    thought = '<think>{"verdict": "correct"}</think>\n```json\n{"verdict": "unsure"}\n```'
-    assert replies.said(thought, with_reasoning=False)[0] == "unsure"
-    for bad in ('{"verdict": true}', '{"verdict": ["correct"]}', "[" * 50_000):
-        with pytest.raises(replies.MalformedReply):
-            replies.said(bad, with_reasoning=False)
-    for met in ('{"1": true}', '{"1": 1, "2": true}'):
-        with pytest.raises(replies.MalformedReply):
-            replies.met(f'{{"reasoning": "r", "met": {met}}}', ["1", "2"])
 
 
 @pytest.mark.parametrize(
@@ -233,19 +223,17 @@ def test_rubrics_give_scores(make, endpoint):
             one.score("Write.", bad, "alpha")
 
 
-def problem(**fields):
-    base = {"uid": "u", "domain": "stem", "environment": "e", "level": 1, "seed": 0,
-            "canonical": "c", "prompt": "What is 1/4?", "verifier": "judge"}  # fmt: skip
-    return Problem(**(base | fields))
-
-
 def test_problems_with_gold_or_rubric(make):
     one = make()
-    assert one.verify(problem(gold="0.25"), "It is \\boxed{1/4}").is_correct
-    assert one.verify(problem(), "1/4").reason == "no gold"
-    rubric = problem(rubric="names alpha\nnames beta", arguments={"threshold": 0.5})
-    assert one.verify(rubric, "alpha").is_correct
-    assert one.verify(problem(rubric="names alpha\nnames beta"), "alpha").reason == "rubric"
+    rubric = made_problem(rubric="names alpha\nnames beta")
+    for posed, response, reason in (
+        (made_problem(gold="0.25", prompt="What is 1/4?"), "It is \\boxed{1/4}", ""),
+        (made_problem(), "1/4", "no gold"),
+        (rubric, "alpha", "rubric"),
+        (dataclasses.replace(rubric, arguments={"threshold": 0.5}), "alpha", ""),
+    ):
+        judged = one.verify(posed, response)
+        assert (judged.is_correct, judged.reason) == (not reason, reason)
 
 
 def test_the_ledger_shows_where_rules_and_judge_part(make, endpoint, tmp_path):
@@ -303,9 +291,9 @@ def test_without_an_endpoint_the_remedy_is_named(tmp_path, monkeypatch, capsys):
 
 
 def test_a_file_of_records(endpoint, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("LOONG_JUDGE_URL", endpoint.url)
-    monkeypatch.setenv("LOONG_JUDGE_MODEL", "scripted")
-    monkeypatch.setenv("LOONG_JUDGE_API_KEY", "a key")
+    named = {"URL": endpoint.url, "MODEL": "scripted", "API_KEY": "a key"}
+    for name, value in named.items():
+        monkeypatch.setenv(f"LOONG_JUDGE_{name}", value)
     records = [
         {"question": "What is 1/4?", "gold": "0.25", "answer": "1/4", "id": "a"},
         {"question": "What is 1/4?", "gold": "0.25", "answer": "Solution"},
@@ -314,11 +302,7 @@ def test_a_file_of_records(endpoint, tmp_path, monkeypatch, capsys):
         {"answer": "alpha", "gold": "x"},
         {"question": "Write.", "rubric": "", "answer": "alpha"},
     ]
-    source, destination = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    source.write_text("\n".join(map(json.dumps, records)))
-    words = ["verify", "judge", "--input", str(source), "--output", str(destination)]
-    assert cli.main(words) == 0
-    lines = [json.loads(line) for line in destination.read_text().splitlines()]
+    lines = commanded.verdicts("judge", records, tmp_path)
     assert [line.get("verdict") for line in lines[:2]] == ["correct", "wrong"]
     assert lines[2]["score"] == 0.5
     assert [line["reason"] for line in lines[3:]] == ["record"] * 3

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loong_jax.environments import Problem
 from loong_jax.errors import VerifierError
 from loong_jax.verifiers import get_verifier
 from loong_jax.verifiers.loongbench import domains, literals, quantities, rationales
 from loong_jax.verifiers.loongbench.rationales import RationaleRunner
 from tests.bounds import EXPLODES_S
+from tests.doubles.problems import made_problem
 
 DATA = Path(__file__).parents[4].parent / "shared" / "data" / "loongbench"
 
@@ -39,11 +39,8 @@ def test_answers_by_domain(verifier, case):
     record = {"domain": domain, "gold": gold, "answer": answer, **(more[0] if more else {})}
     judged = verifier.verify_record(record)
     assert judged.outcome == expected, judged
-    problem = Problem(
-        uid="u", domain="stem", environment="e", level=1, seed=0, canonical="c", prompt="?",
-        verifier="loongbench", gold=gold,
-        arguments={key: value for key, value in record.items() if key in ("domain", "tolerance")},
-    )  # fmt: skip
+    arguments = {key: value for key, value in record.items() if key in ("domain", "tolerance")}
+    problem = made_problem(verifier="loongbench", gold=gold, arguments=arguments)
     assert verifier.verify(problem, answer).outcome == expected
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from loong_jax.verifiers import get_verifier
 from loong_jax.verifiers.answers import statements
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*.jsonl"))
@@ -15,13 +14,6 @@ SHARED = Path(__file__).parents[4] / "shared" / "data" / "math_cases_dev.jsonl"
 
 def read(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-@pytest.fixture(scope="module")
-def verifier():
-    verifier = get_verifier("math")
-    yield verifier
-    verifier.close()
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)

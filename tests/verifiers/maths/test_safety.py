@@ -104,13 +104,6 @@ BOMBS = (
 GOLDS = ("5", "x^2+1", "(1,2)", "[0,1)", "\\{1,2\\}", "y=2x+1", "5 cm", "Tuesday", "A", "28\\%")
 
 
-@pytest.fixture(scope="module")
-def verifier():
-    verifier = get_verifier("math")
-    yield verifier
-    verifier.close()
-
-
 def test_no_payload_is_executed(verifier, tmp_path):
     canary = tmp_path / "canary"
     code = f"open({str(canary)!r}, 'w')"

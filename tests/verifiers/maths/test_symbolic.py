@@ -23,13 +23,6 @@ INTEGRALS = [
 HARD = "\\int_0^1 \\sin(x^{x+%d}) \\cos(e^{x}) \\ln(1+x^7) dx"
 
 
-@pytest.fixture(scope="module")
-def verifier():
-    verifier = get_verifier("math")
-    yield verifier
-    verifier.close()
-
-
 @pytest.mark.parametrize(("text", "function", "low", "high", "closed"), INTEGRALS)
 def test_an_integral_is_its_value(verifier, text, function, low, high, closed):
     value = mpmath.quad(function, [low, high])
