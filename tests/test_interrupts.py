@@ -2,13 +2,12 @@
 
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 
 import pytest
 
 from loong_jax import interrupts
+from tests.processes import run_python
 
 
 def terminate():
@@ -49,27 +48,19 @@ def test_between_steps_a_signal_waits_for_the_end_of_one():
     assert not interrupts.is_waiting()
 
 
-@pytest.mark.parametrize("signals", [(0, 1), (1, 2)])  # before the first step; a second time
-def test_where_nothing_waits(signals):
-    steps, count = signals
-
+@pytest.mark.parametrize(
+    ("steps", "signals", "is_last"),
+    [(0, 1, False), (1, 2, False), (1, 1, True)],  # before the first step; a second time; no more
+)
+def test_where_nothing_waits(steps, signals, is_last):
     def loop():
         with interrupts.between_steps():
             for _ in range(steps):
                 interrupts.let_through()
-            for _ in range(count):
+            for _ in range(signals):
                 terminate()
-            raise AssertionError("the last SIGTERM waited")
-
-    assert ended_by(loop) is interrupts.Terminated
-
-
-def test_a_signal_in_the_last_step_is_not_lost():
-    def loop():
-        with interrupts.between_steps():
-            interrupts.let_through()
-            terminate()
-        raise AssertionError("it was")
+            assert is_last, "the last SIGTERM waited"
+        raise AssertionError("it was lost")
 
     assert ended_by(loop) is interrupts.Terminated
 
@@ -99,10 +90,8 @@ NOTHING_YET = (
 
 def ended(body, *words, cwd=None):
     """Exit status and standard error of a command of that body."""
-    done = subprocess.run(
-        [sys.executable, "-c", COMMAND.replace("{body}", textwrap.indent(body, "    ")), *words],
-        capture_output=True, text=True, check=False, timeout=120, cwd=cwd,
-    )  # fmt: skip
+    text = COMMAND.replace("{body}", textwrap.indent(body, "    "))
+    done = run_python("-c", text, *words, cwd=cwd)
     return done.returncode, done.stderr
 
 

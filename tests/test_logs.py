@@ -59,11 +59,8 @@ def test_every_command_logs_and_the_level_is_chosen(
     assert all(" a line of " in line for line in lines)
 
 
-def test_what_follows_two_dashes_is_left_alone(says):
+def test_what_follows_two_dashes_is_left_alone_and_another_level_refused(says, capsys):
     assert cli.main(["say", "--", "--log-level", "debug"]) == 3
-
-
-def test_another_level_is_refused(says, capsys):
     assert cli.main(["say", "--log-level", "loud"]) == 2
     assert "'loud' is no level of logging" in capsys.readouterr().err
 
