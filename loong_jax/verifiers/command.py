@@ -142,7 +142,7 @@ def _judge(verifier: Any, line: bytes) -> tuple[Any, Verdict | Score]:
         if isinstance(found, Score):
             return record, found
         return record, raised.as_verdict(found, own.place_of(type(verifier)))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return record, raised.verdict_on(error, own.place_of(type(verifier)))
 
 
