@@ -36,11 +36,21 @@ def resident_bytes(one: psutil.Process) -> int:
 
 def tree_bytes(size_of: Callable[[psutil.Process], int] = proportional_bytes) -> int:
     """Sum over this process and its descendants, save those that end while it looks."""
-    total, this = 0, psutil.Process()
-    for one in (this, *this.children(recursive=True)):
+    total = 0
+    for one in (this := psutil.Process(), *_descendants(this)):
         with contextlib.suppress(psutil.Error):
             total += size_of(one)
     return total
+
+
+def _descendants(this: psutil.Process) -> list[psutil.Process]:
+    try:
+        return this.children(recursive=True)
+    except psutil.AccessDenied:  # the system hides the processes of others (hidepid)
+        tree, others = [this], list(psutil.process_iter(["ppid"]))  # None for one that is hidden
+        for parent in tree:
+            tree += [one for one in others if one.info["ppid"] == parent.pid and one not in tree]
+        return tree[1:]
 
 
 class MemoryMonitor(contextlib.AbstractContextManager):

@@ -1,5 +1,6 @@
 """Memory of a tree of processes, against a real child; steps that are traced."""
 
+import builtins
 import os
 import subprocess
 import sys
@@ -23,6 +24,22 @@ def test_processes_that_end_meanwhile_count_nothing(monkeypatch):
     monkeypatch.setattr(psutil.Process, "children", lambda *_, **__: others)
     total = usage.tree_bytes(usage.resident_bytes)
     assert total > usage.resident_bytes(psutil.Process(os.getppid())) > 0
+
+
+def test_processes_that_the_system_hides_are_passed_over(monkeypatch):
+    def opened(file, *arguments, _open=open, **settings):
+        if file == "/proc/1/stat":  # as where /proc is mounted with hidepid=1
+            raise PermissionError(1, "Operation not permitted", file)
+        return _open(file, *arguments, **settings)
+
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    seen = []
+    monkeypatch.setattr(builtins, "open", opened)
+    usage.tree_bytes(lambda one: seen.append(one.pid) or 0)
+    child.communicate(b"\n")
+    assert seen[0] == os.getpid()
+    assert child.pid in seen
+    assert 1 not in seen
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="needs smaps_rollup")
