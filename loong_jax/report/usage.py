@@ -152,8 +152,13 @@ class StepProfile(contextlib.AbstractContextManager):
         self._done = 0
         self._runs = False
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_) -> None:
         self._stop()
+        if kind is None and self._num_steps and self._done <= SKIPPED:
+            logger.warning(
+                "profile: no step was traced: the first %d of a start are not, and %d were done. "
+                "Train for more.", SKIPPED, self._done,
+            )  # fmt: skip
 
     def step(self) -> None:
         """Call it at the end of every step."""

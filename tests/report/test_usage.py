@@ -98,7 +98,7 @@ def test_no_process_has_less_resident_than_its_share():
     assert usage.resident_bytes(this) >= 0.9 * usage.proportional_bytes(this) > 10**6
 
 
-def test_a_trace_of_the_steps_that_were_asked_for(tmp_path, monkeypatch):
+def test_a_trace_of_the_steps_that_were_asked_for(tmp_path, monkeypatch, caplog):
     traced = []
     monkeypatch.setattr(usage.jax.profiler, "start_trace", lambda to: traced.append("starts"))
     monkeypatch.setattr(usage.jax.profiler, "stop_trace", lambda: traced.append("ends"))
@@ -115,6 +115,9 @@ def test_a_trace_of_the_steps_that_were_asked_for(tmp_path, monkeypatch):
     monkeypatch.setenv(usage.VARIABLE, "2")
     assert run(6) == [1, 2, 3, "starts", 4, 5, "ends", 6]
     assert run(4) == [1, 2, 3, "starts", 4, "ends"]  # the stage ended within it
+    assert "no step was traced" not in caplog.text
+    run(2)
+    assert "no step was traced: the first 3 of a start are not, and 2 were done." in caplog.text
     monkeypatch.setenv(usage.VARIABLE, "some")
     with pytest.raises(ConfigError, match="is no number of steps"):
         run(1)

@@ -278,6 +278,7 @@ def test_a_scheduler_of_your_own_is_one_module(recipe, tmp_path, monkeypatch, ca
     exec(look, {})
     dora, gentle = capsys.readouterr().out.splitlines()
     assert (dora.split(":")[0], gentle.split(":")[0]) == ("DoraPolicy", "GentlePolicy")
+    assert dora.partition(":")[2] != gentle.partition(":")[2]
     given, found = {}, {}
     exec(look, given)
     exec(plain, found)
