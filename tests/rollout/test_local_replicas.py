@@ -197,20 +197,6 @@ def test_reclaimed_replicas_stand_still_and_lose_nothing_until_they_are_lent():
     assert counts["num_slots_rested"] > 0
 
 
-def test_samples_do_not_depend_on_the_number_of_replicas():
-    with Harness() as h:
-        h.group.assign(0, 0)
-        h.dispatch(0, range(8), 0)
-        alone = groups_of(h.until(ReplicaIdle))
-    with Harness(num_replicas=3) as h:
-        for replica in range(3):
-            h.group.assign(replica, 0)
-        for number in range(8):
-            h.dispatch(number % 3, [number], 0)
-        shared = groups_of(h.until(GroupGenerated, 8))
-    assert content(shared) == content(alone)
-
-
 def test_two_replicas_decode_two_versions_at_once():
     with Harness(num_replicas=2) as h:
         for replica in range(2):

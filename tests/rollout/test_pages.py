@@ -111,17 +111,6 @@ def tokens(length, kind=7):
     return np.full(length, kind, np.int32)
 
 
-def test_a_group_shares_full_pages_and_owns_its_last():
-    allocator = PageAllocator(20, SIZE)
-    filled = [allocator.fill(slot, 0, tokens(10), 12) for slot in range(3)]
-    assert filled == [0, 2, 2]
-    tables = [allocator.table(slot) for slot in range(3)]
-    assert len({pages[:2] for pages in tables}) == 1
-    assert len({pages[2] for pages in tables}) == 3
-    assert allocator.num_held == 5
-    assert allocator.counts.num_pages_shared == 4
-
-
 def test_the_least_recently_used_page_goes_first():
     allocator = PageAllocator(4, SIZE)
     allocator.fill(0, 0, tokens(8, 1), 8)

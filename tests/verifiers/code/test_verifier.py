@@ -55,15 +55,6 @@ def test_a_file_of_records(tmp_path, needs_isolation):
     assert verdicts[4]["tests"][0]["status"] == "CE"
 
 
-def test_an_answer_may_stand_in_a_code_fence(code):
-    tests = {"stdin": "4", "stdout": "16"}
-    program = "print(int(input())**2)"
-    assert code.verify_record(record(f"```python\n{program}\n```", tests)).is_correct
-    assert code.verify_record(record(f"\n~~~\n{program}\n~~~\n", tests)).is_correct
-    quoting = f'note = """\n```\nprint(0)\n```\n"""\n{program}'
-    assert code.verify_record(record(quoting, tests)).is_correct
-
-
 def test_it_is_a_verifier_of_whole_responses(code):
     assert isinstance(code, Verifier)
     response = "```python\nprint(0)\n```</think>So:\n```python\nprint(int(input())**2)\n```\nDone."
