@@ -35,8 +35,9 @@ def own_function(name: str) -> Callable[..., Any]:
         raise ConfigError(
             f"{file} is missing, which is to hold {function}. Put it there, or name the file where "
             "it lies; a run that goes on takes it by the options that named it first (--verifier, "
-            f"--rl.scheduler, --rl.objective and its settings), and {function} and the file of a "
-            "verifier keep their names." + (f" Beside it is {meant[0]}." if meant else "")
+            f"--rl.scheduler, --rl.objective and its settings, --fused.method), and {function} and "
+            "the file of a verifier keep their names."
+            + (f" Beside it is {meant[0]}." if meant else "")
         )
     place = str(Path(file).resolve())
     read = functools.partial(runpy.run_path, place, run_name=place)
@@ -73,8 +74,19 @@ def absolute(name: str) -> str:
 
 
 def built(name: str, settings: Mapping[str, Any]) -> Any:
-    """An object of the class `FILE.py:CLASS`, made with `settings`."""
-    return _within(name, functools.partial(own_function(name), **settings))
+    """An object of the class `FILE.py:CLASS`, made with `settings`.
+
+    ConfigError where it has no such field, as one that was renamed since a run began.
+    """
+    kind = own_function(name)
+    fields = inspect.signature(kind).parameters
+    if unknown := sorted(settings.keys() - fields.keys()):
+        raise ConfigError(
+            f"{name} has no field {unknown[0]!r}, and {unknown[0]}={shown(settings[unknown[0]])} "
+            f"was chosen when the run began. Its fields: {', '.join(fields) or 'none'}. Name it as "
+            "it was, or begin anew with another --run-dir."
+        )
+    return _within(name, functools.partial(kind, **settings))
 
 
 def call(part: Any, method: str, *arguments: Any) -> Any:

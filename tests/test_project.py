@@ -118,6 +118,8 @@ def complaints(name: str, imported: frozenset[str]) -> list[str]:
         drawn = top == "numpy" and name.startswith(PLAYS_REPLICAS)
         if room in ARRAY_FREE and top in {"jax", "jaxlib", "flax", "numpy"} and not drawn:
             found.append(f"{name} imports {top}, and {room} touches no array")
+        if name.startswith("loong_jax.verifiers.maths") and "verifiers.answers" in other:
+            found.append(f"{name} imports {other}, which stands on it")
     return found
 
 
@@ -152,6 +154,7 @@ def test_the_import_rules_bite():
     assert complaints("loong_jax.rl.trainer", frozenset({"ray"}))
     assert complaints("loong_jax.orchestrator.policy", frozenset({"jax.numpy"}))
     assert complaints("loong_jax.verifiers.array", frozenset({"ray"}))  # "array" is no "ray"
+    assert complaints("loong_jax.verifiers.maths.units", frozenset({"loong_jax.verifiers.answers"}))
     assert not complaints("loong_jax.verifiers.ray_pool", frozenset({"ray", "numpy"}))
     assert not complaints("loong_jax.rl.trainer", frozenset({"loong_jax.rollout.records", "jax"}))
 

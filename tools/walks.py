@@ -1,4 +1,6 @@
-"""Prints what a reader passes from a problem to its gradient: `python tools/walks.py`, two minutes.
+"""Prints what a reader passes on three walks: `python tools/walks.py`, two minutes.
+
+From a problem to its gradient:
 
 A miniature stage of reinforcement learning, in one process and on policy, is watched from the draw
 of a step's first problem to the end of the update that it leads to, once everything is compiled:
@@ -8,6 +10,10 @@ are a second list, of the whole stage. A file counts if it handles the problem o
 `APART` names the others that are passed, and why. Verdicts are asked for as in any run and then
 replaced by chance, so that a model that has learnt nothing meets groups that teach.
 With --functions it names those of each file.
+
+From a tensor in a file of Hugging Face's to the compiled step: the stage starts from such weights,
+and what is called until there is a state to train is listed the same way. From a setting to its
+use: the files that read it by its name on the object that the command line has set.
 """
 
 import json
@@ -20,22 +26,24 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+import jax
 import rich.console
 
 import loong_jax
 from loong_jax.eval.evaluation import EvaluationSettings
-from loong_jax.models.moe import MoEConfig
+from loong_jax.models.hf import save_weights_hf
+from loong_jax.models.moe import MoEConfig, init_weights
 from loong_jax.orchestrator.dora import DoraPolicy
 from loong_jax.problems import verdict
 from loong_jax.problems.response import FORMS
 from loong_jax.recipes import (
+    START,
     DomainProblems,
     EngineSettings,
     GeneratedProblems,
     LocalVerifiers,
     Recipe,
     RlStage,
-    SftStage,
 )
 from loong_jax.rl.objectives import longcat_objective
 from loong_jax.rl.optimizers import AdamW, WarmupConstant
@@ -46,6 +54,7 @@ from loong_jax.verifiers import pool, worker
 PACKAGE = Path(loong_jax.__file__).parent
 WARM_STEPS = 2  # everything is compiled then
 GROUP_SIZE, MAX_NEW_TOKENS = 4, 16
+MODEL = MoEConfig.tiny()
 
 # What the walk leaves out, and what it handles instead: files, folders and single functions.
 APART = {
@@ -69,6 +78,30 @@ APART = {
     "child.py": "frames of bytes, whatever they hold",
     "verifiers/raised.py": "how often something failed",
 }
+APART_FROM_TENSOR = {
+    "errors.py": "messages",
+    "merge/published.py": "kinds of directories",
+    "models/checking.py": "config.json",
+    "models/decoder.py": "shapes",
+    "models/families.py": "shapes",
+    "models/hf/config_json.py": "config.json",
+    "models/hf/published.py": "config.json",
+    "models/hf/unfinished.py": "kinds of directories",
+    "models/hf/writing.py": "the layout that an export keeps",
+    "models/moe/balance.py": "state of its own",
+    "models/moe/hf.py:_": "config.json",
+    "models/moe/hf.py:read_config": "config.json",
+    "models/moe/": "shapes",
+    "remote.py": "kinds of directories",
+    "report/": "metrics, and what a run shows",
+    "rl/checkpoint.py": "what an interrupted stage left",
+    "rl/optimizers.py": "moments",
+    "run/sources.py": "kinds of directories",
+    "sharding.py": "where arrays lie, for every room",
+}
+HANDLES_TENSOR = ("models/moe/hf.py:places",)
+SETTINGS = ((EngineSettings, "decode_steps"), (EngineSettings, "slots_per_replica"),
+            (DoraPolicy, "max_staleness"))  # fmt: skip
 MESSAGES = (
     "orchestrator.changes",
     "GroupVerified",
@@ -90,8 +123,9 @@ class Watch:
     def __init__(self):
         self.passed: dict[str, dict[str, None]] = {}  # files with their functions, in order
         self.traced: dict[str, None] = {}
+        self.loaded: dict[str, dict[str, None]] = {}  # as `passed`, for a tensor
         self.made: dict[str, None] = {}  # types
-        self._is_on = self._is_rl = False
+        self._is_on = self._is_rl = self._is_loading = False
         self._num_steps = 0
         self._files: dict[CodeType, str | None] = {}
 
@@ -108,12 +142,17 @@ class Watch:
         here = (file, code.co_name)
         if event == "call":
             self._is_rl |= here == ("run/stages.py", "run_rl")
+            self._is_loading |= here == ("run/stages.py", "weights_of") and not self.loaded
+            if self._is_loading:
+                self.loaded.setdefault(file, {})[code.co_qualname] = None
             if here == ("orchestrator/tickets.py", "open") and self._num_steps == WARM_STEPS:
                 self._is_on = True
             if self._is_on:
                 self.passed.setdefault(file, {})[code.co_qualname] = None
             elif self._is_rl and file not in self.traced and _is_tracing(frame):
                 self.traced[file] = None
+        elif event == "return" and here == ("rl/trainer.py", "initial_state"):
+            self._is_loading = False
         elif event == "return" and here == ("rl/trainer.py", "train_step"):
             self._num_steps += 1
             self._is_on = False
@@ -151,11 +190,27 @@ class WatchedWorker(worker.WorkerProcess):
         ]
 
 
-def smallest() -> Recipe:
+def watch_reads() -> dict[str, dict[str, None]]:
+    """By name of a setting the files that read it, to be filled as they do."""
+    readers: dict[str, dict[str, None]] = {name: {} for _, name in SETTINGS}
+
+    def read(settings: Any, asked: str) -> Any:
+        file = sys._getframe(1).f_code.co_filename
+        if asked in readers and file.startswith(f"{PACKAGE}/"):
+            readers[asked][file[len(f"{PACKAGE}/") :]] = None
+        return object.__getattribute__(settings, asked)
+
+    for kind, _ in SETTINGS:
+        setattr(kind, "__getattribute__", read)  # noqa: B010 - pyright knows its type
+    return readers
+
+
+def smallest(start_from: Path) -> Recipe:
     optimizer = AdamW(schedule=WarmupConstant(peak=1e-3))
     return Recipe(
         name="walk",
-        model=MoEConfig.tiny(),
+        model=MODEL,
+        start_from=start_from,
         form=FORMS["plain"],
         problems=GeneratedProblems(
             domains={"stem": DomainProblems(environment="vector_sum", levels=(2,))}
@@ -168,9 +223,8 @@ def smallest() -> Recipe:
             num_problems=2, sampling=SamplingSettings(max_new_tokens=MAX_NEW_TOKENS)
         ),
         stages={
-            "sft": SftStage(num_steps=1, optimizer=optimizer, rows=2, row_length=128),
             "rl": RlStage(
-                after="sft",
+                after=START,
                 domains=("stem",),
                 num_steps=WARM_STEPS + 1,
                 scheduler=DoraPolicy(groups_per_step=2, max_staleness=0),
@@ -188,14 +242,17 @@ def smallest() -> Recipe:
     )
 
 
-def counted(passed: dict[str, dict[str, None]]) -> tuple[dict[str, list[str]], dict[str, str]]:
+def counted(
+    passed: dict[str, dict[str, None]], reasons: dict[str, str] = APART
+) -> tuple[dict[str, list[str]], dict[str, str]]:
     """Files with those functions that count, and what is apart with its reason."""
     files: dict[str, list[str]] = {}
     apart: dict[str, str] = {}
     for file, functions in passed.items():
         for function in functions:
             here = f"{file}:{function}"
-            why = next((why for name, why in APART.items() if here.startswith(name)), None)
+            why = next((why for name, why in reasons.items() if here.startswith(name)), None)
+            why = None if here in HANDLES_TENSOR else why
             if why is None:
                 files.setdefault(file, []).append(function)
             else:
@@ -232,6 +289,10 @@ def show(watch: Watch, *, names_functions: bool) -> None:
     said(f"\n{len(forms)} types that a problem takes on the way: {', '.join(forms)}")
     for kind, names in others.items():
         said(f"{len(names)} {kind}: {', '.join(names)}")
+    loaded, apart = counted(watch.loaded, APART_FROM_TENSOR)
+    said(f"\n{len(loaded)} files from a tensor in a file to the state that a step trains")
+    said(f"  {', '.join(loaded)}")
+    said("apart: " + ", ".join(f"{file} ({why})" for file, why in apart.items()))
     for file, functions in passed.items() if names_functions else ():
         said(f"\n{file}: {', '.join(name for name in functions if '<' not in name)}")
 
@@ -240,11 +301,15 @@ def main() -> None:
     watch = Watch()
     pool.WorkerProcess = WatchedWorker
     threading.setprofile(watch)
-    sys.setprofile(watch)
+    readers = watch_reads()
     with tempfile.TemporaryDirectory() as directory:
-        run.train(smallest(), Path(directory) / "run")
-    sys.setprofile(None)
+        save_weights_hf(MODEL, init_weights(MODEL, jax.random.key(0))[1], Path(directory) / "model")
+        sys.setprofile(watch)
+        run.train(smallest(Path(directory) / "model"), Path(directory) / "run")
+        sys.setprofile(None)
     show(watch, names_functions="--functions" in sys.argv)
+    for name, files in readers.items():
+        print(f"\n{name} is read in {len(files)} files: {', '.join(files)}")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from loong_jax.bench import Report, Save, timing
 from loong_jax.errors import ConfigError, VerifierError, refuse_below
 from loong_jax.sandbox import PROGRAM, Executor, Run
 from loong_jax.verifiers import get_verifier
-from loong_jax.verifiers.maths import gold as gold_room
+from loong_jax.verifiers.answers import gold as gold_room
 
 PEER = "math_verify"
 PARTS = ("math", "sandbox")

@@ -425,3 +425,8 @@ class ReadOnly(Ledger):
         raise ConfigError(
             f"the policy set view.{name}={value!r:.40}. The view is the loop's: return actions."
         )
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"the view has no {name!r}; docs/how-to/add_scheduler.md lists what it has"
+        )

@@ -202,10 +202,10 @@ def group_advantages(rewards: Sequence[float | None], estimator: AdvantageEstima
     except (TypeError, ValueError):  # no numbers
         found = np.empty(0)
     if found.shape != valid.shape or not np.all(np.isfinite(found)):
+        what = "" if given is None else f", {found.size} numbers of shape {found.shape}"
         raise ConfigError(
-            f"{name_of(estimator)}: `advantages` gave {shown(given)}, {found.size} numbers of "
-            f"shape {found.shape}, for {len(valid)} rewards. Return one finite number for each, in "
-            f"the shape {valid.shape}."
+            f"{name_of(estimator)}: `advantages` gave {shown(given)}{what}, for {len(valid)} "
+            f"rewards. Return one finite number for each, in the shape {valid.shape}."
         )
     advantage[is_valid] = found
     return advantage

@@ -23,7 +23,7 @@ VERIFIERS: dict[str, str] = {
     "lean": "loong_jax.verifiers.formal.lean:LeanVerifier",
     "logic": "loong_jax.verifiers.environment:EnvironmentVerifier",
     "loongbench": "loong_jax.verifiers.loongbench.verifier:LoongBenchVerifier",
-    "math": "loong_jax.verifiers.maths.verifier:MathVerifier",
+    "math": "loong_jax.verifiers.answers.verifier:MathVerifier",
     "metamath": "loong_jax.verifiers.formal.metamath:MetamathVerifier",
     "resyn": "loong_jax.verifiers.environment:EnvironmentVerifier",
 }

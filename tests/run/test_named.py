@@ -144,7 +144,7 @@ def test_a_signal_and_a_clip_of_your_own_compute_and_are_read_again(recipe, tmp_
     gain, is_clipped = clipped_gain(jnp.array([9.0]), jnp.array([-1.0]), objective.clip)
     assert (gain.tolist(), is_clipped.tolist()) == ([-9.0], [False])
     (tmp_path / "own.py").write_text(OWN_PARTS.replace("scale", "factor"))
-    with pytest.raises(ConfigError, match=r"LeaveOneOut raised TypeError.*'scale'"):
+    with pytest.raises(ConfigError, match=r"OneOut has no field 'scale', and scale=2.0 .*: factor"):
         _ = dataclasses.replace(objective.signal).part
 
 
@@ -528,7 +528,8 @@ def mine(stage):
             "return DoraPolicy(groups_per_step=0)",
             r"line 24: groups_per_step=0",
         ),
-        ("return rewards -", "rewards -", r"own\.py:Mine: `advantages` gave None"),
+        ("return rewards -", "rewards -", r"own\.py:Mine: `advantages` gave None, for 8 rewards"),
+        ("return [Assign(0, 0)]", "return view.ticket", r"the view has no 'ticket'; docs.*lists"),
         (
             "return rewards - rewards.mean()",
             "return rewards[:1]",

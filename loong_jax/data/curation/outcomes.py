@@ -160,7 +160,7 @@ def _equal(gold: str, answer: str) -> bool:
 
 @functools.cache
 def _verifier() -> Any:
-    from loong_jax.verifiers.maths import MathVerifier
+    from loong_jax.verifiers.answers import MathVerifier
 
     return MathVerifier()
 

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from loong_jax import own
 from loong_jax.errors import ConfigError
 from loong_jax.merge import tree
 
@@ -148,8 +149,9 @@ class Method:
     def equation(self, given: Inputs, known: Known) -> Array | FusedLeaf:
         """The merged entries, and which were left out where some are."""
         raise ConfigError(
-            f"{type(self).__name__} has no equation. Write `def equation(self, given, known):` in "
-            "it; docs/how-to/add_merge_method.md says what it is given."
+            f"{own.place_of(type(self))} has no equation. Write "
+            "`def equation(self, given, known):` in it; docs/how-to/add_merge_method.md says what "
+            "it is given."
         )
 
     def fuse(self, given: Inputs, known: Known) -> FusedLeaf:

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -256,11 +256,11 @@ class Experts(nnx.Module):
             *rows, gate_up, down, gemm=gemm, room=room, mean_rows=mean_choices / num_local
         )
 
-    def _placement(self, x: States) -> Any:
+    def _placement(self, x: States) -> transport.Placement:
         """Of rows: an exchange, or none."""
         return self._exchange(x) if self.sends_rows else Local()
 
-    def _exchange(self, x: States) -> Any:
+    def _exchange(self, x: States) -> transport.DeviceExchange:
         """The exchange, fitted to one device's share of a chunk of `x`."""
         config, rules = self.config, self.rules
         devices = rules.parts("expert")

@@ -9,7 +9,7 @@ import unicodedata
 
 from loong_jax.problems import verdict
 from loong_jax.problems.verdict import Verdict
-from loong_jax.verifiers.maths import extract
+from loong_jax.verifiers.answers import extract
 
 MAX_ALTERNATIVES = 6  # beyond as many as the gold has
 

@@ -12,11 +12,11 @@ from loong_jax.errors import VerifierError
 from loong_jax.problems import verdict
 from loong_jax.problems.problem import Problem
 from loong_jax.problems.verdict import Verdict
+from loong_jax.verifiers.answers import MathVerifier, extract
 from loong_jax.verifiers.loongbench import domains, literals, quantities
 from loong_jax.verifiers.loongbench.domains import Row
 from loong_jax.verifiers.loongbench.quantities import Quantity
 from loong_jax.verifiers.loongbench.rationales import Execution, RationaleRunner
-from loong_jax.verifiers.maths import MathVerifier, extract
 
 MAX_ANSWER_CHARS = 1_000_000
 MAX_EVIDENCE_CHARS = 300

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loong_jax.verifiers import get_verifier
-from loong_jax.verifiers.maths.extract import statements
+from loong_jax.verifiers.answers import statements
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*.jsonl"))
 SHARED = Path(__file__).parents[4] / "shared" / "data" / "math_cases_dev.jsonl"

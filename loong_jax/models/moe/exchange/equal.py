@@ -42,6 +42,12 @@ class Local:
     def plan(self, target: Targets, kept: Bool[Array, "T K"]) -> Targets:
         return jnp.where(kept, target, -1)
 
+    def num_rounds(self, plan: Targets) -> Int[Array, ""]:
+        return jnp.int32(1)
+
+    def num_waiting(self, plan: Targets) -> Int[Array, ""]:
+        return jnp.int32(0)
+
     def take_round(self, plan: Targets, i: Number) -> _OneRound:
         return ()
 

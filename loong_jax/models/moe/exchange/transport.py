@@ -1,38 +1,91 @@
 """Rows sent by any exchange, with the gradient that comes back.
 
-Everything here runs inside `shard_map` and is written for one device. What an exchange has there,
-in the order of use:
-
-    plan(target, kept)             the choices of the device, sorted for the exchange
-    num_rounds(plan), num_waiting(plan)      rounds, and choices that wait for a later one than the
-                                   first; not asked unless `may_overflow`
-    take_round(plan, i)            those that are sent in round i
-    load(x, gate, plan, round)     their `Rows` on the sending device
-    pack(x, gate, plan, round)     the same in the buffers that the collective takes
-    send(packed, round)            the collective
-    unpack(packed, dtype)          the rows on the receiving device
-    send_back(made, round)         what the experts made of them, where the rows came from
-    unload(back, round)            the sum of each token's rows
-
-Gradients of what was received go the other way: `pack_gradient(x, gate)`, `send_gradient(packed,
-round)`, `unpack_gradient(packed)`. `room` is how many choices the products of the experts take at a
-time, None for all. `Local`, where all experts are at hand, has what sends nothing.
+Everything here runs inside `shard_map` and is written for one device. What an exchange does there
+stands in `Placement` and `DeviceExchange`, in the order of use.
 """
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Protocol, runtime_checkable
 
 import jax
-from jaxtyping import Array
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int
 from jaxtyping import PyTree as Tree  # of arrays
 
 from loong_jax.models.moe.exchange import Exchange, PaddedExchange, RaggedExchange, Sizes
-from loong_jax.models.moe.exchange.dispatch import Gates, Rows, Tokens, zeros_alike
+from loong_jax.models.moe.exchange.dispatch import (
+    Gates,
+    Number,
+    Rows,
+    Targets,
+    Tokens,
+    zeros_alike,
+)
 from loong_jax.models.moe.exchange.equal import Gathered, Padded
 from loong_jax.models.moe.exchange.ragged import Ragged
 
-DeviceExchange: TypeAlias = Gathered | Padded | Ragged
+
+@runtime_checkable
+class Placement(Protocol):
+    """Where rows are made: `equal.Local`, where all experts are at hand, or an exchange."""
+
+    @property
+    def room(self) -> int | None:
+        """Choices that the products of the experts take at a time, None for all."""
+        ...
+
+    @property
+    def may_overflow(self) -> bool:
+        """True where a round may leave choices for a later one."""
+        ...
+
+    def plan(self, target: Targets, kept: Bool[Array, "T K"]) -> Tree:
+        """The choices of the device, sorted for the exchange."""
+
+    def num_rounds(self, plan: Tree) -> Int[Array, ""]:
+        """The rounds until all have been sent; 1 unless it may overflow."""
+        ...
+
+    def num_waiting(self, plan: Tree) -> Int[Array, ""]:
+        """Choices that wait for a later round than the first."""
+        ...
+
+    def take_round(self, plan: Tree, i: Number) -> Tree:
+        """Those that are sent in round i."""
+
+    def load(self, x: Tokens, gate: Gates, plan: Tree, round: Tree) -> Rows:
+        """Their rows on the sending device."""
+        ...
+
+    def unload(self, back: Tree, round: Tree) -> Tokens:
+        """The sum of each token's rows."""
+        ...
+
+
+@runtime_checkable
+class DeviceExchange(Placement, Protocol):
+    """An exchange on one device. Gradients of what was received go the other way."""
+
+    def pack(self, x: Tokens, gate: Gates, plan: Tree, round: Tree) -> Tree:
+        """The rows of `load`, in the buffers that the collective takes."""
+
+    def send(self, packed: Tree, round: Tree) -> Tree:
+        """The collective."""
+
+    def unpack(self, packed: Tree, dtype: DTypeLike) -> Rows:
+        """The rows on the receiving device."""
+        ...
+
+    def send_back(self, made: Float[Array, "R D"], round: Tree) -> Array:
+        """The outputs of the experts, where the rows came from."""
+        ...
+
+    def pack_gradient(self, x: Array, gate: Array) -> Tree: ...
+
+    def send_gradient(self, packed: Tree, round: Tree) -> Tree: ...
+
+    def unpack_gradient(self, packed: Tree) -> tuple[Array, Array]: ...
 
 
 def on_device(exchange: Exchange, sizes: Sizes) -> DeviceExchange:
@@ -54,11 +107,11 @@ class InTransit:
     shapes of what comes back.
     """
 
-    packed: Any
-    shadow: Any
+    packed: Tree
+    shadow: Tree
 
 
-def pack(device: Any, x: Tokens, gate: Gates, plan: Tree, round: Tree) -> InTransit:
+def pack(device: DeviceExchange, x: Tokens, gate: Gates, plan: Tree, round: Tree) -> InTransit:
     """The rows of a round, ready to be sent."""
 
     def forward(x: Tokens, gate: Gates, plan: Tree, round: Tree) -> tuple[InTransit, Tree]:
@@ -75,7 +128,7 @@ def pack(device: Any, x: Tokens, gate: Gates, plan: Tree, round: Tree) -> InTran
     return with_gradient(forward, backward)(x, gate, plan, round)
 
 
-def send(device: Any, rows: InTransit, round: Tree) -> InTransit:
+def send(device: DeviceExchange, rows: InTransit, round: Tree) -> InTransit:
     """The exchange itself."""
 
     def forward(packed: Tree, shadow: Tree, round: Tree) -> tuple[InTransit, Tree]:
@@ -91,7 +144,7 @@ def send(device: Any, rows: InTransit, round: Tree) -> InTransit:
     return with_gradient(forward, backward)(rows.packed, rows.shadow, round)
 
 
-def unpack(device: Any, rows: InTransit) -> Rows:
+def unpack(device: DeviceExchange, rows: InTransit) -> Rows:
     """The rows that others sent here."""
 
     def forward(packed: Tree, shadow: Tree) -> tuple[Rows, None]:
@@ -104,7 +157,7 @@ def unpack(device: Any, rows: InTransit) -> Rows:
     return with_gradient(forward, backward)(rows.packed, rows.shadow)
 
 
-def with_gradient(forward: Callable[..., tuple[Any, Any]], backward: Callable) -> Callable:
+def with_gradient(forward: Callable[..., tuple[Tree, Tree]], backward: Callable) -> Callable:
     """`forward` gives its value and what `backward` needs beside the gradient of that value."""
     function = jax.custom_vjp(lambda *operands: forward(*operands)[0])
     function.defvjp(forward, backward)

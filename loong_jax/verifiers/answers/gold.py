@@ -4,9 +4,9 @@ import dataclasses
 import functools
 import re
 
-from loong_jax.verifiers.maths import extract, languages, names, notations, wording
+from loong_jax.verifiers.answers import extract, notations, prose
+from loong_jax.verifiers.maths import languages, names, wording
 from loong_jax.verifiers.maths.expression import BARE_LISTS, CostError, Node, ParseError
-from loong_jax.verifiers.maths.extract import prose
 from loong_jax.verifiers.maths.matching import real_sets
 from loong_jax.verifiers.maths.reading import numerals, readings, words
 

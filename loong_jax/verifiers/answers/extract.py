@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterator
 
 from loong_jax.problems import response
+from loong_jax.verifiers.answers import closing, prose, statements
+from loong_jax.verifiers.answers.statements import Span, statement
 from loong_jax.verifiers.maths import languages, names, reading, wording
-from loong_jax.verifiers.maths.extract import closing, prose, statements
-from loong_jax.verifiers.maths.extract.statements import Span, statement
 from loong_jax.verifiers.maths.reading import numerals
 
 MAX_CANDIDATES = 4

@@ -10,12 +10,14 @@ from typing import Any
 
 from loong_jax.problems import verdict
 from loong_jax.problems.verdict import Verdict
-from loong_jax.verifiers.maths import extract, gold, notations, wording
+from loong_jax.verifiers.answers import extract, gold, notations
+from loong_jax.verifiers.answers.extract import Candidates
+from loong_jax.verifiers.answers.gold import Gold
+from loong_jax.verifiers.answers.notations import Chemical
+from loong_jax.verifiers.answers.statements import Span
+from loong_jax.verifiers.maths import wording
 from loong_jax.verifiers.maths.expression import BARE_LISTS, Node, ParseError, render, with_names
-from loong_jax.verifiers.maths.extract import Candidates, Span
-from loong_jax.verifiers.maths.gold import Gold
 from loong_jax.verifiers.maths.matching import Matcher, equation, ladder
-from loong_jax.verifiers.maths.notations import Chemical
 from loong_jax.verifiers.maths.reading import numerals, readings, words
 
 _IN_BRACES = re.compile(r"[\s$]*\{[^{}]*\}[\s$.]*")

@@ -8,9 +8,9 @@ import itertools
 import re
 from collections.abc import Iterator
 
+from loong_jax.verifiers.answers import prose, statements
+from loong_jax.verifiers.answers.statements import Span
 from loong_jax.verifiers.maths import names, wording
-from loong_jax.verifiers.maths.extract import prose, statements
-from loong_jax.verifiers.maths.extract.statements import Span
 from loong_jax.verifiers.maths.reading import numerals
 
 _SAID = names.patterns("closing")

@@ -11,7 +11,7 @@ from loong_jax.errors import VerifierError
 from loong_jax.problems import verdict
 from loong_jax.problems.problem import Problem
 from loong_jax.problems.verdict import Verdict
-from loong_jax.verifiers.maths import gold, judging
+from loong_jax.verifiers.answers import gold, judging
 from loong_jax.verifiers.maths.expression import CostError
 from loong_jax.verifiers.maths.symbolic import SymbolicLost, SymbolicServer
 from loong_jax.verifiers.maths.values import LONG_DIGITS, Tolerance

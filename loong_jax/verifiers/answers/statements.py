@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from loong_jax.problems import response
 from loong_jax.problems.response import Box
+from loong_jax.verifiers.answers import prose
 from loong_jax.verifiers.maths import languages, names, reading, values
 from loong_jax.verifiers.maths.expression import CostError, ParseError
-from loong_jax.verifiers.maths.extract import prose
 from loong_jax.verifiers.maths.reading import readings
 from loong_jax.verifiers.maths.units import UNITS
 
