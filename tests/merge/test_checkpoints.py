@@ -16,16 +16,11 @@ from loong_jax.rl import checkpoint
 from tests.merge import examples
 
 
-def save(path, weights):
-    checkpoints.save_weights(path, weights, {})
-
-
 @pytest.fixture
 def run(tmp_path):
     base, experts = examples.models()
-    save(tmp_path / "sft", examples.nest(base))
-    for name, expert in experts.items():
-        save(tmp_path / name, examples.nest(expert))
+    for name, weights in ({"sft": base} | experts).items():
+        checkpoints.save_weights(tmp_path / name, examples.nest(weights), {})
     return tmp_path, base, experts
 
 
@@ -60,12 +55,6 @@ def test_writes_what_fuse_returns_and_its_report(run):
         checkpoints.merge_checkpoints(settings)
 
 
-def test_command_prints_and_returns_zero(run, capsys):
-    run_dir, _, _ = run
-    assert checkpoints.main(config(run_dir))["experts"]
-    assert "fusion.json" in capsys.readouterr().out
-
-
 def test_our_own_checkpoints(run):
     run_dir, base, _ = run
     checkpoints.save_weights(run_dir / "stage", examples.nest(base), {"method": "none"})
@@ -87,14 +76,11 @@ def test_masters_are_merged_and_cast_once(tmp_path):
     }
     for name, master in masters.items():
         low = {"weights": {"up": master.astype(ml_dtypes.bfloat16)}}
-        if name == "a":  # beside the weights, in an optimizer's state, or in another checkpoint
-            checkpoint.save(tmp_path / name / "checkpoints", 7, {**low, "masters": {"up": master}})
-        elif name == "b":
+        kept = {"masters": {"up": master}}  # beside the weights, or in an optimizer's state
+        if name == "b":
             checkpoint.save(tmp_path / name / "weights", 7, low)
-            state = {"optimizer": {"0.masters.up": master, "0.moments.up": master * 0}}
-            checkpoint.save(tmp_path / name / "checkpoints", 7, {**low, **state})
-        else:
-            checkpoint.save(tmp_path / name / "checkpoints", 7, {**low, "masters": {"up": master}})
+            kept = {"optimizer": {"0.masters.up": master, "0.moments.up": master * 0}}
+        checkpoint.save(tmp_path / name / "checkpoints", 7, low | kept)
 
     def merged(output, **changes):
         settings = MergeConfig(
@@ -196,9 +182,3 @@ def test_refuses(tmp_path, changes, message):
 def test_experts_are_named_by_what_differs_in_their_paths(tmp_path, paths, names):
     found = config(tmp_path, experts=tuple(map(Path, paths)), names=(), weights=(), importances=())
     assert found.expert_names() == names
-
-
-def test_stacks_of_our_model():
-    assert checkpoints.longcat_stacks("layers/experts/gate_up") == 2
-    assert checkpoints.longcat_stacks("layers/attention_0/out") == 1
-    assert checkpoints.longcat_stacks("embedding") == 0
