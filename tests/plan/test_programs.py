@@ -6,13 +6,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from loong_jax.errors import ConfigError
 from loong_jax.models import families
 from loong_jax.models.dense import DenseConfig, abstract_weights
 from loong_jax.models.moe import MoEConfig
-from loong_jax.plan import analytic, compiled, counts, plan, programs
+from loong_jax.plan import analytic, counts, plan, programs
 from loong_jax.sharding import ShardingRules, make_mesh
-from tests.plan.asking import asked, make_request
+from tests.plan.asking import asked, make_request, skip_without_pair
 from tests.sweeps import thinned
 
 
@@ -115,10 +114,7 @@ def test_gradients_of_a_dense_decoder_are_scattered_on_tpu():
 
     A part of the words is no whole tiles of TPU memory, as it is not of Qwen2.5's.
     """
-    try:
-        compiled.check_versions()
-    except ConfigError as error:
-        pytest.skip(str(error))
+    skip_without_pair()
     config = DenseConfig.tiny(
         vocab_size=4736,
         hidden_size=512,
