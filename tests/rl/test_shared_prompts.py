@@ -32,6 +32,7 @@ from tests.doubles.toy_policy import (
     toy_policy,
     toy_weights,
 )
+from tests.rl.test_trainer import accumulate
 
 OBJECTIVE = objectives.gspo_objective(group_size=4)
 OPTIMIZER = optimizers.AdamW(schedule=optimizers.WarmupConstant(peak=1e-2))
@@ -51,13 +52,7 @@ def make_batches(layout, rows=4, row_length=48, groups=GROUPS):
 
 
 def gradient(model, batches):
-    compiled, weights = programs(model), toy_weights()
-    accumulated = compiled.begin(weights)
-    for batch in batches:
-        accumulated = compiled.accumulate(
-            weights, accumulated, batch, jnp.int32(3), jnp.float32(0.7)
-        )
-    return accumulated
+    return accumulate(programs(model), toy_weights(), batches, num_groups=3, temperature=0.7)
 
 
 def settings(row_length=48, score_rows=4):
