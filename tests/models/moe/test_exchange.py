@@ -50,11 +50,9 @@ def problem():
 
 def mixture_and_gradient(config, sizes=None):
     """sum(mixture * direction), the mixture, its overflow and the gradient of all that is real."""
-    if sizes is None:
-        return _mixture_and_gradient(config, ShardingRules())
-    mesh = make_mesh(**sizes)
-    with jax.set_mesh(mesh):
-        return _mixture_and_gradient(config, ShardingRules(mesh=mesh))
+    rules = ShardingRules(mesh=sizes and make_mesh(**sizes))
+    with rules.scope():
+        return _mixture_and_gradient(config, rules)
 
 
 class _WeightsAtHand:

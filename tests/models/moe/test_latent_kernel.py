@@ -52,6 +52,11 @@ def problem(dtype, heads, num_tokens, rank, rope, capacity, block):
     return (query, rope_query, *poisoned, jnp.int32(layer), sub_layer, position), expected
 
 
+def check(mixed, expected, tolerance):
+    error = np.abs(np.asarray(mixed, np.float64) - expected).max()
+    assert error < tolerance * np.abs(expected).max()
+
+
 @pytest.mark.parametrize(
     ("dtype", "heads", "num_tokens", "rope", "capacity", "tolerance"),
     thinned([(jnp.float32, 2, 2, 6, 1280, 1e-6), (jnp.bfloat16, 64, 3, 64, 1664, 1e-2)], 0),
@@ -63,9 +68,7 @@ def test_equals_float64_and_reads_no_block_past_the_last_entry(
     block = latent_kernel._block(capacity, heads * num_tokens)
     assert block < capacity
     arguments, expected = problem(dtype, heads, num_tokens, rank, rope, capacity, block)
-    mixed = latent_kernel.attend(*arguments, interpret=True)
-    error = np.abs(np.asarray(mixed, np.float64) - expected).max()
-    assert error < tolerance * np.abs(expected).max()
+    check(latent_kernel.attend(*arguments, interpret=True), expected, tolerance)
 
 
 @pytest.mark.parametrize(
@@ -90,9 +93,7 @@ def test_the_kernel_for_gpus_equals_float64_and_joins_its_splits(
     programs = 3 * -(-heads * num_tokens // 16)
     assert latent_split._split_length(capacity, block, programs) < capacity
     arguments, expected = problem(dtype, heads, num_tokens, rank, rope, capacity, block)
-    mixed = latent_split.attend(*arguments, interpret=True)
-    error = np.abs(np.asarray(mixed, np.float64) - expected).max()
-    assert error < tolerance * np.abs(expected).max()
+    check(latent_split.attend(*arguments, interpret=True), expected, tolerance)
 
 
 @pytest.mark.parametrize(

@@ -15,16 +15,11 @@ from loong_jax.errors import CheckpointError
 from loong_jax.models import moe
 from loong_jax.models.hf import HfCheckpoint, files, unfinished, writing
 from tests.doubles import crash_point
+from tests.models.moe.published import PUBLISHED, published
 from tests.sweeps import thinned
 
-PUBLISHED = Path(__file__).parent / "fixtures" / "published"
 SHARD_BYTES = 40_000  # three files and an index
 NUM_MOVED = 5  # with the index and config.json
-
-
-@functools.cache
-def published():
-    return moe.load_hf(PUBLISHED)
 
 
 @pytest.fixture(scope="module")
