@@ -83,14 +83,7 @@ def test_masters_are_merged_and_cast_once(tmp_path):
         checkpoint.save(tmp_path / name / "checkpoints", 7, low | kept)
 
     def merged(output, **changes):
-        settings = MergeConfig(
-            base=tmp_path / "sft",
-            experts=(tmp_path / "a", tmp_path / "b"),
-            output=tmp_path / output,
-            method=merge.TaskArithmetic(),
-            **changes,
-        )
-        checkpoints.merge_checkpoints(settings)
+        checkpoints.merge_checkpoints(config_of_two(tmp_path, output=tmp_path / output, **changes))
         return checkpoints.load_weights(tmp_path / output)["up"]
 
     exact = masters["a"].astype(np.float64) + masters["b"] - start
@@ -101,16 +94,17 @@ def test_masters_are_merged_and_cast_once(tmp_path):
     assert np.mean(narrow == found) < 0.8
 
 
+def config_of_two(directory, **changes):
+    experts = (directory / "a", directory / "b")
+    settings = {"base": directory / "sft", "experts": experts, "output": directory / "fused"}
+    return MergeConfig(**settings | {"method": merge.TaskArithmetic()} | changes)
+
+
 def own_checkpoints(tmp_path):
     for number, name in enumerate(("sft", "a", "b")):
         weights = {"up": np.full((4, 4), number, np.float32)}
         checkpoints.save_weights(tmp_path / name, weights, {})
-    return MergeConfig(
-        base=tmp_path / "sft",
-        experts=(tmp_path / "a", tmp_path / "b"),
-        output=tmp_path / "fused",
-        method=merge.TaskArithmetic(),
-    )
+    return config_of_two(tmp_path)
 
 
 @pytest.mark.parametrize("output", ["sft", "b", "a/checkpoints"])

@@ -14,25 +14,19 @@ from loong_jax.sharding import ShardingRules, make_mesh
 from tests.plan.asking import asked, make_request, skip_without_pair
 from tests.sweeps import thinned
 
+WITHOUT_AN_AXIS = [
+    "--topology v5e:1x1 --mode train",
+    "--topology v5e:2x2 --mode train --mesh data=4",
+    "--topology v5e:2x2 --mode train --mesh tensor=2,context=2",
+    "--topology v5e:1x1 --mode prefill",
+    "--topology v5e:2x2 --mode prefill --mesh tensor=4",
+    "--topology v5e:2x2 --mode prefill --mesh expert=2,context=2",
+    "--topology v5e:1x1 --mode decode",
+    "--topology v5e:2x2 --mode decode --mesh fsdp=2,tensor=2 --tensor-cuts heads",
+]
 
-@pytest.mark.parametrize(
-    "line",
-    thinned(
-        [
-            "--topology v5e:1x1 --mode train",
-            "--topology v5e:2x2 --mode train --mesh data=4",
-            "--topology v5e:2x2 --mode train --mesh tensor=2,context=2",
-            "--topology v5e:1x1 --mode prefill",
-            "--topology v5e:2x2 --mode prefill --mesh tensor=4",
-            "--topology v5e:2x2 --mode prefill --mesh expert=2,context=2",
-            "--topology v5e:1x1 --mode decode",
-            "--topology v5e:2x2 --mode decode --mesh fsdp=2,tensor=2 --tensor-cuts heads",
-        ],
-        2,
-        5,
-        6,
-    ),
-)
+
+@pytest.mark.parametrize("line", thinned(WITHOUT_AN_AXIS, 2, 5, 6))
 def test_no_mesh_axis_is_needed(line):
     """Weights rest cut over fsdp and expert, and need not where these have one device."""
     trace(f"tiny {line} --length 64")

@@ -105,8 +105,6 @@ def test_a_request_survives_its_way_to_the_child():
             {"mesh": "tensor=4", "config": MoEConfig.tiny(num_heads=2)},
             "num_heads=2 is no multiple of tensor=4",
         ),
-        ({"num_microbatches": 2, "mode": "prefill"}, "only training"),
-        ({"num_drafts": 1}, "only decoding"),
         (
             {"mesh": "tensor=4", "config": DenseConfig.tiny()},
             r"num_kv_heads=2 is no multiple of tensor=4.* divides it: 1, 2\.",

@@ -195,18 +195,14 @@ def on_one_device():
     return tokens, mask, result, call(graphdef, "prefill")(weights, tokens, mask)[1]
 
 
-@pytest.mark.parametrize(
-    ("sizes", "zigzag", "attention"),
-    thinned(
-        [
-            pytest.param(dict(context=8), True, BLOCKS.attention, marks=pytest.mark.slow),
-            (dict(context=4, expert=2), False, BLOCKS.attention),
-            (dict(context=2, data=2, tensor=2), True, WholeScores()),
-        ],
-        0,
-    ),
-    ids=["8", "4", "2"],
-)
+SPREAD = [
+    pytest.param(dict(context=8), True, BLOCKS.attention, marks=pytest.mark.slow),
+    (dict(context=4, expert=2), False, BLOCKS.attention),
+    (dict(context=2, data=2, tensor=2), True, WholeScores()),
+]
+
+
+@pytest.mark.parametrize(("sizes", "zigzag", "attention"), thinned(SPREAD, 0), ids=["8", "4", "2"])
 def test_sequences_spread_over_devices(sizes, zigzag, attention):
     """Logits, loads, gradients and the cache equal those of one device."""
     config = dataclasses.replace(CONFIG, attention=attention)

@@ -234,21 +234,16 @@ def test_splash_attention_is_the_same_function(sizes, zigzag):
     check_on_mesh(operands, mask, rules, way)
 
 
+MESHES = [
+    (dict(context=2, data=2), True),
+    (dict(context=4, tensor=2), False),
+    (dict(context=4, fsdp=2), True),
+    (dict(context=8), True),
+]
+
+
 @pytest.mark.parametrize("way", WAYS[:2], ids=str)
-@pytest.mark.parametrize(
-    ("sizes", "zigzag"),
-    thinned(
-        [
-            (dict(context=2, data=2), True),
-            (dict(context=4, tensor=2), False),
-            (dict(context=4, fsdp=2), True),
-            (dict(context=8), True),
-        ],
-        0,
-        1,
-    ),
-    ids=str,
-)
+@pytest.mark.parametrize(("sizes", "zigzag"), thinned(MESHES, 0, 1), ids=str)
 def test_a_mesh_changes_nothing(sizes, zigzag, way):
     operands, mask = random_operands(4, 16, 16, heads=4), sharing(4, 16)
     check_on_mesh(operands, mask, ShardingRules(mesh=make_mesh(**sizes), zigzag=zigzag), way)

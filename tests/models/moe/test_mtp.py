@@ -100,17 +100,13 @@ def test_drafts_of_packed_rows_equal_separate_ones():
     np.testing.assert_allclose(packed[0, 4:6], alone[0, :2], rtol=0, atol=5e-5)
 
 
-@pytest.mark.parametrize(
-    "sizes",
-    thinned(
-        [
-            pytest.param(dict(fsdp=2, tensor=2, expert=2), marks=pytest.mark.slow),
-            dict(data=4, context=2),
-        ],
-        0,
-    ),
-    ids=str,
-)
+MESHES = [
+    pytest.param(dict(fsdp=2, tensor=2, expert=2), marks=pytest.mark.slow),
+    dict(data=4, context=2),
+]
+
+
+@pytest.mark.parametrize("sizes", thinned(MESHES, 0), ids=str)
 def test_sharded_drafts_equal_single_device(sizes):
     graphdef, weights = fresh(CONFIG)
     tokens = random_tokens(4, 6)
