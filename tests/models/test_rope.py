@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loong_jax.errors import ConfigError
-from loong_jax.models import rope
+from loong_jax.models import decoder, rope
 from loong_jax.models.moe import YarnScaling
 from tests.doubles import tiny
 from tests.models.dense import reference
@@ -92,3 +92,10 @@ def test_pairs_are_neighbours():
 def test_refuses_what_is_not_positive():
     with pytest.raises(ConfigError, match="factor"):
         YarnScaling(factor=0.0, original_max_position=1)
+
+
+def test_positions_restart_with_every_segment():
+    segments = jnp.array([[1, 1, 2, 2, 2, 0], [0, 0, 1, 1, 1, 3]])
+    np.testing.assert_array_equal(
+        decoder.restarting_positions(segments), [[0, 1, 0, 1, 2, 0], [0, 1, 0, 1, 2, 0]]
+    )
