@@ -150,8 +150,7 @@ def test_a_host_that_is_stopped_before_the_first_start_runs_nothing(worker):
 def followed_where_gcloud_lists(worker, ls: str) -> subprocess.CompletedProcess:
     """A start with a gcloud whose `storage ls` does that; what it is asked for is in ~/asked."""
     write_program(
-        worker.host / "bin/gcloud",
-        f'echo "$2" >>"$HOME/asked"\nif [ "$2" = ls ]; then {ls}; fi\n',
+        worker.host / "bin/gcloud", f'echo "$2" >>"$HOME/asked"\nif [ "$2" = ls ]; then {ls}; fi\n'
     )
     worker(*START, exits="0")
     return worker("follow")

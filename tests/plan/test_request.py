@@ -97,10 +97,7 @@ def test_a_request_survives_its_way_to_the_child():
             BY_SEQUENCE | {"config": MoEConfig.tiny(num_experts=6)},
             "num_experts=6 is no multiple of expert=2 times tensor=2",
         ),
-        (
-            {"config": MoEConfig.tiny(num_experts=6)},
-            "num_experts=6 is no multiple of expert=4",
-        ),
+        ({"config": MoEConfig.tiny(num_experts=6)}, "num_experts=6 is no multiple of expert=4"),
         (
             {"mesh": "tensor=4", "config": MoEConfig.tiny(num_heads=2)},
             "num_heads=2 is no multiple of tensor=4",

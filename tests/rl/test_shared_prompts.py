@@ -12,15 +12,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.models.moe import MoEConfig, NgramEmbedding
 from loong_jax.models.moe.kernels.splash import Splash
-from loong_jax.rl import (
-    batching,
-    local_trainer,
-    logprobs,
-    objectives,
-    optimizers,
-    sft,
-    trainer,
-)
+from loong_jax.rl import batching, local_trainer, logprobs, objectives, optimizers, sft, trainer
 from loong_jax.rl.batching import Layout
 from loong_jax.rl.policy_model import policy_of
 from tests.doubles import tiny

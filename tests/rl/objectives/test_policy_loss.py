@@ -35,10 +35,7 @@ def test_the_eq4_trap():
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [
-        (
-            objectives.LinearBound(end=0.1, num_steps=4),
-            {0: 0.3, 1: 0.25, 2: 0.2, 4: 0.1, 9: 0.1},
-        ),
+        (objectives.LinearBound(end=0.1, num_steps=4), {0: 0.3, 1: 0.25, 2: 0.2, 4: 0.1, 9: 0.1}),
         (
             objectives.SteppedBound(steps=(3, 8), values=(0.2, 0.05)),
             {0: 0.3, 2: 0.3, 3: 0.2, 7: 0.2, 8: 0.05, 99: 0.05},
