@@ -113,12 +113,6 @@ def test_stage_names_the_item(tmp_path):
         Contamination(against=(tmp_path / "empty.jsonl",)).judge([{"prompt": "x"}])
 
 
-@pytest.mark.parametrize("settings", [{"min_share": 0}, {"ngram": 20}, {"max_items": 0}])
-def test_bad_settings_are_refused(settings):
-    with pytest.raises(ConfigError):
-        Overlap(**settings)
-
-
 ITEM = "Let $a$ and $b$ be the two roots of $x^2-5x+6=0$. What is $a^{2}+b^2$ equal to?"
 
 
