@@ -1,4 +1,4 @@
-"""Sound word problems, formulas and short solutions, and texts with edited words."""
+"""Sound word problems and formulas, and texts with edited words."""
 
 import random
 import re
@@ -52,23 +52,6 @@ def _varied(text: str, rng: random.Random) -> str:
             found.append("".join(rng.choices(_SYLLABLES, k=rng.randint(2, 3))))
         found.append(word)
     return " ".join(found)
-
-
-def response(rng: random.Random, *, sentences: int = 6) -> str:
-    """A short solution in prose and formulas, which ends."""
-    word = "".join(rng.choices(_SYLLABLES, k=2))
-    parts = [
-        f"We write {word} = {rng.randint(2, 99)} and look for the total.",
-        f"Since {rng.randint(2, 9)} * {rng.randint(2, 99)} is even, the case n = 1 is excluded.",
-        f"Substituting gives $x^2 - {rng.randint(2, 40)}x + {rng.randint(2, 40)} = 0$.",
-        f"The {rng.choice(_THINGS)} of {rng.choice(_NAMES)} are therefore {rng.randint(3, 400)}.",
-        f"Wait, let me check the bound {rng.randint(2, 99)} once more before going on.",
-        f"Each of the {rng.randint(2, 30)} pairs counts once, by the symmetry of the {word}.",
-        f"Dividing both sides by {rng.randint(2, 30)} leaves the claim about the {word}.",
-        f"An example is {rng.randint(2, 99)}, for which both conditions hold.",
-    ]
-    rng.shuffle(parts)
-    return " ".join(parts[:sentences]) + f" The answer is \\boxed{{{rng.randint(1, 999)}}}."
 
 
 def edited(text: str, num: int, rng: random.Random) -> str:

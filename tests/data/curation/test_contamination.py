@@ -31,7 +31,7 @@ def test_the_share_that_is_found_falls_with_the_words_that_changed():
 
     assert found(items) == 1.0
     assert found(changed(2)) > 0.9
-    assert found([f"{corpora.response(rng)} {text} {corpora.response(rng)}" for text in items]) == 1
+    assert found([f"{corpora.prompt(rng)} {text} {corpora.prompt(rng)}" for text in items]) == 1
     assert found(changed(12)) < 0.5
     assert found([corpora.prompt(rng) for _ in range(60)]) <= 0.1
 
