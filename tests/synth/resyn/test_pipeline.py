@@ -118,7 +118,8 @@ def test_no_planted_defect_of_code_is_kept(finished):
 @pytest.mark.timeout(900)
 def test_of_many_ideas_no_planted_defect_is_kept(tmp_path):
     words = tmp_path / "words.txt"
-    words.write_text("\n".join(sorted({w for f in FAMILIES.values() for w in f.keywords})))
+    known = {word for family in FAMILIES.values() for word in family.keywords}
+    words.write_text("\n".join([*sorted(known), *(f"subject {n}" for n in range(15))]))
     chosen = options(tmp_path / "run", words, attempts=20)
     assert command.main(chosen) == 0
     report = json_files.read_json(chosen.out / "report.json")
@@ -126,7 +127,7 @@ def test_of_many_ideas_no_planted_defect_is_kept(tmp_path):
     assert len(kept) == report["funnel"]["kept"] >= 5
     assert report["diversity"]["distinct_both"] == len(kept)
     found = planted(chosen.out)
-    assert len(found) >= 12
+    assert len(found) >= 15
     assert {name: kept for name, kept in found.items() if any(kept)} == {}
 
 
