@@ -54,6 +54,7 @@ FREE_ON_RESUME = (
     "pod.keep_*",
     "*placement*",  # where replicas live does not change what is trained
     "*offload_*",
+    "problems.directory",  # of packages, of which it keeps the digests
     "problems.file*",  # a run keeps a copy and compares
     "data",  # of which it keeps a digest
     "data.value",

@@ -1,7 +1,9 @@
 """Errors that a caller can answer. Each message names the value, the rule and the remedy."""
 
+import dataclasses
 import re
 import traceback
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 
@@ -30,9 +32,11 @@ class LaunchError(LoongError):
 
 
 def refuse_below(settings: object, least: float, *names: str) -> None:
-    """ConfigError for the first of these settings that is below `least`; None is not."""
-    for name in names:
-        if (value := getattr(settings, name)) is not None and not value >= least:
+    """ConfigError for the first of these settings that is below `least`; None, where it may stand,
+    is not.
+    """
+    for name, value in _given(settings, names):
+        if value is None or not value >= least:
             raise ConfigError(f"{name}={value} must be at least {least}. Raise it.")
 
 
@@ -42,19 +46,28 @@ def refuse_no_share(settings: object, *names: str) -> None:
 
 
 def refuse_outside(settings: object, interval: str, *names: str, why: str = "") -> None:
-    """ConfigError for the first of these settings outside `[0, inf)`, say; None is not.
-
-    `why` says what the bounds mean.
+    """ConfigError for the first of these settings outside `[0, inf)`, say; None, where it may
+    stand, is not. `why` says what the bounds mean.
     """
     low, high = map(float, interval[1:-1].split(","))
-    for name in names:
-        if (value := getattr(settings, name)) is None:
-            continue
+
+    def is_inside(value: Any) -> bool:
         over = low <= value if interval[0] == "[" else low < value
-        under = value <= high if interval[-1] == "]" else value < high
-        if not (over and under):
+        return over and (value <= high if interval[-1] == "]" else value < high)
+
+    for name, value in _given(settings, names):
+        if value is None or not is_inside(value):
             reason = f": {why}" if why else ""
             raise ConfigError(f"{name}={value} is not in {interval}{reason}. Choose one there.")
+
+
+def _given(settings: Any, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Settings by name, without None where the type of its field has it."""
+    types = {field.name: str(field.type) for field in dataclasses.fields(settings)}
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None or "None" not in types[name]:
+            yield name, value
 
 
 def line_in(file: str, error: BaseException) -> str:

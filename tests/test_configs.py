@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from loong_jax import configs
 from loong_jax.configs import KIND, Difference, differences, from_json, open_run, to_json
-from loong_jax.errors import CheckpointError, ConfigError
+from loong_jax.errors import CheckpointError, ConfigError, refuse_below, refuse_no_share
 from loong_jax.own import OwnPart
 from loong_jax.rollout.records import SamplingSettings
 from tests.doubles.nested_config import Adam, Inner, Muon, Outer
@@ -102,6 +102,25 @@ def test_a_rule_of_the_config_is_checked_on_reading():
     plain = to_json(SamplingSettings()) | {"temperature": -1.0}
     with pytest.raises(ValueError, match="must be positive"):
         from_json(plain)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bounded:
+    size: int = 1
+    share: float = 0.5
+    most: int | None = None
+
+    def __post_init__(self):
+        refuse_below(self, 1, "size", "most")
+        refuse_no_share(self, "share")
+
+
+@pytest.mark.parametrize("changes", [{"size": None}, {"share": None}, {"most": 0}])
+def test_none_is_refused_where_a_number_belongs(changes):
+    (said,) = (f"{name}={value}" for name, value in changes.items())
+    with pytest.raises(ConfigError, match=said):
+        Bounded(**changes)
+    assert Bounded().most is None
 
 
 def test_differences_name_key_and_both_values():

@@ -79,13 +79,13 @@ def _answers(one: Conversation, tokenizer: Tokenizer) -> Iterator[tuple[str, str
         if message["role"] == "assistant":
             asked = _render(one, place, tokenizer, add_generation_prompt=True)
             whole = _render(one, place + 1, tokenizer, add_generation_prompt=False)
-            yield str(message["content"] or ""), asked, whole
+            yield str(message.get("content") or ""), asked, whole
 
 
 def _render(one: Conversation, count: int, tokenizer: Tokenizer, **settings: Any) -> str:
     messages = one.messages[:count]
     if tokenizer.chat is None:
-        return "\n".join(str(message["content"] or "") for message in messages)
+        return "\n".join(str(message.get("content") or "") for message in messages)
     tools = [dict(tool) for tool in one.tools] or None
     return tokenizer.chat.render([dict(m) for m in messages], tools=tools, **settings)
 

@@ -12,7 +12,7 @@ is lost.
     corpus.build([Path("curated/kept.jsonl")], Path("datasets"), name="curated")
     source = corpus.read(Path("datasets/curated/1.0.0"))
     steps = corpus.batches(source, batch=8, seed=0)
-    records = next(steps); place = steps.get_state()      # bytes; steps.set_state(place) goes on
+    records = next(steps); place = steps.get_state()      # for JSON; steps.set_state(place) goes on
 """
 
 import contextlib

@@ -143,6 +143,12 @@ def read_all(directory: Path | str) -> list[Package]:
                 f"{str(directory)!r} is a package itself. Name the directory that holds it, "
                 f"{str(Path(directory).parent)!r}, and --package-names where it holds others."
             )
+        if not Path(directory).is_dir():
+            raise ConfigError(
+                f"{str(directory)!r} is no directory. Name one of packages with --packages; a run "
+                "whose packages have moved takes their new place: loong train --run-dir RUN "
+                "--packages DIR."
+            )
         raise ConfigError(
             f"{str(directory)!r} holds no environment packages. Make one of your own "
             "(docs/tutorials/own_environment.md), or name OUT/packages of `loong synth resyn`."

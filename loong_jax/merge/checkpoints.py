@@ -143,6 +143,8 @@ def _refuse_weights(output: Path) -> None:
             f"{output} already holds safetensors files, and a merge replaces none. Give another"
             " output."
         )
+    if (output / "stages").is_dir():  # of which a stage would be read
+        raise CheckpointError(f"{output} is a run, and a merge is none. Give another output.")
     for place in weight_directories(output):
         if found := checkpoint.steps(place):
             raise CheckpointError(

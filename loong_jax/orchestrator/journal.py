@@ -26,7 +26,7 @@ from loong_jax.errors import CheckpointError
 from loong_jax.orchestrator import changes
 from loong_jax.orchestrator.changes import Change, Place
 from loong_jax.orchestrator.ledger import Ledger
-from loong_jax.orchestrator.protocols import Grade
+from loong_jax.orchestrator.protocols import Disposition, Grade
 from loong_jax.problems.verdict import Verdict
 from loong_jax.rollout import records
 from loong_jax.rollout.records import Group
@@ -213,6 +213,9 @@ class Journal:
 # ---- going on from it ---------------------------------------------------------------------------
 
 
+Judged = tuple[tuple[Group, Disposition], ...]
+
+
 class LostStep(NamedTuple):
     """A step that was trained after the last checkpoint: its weights are gone, its groups not."""
 
@@ -221,6 +224,7 @@ class LostStep(NamedTuple):
     reread: dict[str, int]  # see `rereads`
     counts: dict[str, int]  # of tickets, when it ended
     num_open: int
+    judged: Judged  # groups that had their verdicts since the step before
 
 
 class Replayed(NamedTuple):
@@ -229,6 +233,7 @@ class Replayed(NamedTuple):
     num_changes: int
     steps: tuple[LostStep, ...]
     checksums: dict[int, str]  # of the weights by version, where known
+    judged: Judged  # since the last of the steps
 
 
 def replay(
@@ -240,23 +245,27 @@ def replay(
     """
     steps: list[LostStep] = []
     checksums: dict[int, str] = {}
+    since: list[tuple[Group, Disposition]] = []
     for change in found:
         trained, num_reread, groups = ledger.lease + ledger.reread, len(ledger.reread), ()
         match change:
             case changes.Generated() | changes.Scored() if journal is not None:
                 groups = tuple(journal.load(place) for place in _places(change))
-            case changes.Verified(number, "keep", _, verdicts):
+            case changes.Verified(number, disposition, _, verdicts) if verdicts:
                 rollouts = zip(ledger.group(number).rollouts, verdicts, strict=True)
                 judged = tuple(dataclasses.replace(r, verdict=Verdict(**v)) for r, v in rollouts)
                 groups = (grade(ledger.group(number).replace_rollouts(judged))[0],)
+                since.append((groups[0], disposition))
         ledger.enter(change, groups)
         match change:
             case changes.Trained(step):
                 again, num_open = rereads(ledger, num_reread), len(ledger.tickets)
-                steps.append(LostStep(step, trained, again, ledger.counts(), num_open))
+                counts, judged = ledger.counts(), tuple(since)
+                steps.append(LostStep(step, trained, again, counts, num_open, judged))
+                since.clear()
             case changes.Published(version, _, checksum):
                 checksums[version] = checksum
-    return Replayed(len(found), tuple(steps), checksums)
+    return Replayed(len(found), tuple(steps), checksums, tuple(since))
 
 
 def rereads(ledger: Ledger, num_groups: int) -> dict[str, int]:

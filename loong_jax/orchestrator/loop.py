@@ -175,12 +175,16 @@ class Orchestrator:
         for lost in replayed.steps:
             self.trainer.train(lost.step, lost.groups)
             trained = self._answer(rl_events.StepTrained)
+            for judged in lost.judged:
+                self.log.judged(*judged)
             self._log_step(trained, lost.groups, lost.reread, lost.counts, lost.num_open)
             if lost.step in needed and lost.step <= self.ledger.newest_version:
                 self.trainer.publish(lost.step)
                 self._answer(rl_events.VersionPublished)
                 if replayed.checksums.get(lost.step, "") != self.versions.checksum(lost.step):
                     changed.append(lost.step)
+        for judged in replayed.judged:
+            self.log.judged(*judged)
         reissued = tuple(
             ticket.number
             for ticket in self.ledger.tickets.values()

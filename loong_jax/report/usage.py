@@ -36,11 +36,21 @@ def resident_bytes(one: psutil.Process) -> int:
 
 def tree_bytes(size_of: Callable[[psutil.Process], int] = proportional_bytes) -> int:
     """Sum over this process and its descendants, save those that end while it looks."""
-    total, this = 0, psutil.Process()
-    for one in (this, *this.children(recursive=True)):
+    total = 0
+    for one in (this := psutil.Process(), *_descendants(this)):
         with contextlib.suppress(psutil.Error):
             total += size_of(one)
     return total
+
+
+def _descendants(this: psutil.Process) -> list[psutil.Process]:
+    try:
+        return this.children(recursive=True)
+    except psutil.AccessDenied:  # the system hides the processes of others (hidepid)
+        tree, others = [this], list(psutil.process_iter(["ppid"]))  # None for one that is hidden
+        for parent in tree:
+            tree += [one for one in others if one.info["ppid"] == parent.pid and one not in tree]
+        return tree[1:]
 
 
 class MemoryMonitor(contextlib.AbstractContextManager):
@@ -142,8 +152,13 @@ class StepProfile(contextlib.AbstractContextManager):
         self._done = 0
         self._runs = False
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_) -> None:
         self._stop()
+        if kind is None and self._num_steps and self._done <= SKIPPED:
+            logger.warning(
+                "profile: no step was traced: the first %d of a start are not, and %d were done. "
+                "Train for more.", SKIPPED, self._done,
+            )  # fmt: skip
 
     def step(self) -> None:
         """Call it at the end of every step."""

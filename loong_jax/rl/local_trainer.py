@@ -44,7 +44,7 @@ class TrainerSettings:
     rows: int = 48  # per micro-batch of a step
     score_rows: int = 4  # per micro-batch of scoring; one group is scored on its own
     keep_checkpoints: int = 2
-    replays_routing: bool = False  # experts are those the engine chose; see `routing_replay`
+    replays_routing: bool = False  # experts are those the engine chose; see `batching.choices`
     # the responses to one prompt lie behind one copy of it; None: where the model can
     shares_prompts: bool | None = None
     # the log-probabilities of the step stand for those of the behaviour, and nothing is scored

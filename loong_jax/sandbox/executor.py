@@ -70,6 +70,8 @@ class Executor:
     def __init__(
         self, *, num_boxes: int = 1, cache: "ArtefactCache | None" = None, uses_fork: bool = True
     ):
+        if num_boxes < 1:
+            raise VerifierError(f"num_boxes={num_boxes} is below 1. One box runs one program.")
         self.mechanism: Mechanism = mechanism.isolation(for_programs=True)
         self._cache = cache or ArtefactCache()
         self._uses_fork = uses_fork

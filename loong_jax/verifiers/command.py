@@ -9,7 +9,9 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from loong_jax import options, own, verifiers
 from loong_jax.errors import ConfigError, VerifierError
@@ -38,10 +40,24 @@ class VerifyOptions:
     output: Path  # {"verdict", "reason", "evidence", ...} a line; replaced when all is done
 
 
+_Verifiers = Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="VERIFIER ...")]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdmissionOptions:
+    """Tries verifiers with answers that none may reward, and says which are admitted.
+
+    The exit status is 1 unless all are. Example: loong verify admission math own.py:Mine
+    """
+
+    # names, or classes of your own, FILE.py:CLASS; all of ours unless named
+    verifiers: _Verifiers = ()
+
+
 def main(arguments: Sequence[str]) -> int:
     name, *rest = arguments
     if name == "admission":
-        return admit(rest)
+        return admit(options.parse(AdmissionOptions, "loong verify admission", rest).verifiers)
     table = {name: name} if verifiers.own_table([name] if ".py" in name else []) else {}
     if name not in (verifiers.VERIFIERS | table):
         raise ConfigError(
@@ -142,7 +158,7 @@ def _judge(verifier: Any, line: bytes) -> tuple[Any, Verdict | Score]:
         if isinstance(found, Score):
             return record, found
         return record, raised.as_verdict(found, own.place_of(type(verifier)))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return record, raised.verdict_on(error, own.place_of(type(verifier)))
 
 

@@ -12,7 +12,6 @@ import functools
 import itertools
 import json
 import threading
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -169,9 +168,8 @@ class FedPool:
             self._changed.notify_all()
         for request in queued:
             request.answer(verdict.ungradable("pool closed"))
-        deadline = time.monotonic() + timeout_s
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        with self._changed:  # a worker that still starts is not waited for
+            self._changed.wait_for(lambda: not self._in_hand, timeout_s)
         for request in list(self._in_hand):
             request.answer(verdict.ungradable("pool closed"))
         for one in self._workers:  # a worker at work is killed; its thread then ends by itself
@@ -204,7 +202,8 @@ class FedPool:
                         request.answer(worker.decode(body))
                 except ChildLost as error:
                     self._put_back(batch, str(error))
-                self._in_hand.difference_update(batch)
+                else:
+                    self._let_go(batch)
         finally:
             one.stop()
 
@@ -219,8 +218,15 @@ class FedPool:
             self._in_hand.update(batch)
             return batch
 
+    def _let_go(self, batch: Sequence[VerifierRequest]) -> None:
+        with self._changed:
+            self._in_hand.difference_update(batch)
+            if self._is_closed:
+                self._changed.notify_all()
+
     def _put_back(self, batch: Sequence[VerifierRequest], why: str) -> None:
         with self._changed:
+            self._in_hand.difference_update(batch)
             for request in reversed(batch):
                 request.attempts += 1
                 if self._is_closed:

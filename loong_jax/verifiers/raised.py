@@ -26,7 +26,7 @@ class Kind(NamedTuple):
     count: int
 
 
-def verdict_on(error: Exception, place: str) -> Verdict:
+def verdict_on(error: BaseException, place: str) -> Verdict:
     """The verdict on an answer where `place` raised: FILE.py:CLASS, or the name of one of ours."""
     file = str(Path(place.rpartition(":")[0]).resolve())
     text = str(error) if isinstance(error, LoongError) else f"{place}{raised(error, file)}"

@@ -154,7 +154,7 @@ def judge(verifiers: dict[str, Any], config: WorkerConfig, request: Mapping[str,
             options = config.options.get(name, {})
             verifiers[name] = verifiers_room.get_verifier(name, table=config.table, **options)
         return raised.as_verdict(verifiers[name].verify(problem, request["response_text"]), place)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return raised.verdict_on(error, place)
 
 

@@ -24,6 +24,12 @@ FORGETFUL = (
     "{%- if add_generation_prompt %}<|im_start|>assistant\n{%- endif %}"
 )
 
+WITH_CALLS = (
+    "{%- for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{{ m.tool_calls[0].name + '()' if m.tool_calls is defined else m.content }}<|im_end|>\n"
+    "{%- endfor %}{%- if add_generation_prompt %}<|im_start|>assistant\n{%- endif %}"
+)
+
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
@@ -64,11 +70,27 @@ def test_prompt_and_response_are_a_conversation_of_two(tokenizer, tmp_path):
     assert whole.startswith("<|im_start|>user\na?<|im_end|>\n<|im_start|>assistant\nb")
 
 
-def test_answers_that_are_rendered_otherwise_later_are_learnt_alone(directory, tmp_path):
-    (tmp_path / "chat_template.jinja").write_text(FORGETFUL)
+def of_template(directory, place, template):
+    (place / "chat_template.jinja").write_text(template)
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        (tmp_path / name).write_text((directory / name).read_text())
-    tokenizer = load_tokenizer(tmp_path, {"vocab_size": 512})
+        (place / name).write_text((directory / name).read_text())
+    return load_tokenizer(place, {"vocab_size": 512})
+
+
+def test_a_call_of_a_tool_needs_no_content(directory, tmp_path):
+    call = {"role": "assistant", "tool_calls": [{"name": "add", "arguments": {"a": 1}}]}
+    messages = [{"role": "user", "content": "1 + 2?"}, call, *CHAT[4:]]
+    read = chat_records.read(write(tmp_path / "calls.jsonl", [{"messages": messages}]))
+    tokenizer = of_template(directory, tmp_path, WITH_CALLS)
+    (one,) = chat_records.taught(read, tokenizer)
+    learnt, _ = parts(tokenizer, chat_records.encode(tokenizer, one))
+    assert learnt == "\nadd()<|im_end|>\nTwo.\n<|im_end|>"
+    (one,) = chat_records.taught(read, AsciiTokenizer())  # which has no template
+    assert "Two." in parts(AsciiTokenizer(), chat_records.encode(AsciiTokenizer(), one))[0]
+
+
+def test_answers_that_are_rendered_otherwise_later_are_learnt_alone(directory, tmp_path):
+    tokenizer = of_template(directory, tmp_path, FORGETFUL)
     ones = chat_records.taught([chat_records.Conversation(tuple(CHAT))], tokenizer)
     shown = [parts(tokenizer, chat_records.encode(tokenizer, one)) for one in ones]
     assert [learnt for learnt, _ in shown] == [

@@ -38,9 +38,10 @@ def test_every_object_of_the_tour_exists(name):
 
 
 def test_the_tour_runs_in_a_notebook():
-    (cell,) = re.findall(r"```python\n(.*?)```", MODEL, re.S)
+    cell, of_rates = re.findall(r"```python\n(.*?)```", MODEL, re.S)
     found = {}
     exec(cell, found)
+    exec(of_rates, {})
     whole = jnp.concatenate([jnp.asarray(found["tokens"]), jnp.stack(found["written"], 1)], axis=1)
     best = jnp.argmax(found["model"](whole).logits[:, 4:-1], axis=-1)
     np.testing.assert_array_equal(best, whole[:, 5:])

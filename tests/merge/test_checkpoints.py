@@ -132,6 +132,10 @@ def test_no_checkpoint_is_replaced(tmp_path, output):
     settings = dataclasses.replace(own_checkpoints(tmp_path), output=tmp_path / output)
     with pytest.raises(CheckpointError, match="already holds checkpoints"):
         checkpoints.merge_checkpoints(settings)
+    (tmp_path / "run" / "stages").mkdir(parents=True)
+    settings = dataclasses.replace(settings, output=tmp_path / "run")
+    with pytest.raises(CheckpointError, match="run is a run, and a merge is none"):
+        checkpoints.merge_checkpoints(settings)
     assert np.all(checkpoints.load_weights(tmp_path / "sft")["up"] == 0)
     assert np.all(checkpoints.load_weights(tmp_path / "b")["up"] == 2)
 

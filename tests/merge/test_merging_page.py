@@ -151,6 +151,11 @@ def test_a_recipe_fuses_by_a_method_of_your_own_and_finds_it_again(own_methods, 
             r"scale=inf must be finite",
         ),
         (
+            "@dataclasses.dataclass(frozen=True)\nclass Mine(merge.Method):\n    seed: int = 0\n"
+            "    drops_out = True",
+            r"mine\.py:Mine drops out entries and has no keep_rate, by which",
+        ),
+        (
             "@dataclasses.dataclass(frozen=True)\nclass Mine(merge.Method):\n    a: int",
             r"__init__\(\) missing .*Give each such argument or field a default",
         ),

@@ -207,3 +207,21 @@ def test_on_other_hardware_groups_without_weights_are_issued_again(tmp_path):
         assert counts["stale"] >= run.num_reissued
         reissued += run.num_reissued
     assert reissued > 0
+
+
+def test_groups_judged_before_a_kill_are_logged_with_the_steps_that_follow(tmp_path):
+    policy = POLICIES["ordered"]
+    straight, _, _ = whole(policy)
+    disk = Disk()
+    run, _ = open_run(tmp_path, disk, seed=0, policy=policy, dies_at=36)
+    assert not live(run)
+    assert run.log.steps
+    assert not disk.checkpoints
+    again, _ = open_run(tmp_path, disk, seed=1, policy=policy)
+    logged = []
+    step = again.log.step
+    again.log.step = lambda *said: (logged.append(len(again.log.dispositions)), step(*said))
+    assert live(again)
+    assert Counter(again.log.dispositions) == Counter(straight.log.dispositions)
+    assert logged[0] >= policy.groups_per_step  # and none only later
+    assert logged[0] < logged[-1]

@@ -1,9 +1,11 @@
 """Environment packages as a recipe's problems: chosen, tried, demonstrated."""
 
 import dataclasses
+import shutil
 
 import pytest
 
+from loong_jax import configs
 from loong_jax.data import json_files, packages
 from loong_jax.data.packages import Package
 from loong_jax.data.tokenizer import AsciiTokenizer
@@ -129,6 +131,14 @@ def test_a_run_keeps_to_the_packages_it_began_with(directory, tmp_path):
     began = run._packages(problems)
     json_files.write_json(tmp_path / run.PACKAGES, began)
     run._with_inputs(recipe, tmp_path)
+    configs.open_run(recipe, tmp_path)
+    moved = shutil.copytree(directory, tmp_path / "moved")
+    there = PackagedProblems(directory=str(moved))
+    (change,) = configs.open_run(dataclasses.replace(recipe, problems=there), tmp_path)
+    assert (change.key, change.given) == ("problems.directory", str(moved))
+    run._with_inputs(configs.load(tmp_path), tmp_path)
+    with pytest.raises(ConfigError, match=r"nowhere' is no directory\. .* RUN --packages DIR"):
+        PackagedProblems(directory=str(tmp_path / "nowhere")).by_domain()
     name, uid = next(iter(began.items()))
     json_files.write_json(tmp_path / run.PACKAGES, began | {name: uid[:-1] + "?"})
     with pytest.raises(ConfigError, match=r"is not what .* began with.*Put the packages back"):

@@ -1,5 +1,6 @@
 """Memory of a tree of processes, against a real child; steps that are traced."""
 
+import builtins
 import os
 import subprocess
 import sys
@@ -23,6 +24,22 @@ def test_processes_that_end_meanwhile_count_nothing(monkeypatch):
     monkeypatch.setattr(psutil.Process, "children", lambda *_, **__: others)
     total = usage.tree_bytes(usage.resident_bytes)
     assert total > usage.resident_bytes(psutil.Process(os.getppid())) > 0
+
+
+def test_processes_that_the_system_hides_are_passed_over(monkeypatch):
+    def opened(file, *arguments, _open=open, **settings):
+        if file == "/proc/1/stat":  # as where /proc is mounted with hidepid=1
+            raise PermissionError(1, "Operation not permitted", file)
+        return _open(file, *arguments, **settings)
+
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    seen = []
+    monkeypatch.setattr(builtins, "open", opened)
+    usage.tree_bytes(lambda one: seen.append(one.pid) or 0)
+    child.communicate(b"\n")
+    assert seen[0] == os.getpid()
+    assert child.pid in seen
+    assert 1 not in seen
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="needs smaps_rollup")
@@ -81,7 +98,7 @@ def test_no_process_has_less_resident_than_its_share():
     assert usage.resident_bytes(this) >= 0.9 * usage.proportional_bytes(this) > 10**6
 
 
-def test_a_trace_of_the_steps_that_were_asked_for(tmp_path, monkeypatch):
+def test_a_trace_of_the_steps_that_were_asked_for(tmp_path, monkeypatch, caplog):
     traced = []
     monkeypatch.setattr(usage.jax.profiler, "start_trace", lambda to: traced.append("starts"))
     monkeypatch.setattr(usage.jax.profiler, "stop_trace", lambda: traced.append("ends"))
@@ -98,6 +115,9 @@ def test_a_trace_of_the_steps_that_were_asked_for(tmp_path, monkeypatch):
     monkeypatch.setenv(usage.VARIABLE, "2")
     assert run(6) == [1, 2, 3, "starts", 4, 5, "ends", 6]
     assert run(4) == [1, 2, 3, "starts", 4, "ends"]  # the stage ended within it
+    assert "no step was traced" not in caplog.text
+    run(2)
+    assert "no step was traced: the first 3 of a start are not, and 2 were done." in caplog.text
     monkeypatch.setenv(usage.VARIABLE, "some")
     with pytest.raises(ConfigError, match="is no number of steps"):
         run(1)

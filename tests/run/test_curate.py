@@ -47,6 +47,7 @@ def test_a_run_leaves_everything(raw, tmp_path, capsys):
     }
     assert len(problem_files.read(out / "problems.jsonl").problems) == 36
     sheet = json.loads((out / "datasheet.json").read_text())
+    assert sheet["name"] == "out"
     assert sheet["fields"]["licence"] == {"MIT": 36}
     assert len(sheet["decontaminated_against"][0]["sha256"]) == 64
     text = (out / "DATASHEET.md").read_text()

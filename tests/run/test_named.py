@@ -202,6 +202,10 @@ def test_a_gain_that_is_not_finite_is_refused(tmp_path, gain):
     clip = own.OwnPart(kind=f"{tmp_path}/own.py:NoClip", settings={})
     with pytest.raises(ConfigError, match=r"own\.py:NoClip: .* not finite at ratios \[.*1\.0"):
         clips.refuse_not_finite(clip)
+    flat = OWN_PARTS.replace("ratio * advantage,", "0 * ratio + advantage,")
+    (tmp_path / "flat.py").write_text(flat)
+    with pytest.raises(ConfigError, match=r"flat\.py:NoClip: `gain` is the same at ratios"):
+        clips.refuse_not_finite(own.OwnPart(kind=f"{tmp_path}/flat.py:NoClip", settings={}))
     (tmp_path / "sound.py").write_text(OWN_PARTS)
     clips.refuse_not_finite(own.OwnPart(kind=f"{tmp_path}/sound.py:NoClip", settings={}))
 
@@ -274,6 +278,7 @@ def test_a_scheduler_of_your_own_is_one_module(recipe, tmp_path, monkeypatch, ca
     exec(look, {})
     dora, gentle = capsys.readouterr().out.splitlines()
     assert (dora.split(":")[0], gentle.split(":")[0]) == ("DoraPolicy", "GentlePolicy")
+    assert dora.partition(":")[2] != gentle.partition(":")[2]
     given, found = {}, {}
     exec(look, given)
     exec(plain, found)

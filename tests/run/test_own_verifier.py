@@ -158,7 +158,7 @@ from loong_jax.verifiers import verdict
 class Raising:
     def verify(self, problem, response_text):
         if problem.gold.startswith("[1"):
-            return problem.nothing
+            raise SystemExit(3)
         if problem.gold.startswith("[2"):
             return True
         return {problem.gold: verdict.correct()}[""]
@@ -189,13 +189,13 @@ def test_what_it_raises_is_told_of_by_line_once_per_kind(place, caplog):
         first == f"{name}, line 9, raised KeyError: '' (160 of 400 answers that are to be right)."
     )
     assert [re.sub(r".*(?:raised|returned) (\w+).*\((\d+) of .*", r"\1 \2", o) for o in others] == [
-        "AttributeError 220", "True 20",
+        "SystemExit 220", "True 20",
     ]  # fmt: skip
     assert f"{name}: `verify` returned True, which is no Verdict (20 of 400" in others[1]
     assert "`verify` returns verdict.correct()" in remedy
     assert len(caplog.records) == 3  # twice as many are no news
     assert "So far 160 of 400 answers could not be judged" in caplog.messages[0]
-    cases = json_files.write_jsonl(place / "cases.jsonl", [{"answer": "1", "gold": "1"}] * 20)
+    cases = json_files.write_jsonl(place / "cases.jsonl", [{"answer": "1", "gold": "[1]"}] * 20)
     assert cli.main(["verify", name, "--input", str(cases), "--output", "verdicts.jsonl"]) == 0
     assert [re.findall(r"(So far|In all) (\d+ of \d+)", m)[0] for m in caplog.messages[3:]] == [
         ("So far", "1 of 1"), ("So far", "10 of 10"), ("In all", "20 of 20"),

@@ -230,6 +230,9 @@ def test_the_command_line(judge_endpoint, monkeypatch, capsys):
     assert "verifier 'math': admitted" in capsys.readouterr().out
     assert cli.main(["verify", "admission", "nonsense"]) == 1
     assert "nonsense" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["verify", "admission", "--help"])
+    assert "which are admitted" in capsys.readouterr().out
     monkeypatch.delitem(admission_cases._table(), "math")
     assert cli.main(["verify", "admission", "math"]) == 1
     assert "admission_cases" in capsys.readouterr().out

@@ -1,18 +1,26 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
+from loong_jax.child import ChildLost
 from loong_jax.errors import VerifierError
 from loong_jax.problems import verdict
 from loong_jax.problems.problem import Problem
 from loong_jax.problems.response import FORMS, render
 from loong_jax.verifiers import get_verifier, worker
-from loong_jax.verifiers.pool import FormedPool, LocalVerifierPool, RequestTable, VerifierRequest
+from loong_jax.verifiers.pool import (
+    FedPool,
+    FormedPool,
+    LocalVerifierPool,
+    RequestTable,
+    VerifierRequest,
+)
 from loong_jax.verifiers.worker import WorkerProcess
 from tests.verifiers import pool_checks
 
@@ -113,6 +121,41 @@ def test_settings_are_checked():
 
 
 # ---- the form of responses ----
+
+
+class Starting:
+    """A worker that starts at once, or not before it is ended."""
+
+    pid, num_lost = None, 0
+
+    def __init__(self, *, is_slow: bool):
+        self.is_slow, self.ended, self.judging = is_slow, threading.Event(), threading.Event()
+
+    def prepare(self):
+        if self.is_slow and self.ended.wait(60):
+            raise ChildLost("ended")
+
+    def judge(self, bodies, deadlines_s):
+        self.judging.set()
+        time.sleep(0.5)
+        return [worker.encode(verdict.correct()) for _ in bodies]
+
+    def end(self):
+        self.ended.set()
+
+    def stop(self):
+        pass
+
+
+def test_closing_waits_for_verdicts_and_for_no_worker_that_starts():
+    workers = [Starting(is_slow=False), Starting(is_slow=True)]
+    pool = FedPool(workers, max_batch=1)
+    (future,) = pool.submit([pool_checks.request("in hand", "right")])
+    assert workers[0].judging.wait(60)
+    start_s = time.monotonic()
+    pool.close(30.0)
+    assert time.monotonic() - start_s < 15
+    assert future.result(0).is_correct
 
 
 class AtOnce:

@@ -40,8 +40,8 @@ def describe(name: str, kept: Path, funnel: Funnel, all_stages: Sequence[Stage])
                 counter[_shown(note_of(record, field))] += 1
     settings: dict[str, Any] = {stage.name: configs.to_json(stage) for stage in all_stages}
     fields = {f: dict(c.most_common(_MAX_VALUES)) for f, c in counts.items() if set(c) - {_NONE}}
-    for name, shown in fields.items():
-        if others := counts[name].total() - sum(shown.values()):
+    for field, shown in fields.items():
+        if others := counts[field].total() - sum(shown.values()):
             shown["(others)"] = others
     shares = ("least", "10 %", "median", "90 %", "most")
     points = np.quantile(lengths, [0, 0.1, 0.5, 0.9, 1]).tolist() if lengths else []

@@ -126,6 +126,12 @@ class Method:
         for name, value in self.settings().items():
             if name in self.bounds and not self.bounds[name].holds(value):
                 raise ConfigError(f"{name}={value} {self.bounds[name].said}")
+        lacking = {"keep_rate", "seed"} - self.settings().keys()
+        if self.drops_out and lacking:
+            raise ConfigError(
+                f"{own.place_of(type(self))} drops out entries and has no {min(lacking)}, by which "
+                "masks are drawn. Give it the fields `keep_rate: float` and `seed: int`."
+            )
 
     def settings(self) -> dict[str, Any]:
         return dataclasses.asdict(self)  # pyright: ignore[reportArgumentType]

@@ -171,7 +171,8 @@ def clipped_gain(
 
 
 def refuse_not_finite(clip: Clip) -> None:
-    """ConfigError for one of your own whose gain or its slope is not finite, on policy or off it.
+    """ConfigError for one of your own whose gain or its slope is not finite, on policy or off it,
+    or whose slope is 0 throughout.
 
     It is computed, so JAX takes its devices.
     """
@@ -189,6 +190,11 @@ def refuse_not_finite(clip: Clip) -> None:
             f"{clip.kind}: `gain` or its slope is not finite at ratios {ratio[odd].tolist()} with "
             f"advantages {advantage[odd].tolist()}, so nothing would be learnt. Correct it there: "
             "a branch that jnp.where leaves out must be finite too."
+        )
+    if not slope.any():
+        raise ConfigError(
+            f"{clip.kind}: `gain` is the same at ratios 0.5, 1 and 2, so nothing would be learnt. "
+            "Let it grow with ratio * advantage."
         )
 
 

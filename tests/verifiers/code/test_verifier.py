@@ -211,6 +211,11 @@ def test_numbers_are_close_only_within_the_tolerance():
         assert not compare.matches_output(got, ["1"], 1e-3)
 
 
+def test_a_verifier_without_boxes_is_refused():
+    with pytest.raises(VerifierError, match="num_boxes=-1 is below 1"):
+        get_verifier("code", num_boxes=-1)
+
+
 def test_compiles_once_for_all_tests_and_verifiers(tmp_path, needs_isolation):
     tmp_path.chmod(0o755)
     shared = Path(os.path.realpath("/var/tmp")) / f"loong-test-{os.getpid()}"
