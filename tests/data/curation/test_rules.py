@@ -41,6 +41,7 @@ PROMPTS = [
     (prompts.Incomplete(), "\u4e00\u52a0\u4e00\u7b49\u4e8e\u591a\u5c11\uff1f", None),
     (prompts.MultiPart(), "(a) Find x. (b) Find y.", "labelled parts"),
     (prompts.MultiPart(), "Rules: (1) a is in S; (2) b is in S. Find |S|.", None),
+    (prompts.MultiPart(), "Part 1 asks for x and part 2 for y.", "labelled parts"),
     (prompts.MultiPart(), "What is x? What is y?", "several questions"),
     (prompts.MultiPart(), "Find all roots and compute their sum.", None),
     (prompts.MultiPart(), "Find x. Also find y.", "several tasks"),

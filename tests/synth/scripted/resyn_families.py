@@ -70,9 +70,9 @@ def _block(text: str) -> str:
 
 _ALL = (
     Family(
-        name="digit_sum", title="Sum of digits modulo 10", keywords=("arithmetic", "modular"),
+        name="digit_sum", title="Sum of digits modulo 97", keywords=("arithmetic", "modular"),
         asks='"sum " + "+".join(state["s"])', sizes=(2, 3, 4, 5, 6),
-        solve='return str(sum(map(int, state["s"])) % 10)',
+        solve='return str(sum(map(int, state["s"])) % 97)',
     ),
     Family(
         name="prefix_sums", title="Running sums modulo 10", keywords=("sequence", "arithmetic"),
@@ -86,10 +86,10 @@ _ALL = (
         """,
     ),
     Family(
-        name="product", title="Product of digits modulo 7", keywords=("arithmetic", "modular"),
+        name="product", title="Product of digits modulo 97", keywords=("arithmetic", "modular"),
         draw='return {"s": [rng.randint(1, 6) for _ in range(n)]}',
         asks='"mul " + "*".join(map(str, state["s"]))',
-        solve='return str(math.prod(state["s"]) % 7)', sizes=(3, 4, 5, 6, 7),
+        solve='return str(math.prod(state["s"]) % 97)', sizes=(3, 4, 5, 6, 7),
     ),
     Family(
         name="double", title="Every digit twice", keywords=("string", "repetition"),
