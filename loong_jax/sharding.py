@@ -407,8 +407,7 @@ def varying_alike(tree: Any) -> Any:
 
 def place_like(x: Array, other: Array) -> Array:
     """`x` cut as the first axes of `other`, as many as it has; `x` itself without a mesh."""
-    sharding = jax.typeof(other).sharding
-    if sharding.mesh.empty:
+    if (sharding := jax.typeof(other).sharding).mesh.empty:
         return x
     first = PartitionSpec(*sharding.spec[: x.ndim])
     return jax.sharding.reshard(x, NamedSharding(sharding.mesh, first))
