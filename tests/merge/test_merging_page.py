@@ -36,9 +36,8 @@ def test_commands_run_as_printed(kind, tmp_path, monkeypatch, capsys):
         for seed, stage in enumerate(("sft", "rl_stem", "rl_logic")):
             checkpoints.save_weights(tmp_path / kind / stage, weights(seed), {})
     else:
-        for seed, name in enumerate(
-            ("sft", "stem", "code", "agentic", "stem-fisher", "code-fisher")
-        ):
+        names = ("sft", "stem", "code", "agentic", "stem-fisher", "code-fisher")
+        for seed, name in enumerate(names):
             (tmp_path / name).mkdir()
             draw = np.random.default_rng(seed)
             stored = {
@@ -177,6 +176,18 @@ def test_what_is_no_method_is_refused_in_one_line(tmp_path, capsys, body, said):
         named.choose(recipes.get_recipe("quickstart")(), ["--fused.method", f"{file}:Mine"])
 
 
+def said_of(body, capsys):
+    """The one line with which a merge by a method that fails ends."""
+    Path("mine.py").write_text(
+        "import dataclasses\nfrom loong_jax import merge\n@dataclasses.dataclass(frozen=True)\n"
+        f"class Mine(merge.Method):\n    def equation(self, given, known):\n        {body}\n"
+    )
+    stages = ["--base", "runs/start", "--experts", "runs/expert1", "--output", "out"]
+    assert cli.main(["merge", "mine.py:Mine", *stages]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -193,17 +204,8 @@ def test_what_is_no_method_is_refused_in_one_line(tmp_path, capsys, body, said):
         ("return merge.FusedLeaf(given.base, (), ())", "gave as kept nothing for"),
     ],
 )
-def test_an_equation_that_fails_is_told_of_by_tensor_and_line(
-    own_methods, tmp_path, capsys, body, said
-):
-    (tmp_path / "mine.py").write_text(
-        "import dataclasses\nfrom loong_jax import merge\n@dataclasses.dataclass(frozen=True)\n"
-        f"class Mine(merge.Method):\n    def equation(self, given, known):\n        {body}\n"
-    )
-    stages = ["runs/start", "--experts", "runs/expert1"]
-    assert cli.main(["merge", "mine.py:Mine", "--base", *stages, "--output", "out"]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert re.search(rf"embedding \[8, 4\]: .*{said}", line)
+def test_an_equation_that_fails_is_told_of_by_tensor_and_line(own_methods, capsys, body, said):
+    assert re.search(rf"embedding \[8, 4\]: .*{said}", said_of(body, capsys))
 
 
 @pytest.mark.parametrize(
@@ -224,13 +226,6 @@ def test_an_equation_that_fails_is_told_of_by_tensor_and_line(
         ),
     ],
 )
-def test_what_is_measured_is_numbers_by_name(own_methods, tmp_path, capsys, body, said):
-    (tmp_path / "mine.py").write_text(
-        "import dataclasses\nfrom loong_jax import merge\n@dataclasses.dataclass(frozen=True)\n"
-        "class Mine(merge.Method):\n    def equation(self, given, known):\n"
-        f"        return given.base * known['factor']\n    {body}\n"
-    )
-    stages = ["runs/start", "--experts", "runs/expert1"]
-    assert cli.main(["merge", "mine.py:Mine", "--base", *stages, "--output", "out"]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert re.search(said, line)
+def test_what_is_measured_is_numbers_by_name(own_methods, capsys, body, said):
+    body = f"return given.base * known['factor']\n    {body}"
+    assert re.search(said, said_of(body, capsys))

@@ -290,14 +290,10 @@ def test_nuslerp_of_deltas(far_models):
 
 
 def test_slerp_is_linear_between_neighbours(models):
-    weights = [0.3, 0.7]
-    check(
-        pair(models),
-        merge.Slerp(linear_above=0.99),
-        lambda p, b, e: references.linear(e, weights),
-        weights=weights,
-        base=False,
-    )
+    def linear(path, base, experts):
+        return references.linear(experts, [0.3, 0.7])
+
+    check(pair(models), merge.Slerp(linear_above=0.99), linear, weights=[0.3, 0.7], base=False)
 
 
 def test_karcher_of_two_is_slerp_halfway_on_the_unit_sphere(far_models):
@@ -320,26 +316,17 @@ def importances(models):
 
 
 def test_fisher(models, importances):
-    check(
-        models,
-        merge.Fisher(floor=0.01),
-        lambda p, b, e: references.fisher(e, [f[p] for f in importances.values()], WEIGHTS, 0.01),
-        weights=WEIGHTS,
-        importances=nested(importances),
-        base=False,
-    )
+    def plain(path, base, experts):
+        given = [f[path] for f in importances.values()]
+        return references.fisher(experts, given, WEIGHTS, 0.01)
 
+    def of_deltas(path, base, experts):
+        given = [f[path] for f in importances.values()]
+        return references.fisher_deltas(base, experts, given, WEIGHTS, 0.01)
 
-def test_fisher_deltas(models, importances):
-    check(
-        models,
-        merge.FisherDeltas(floor=0.01),
-        lambda p, b, e: references.fisher_deltas(
-            b, e, [f[p] for f in importances.values()], WEIGHTS, 0.01
-        ),
-        weights=WEIGHTS,
-        importances=nested(importances),
-    )
+    settings = {"weights": WEIGHTS, "importances": nested(importances)}
+    check(models, merge.Fisher(floor=0.01), plain, base=False, **settings)
+    check(models, merge.FisherDeltas(floor=0.01), of_deltas, **settings)
 
 
 def test_equal_importances_are_the_plain_methods(models):

@@ -71,6 +71,9 @@ def test_a_point_without_a_score_is_never_chosen():
     assert result.to_json()["grid"][0]["score"] is None
     with pytest.raises(ConfigError, match="has a score"):
         merge.grid_search(BASE, EXPERTS, lambda w: float("nan"), scales=(1.0,))
+    few = merge.CoefficientSearch(num_random=1, num_steps=1)
+    with pytest.raises(ConfigError, match="has a score"):
+        merge.coefficient_search(BASE, ONES_OFF, lambda weights: float("nan"), search=few)
 
 
 def test_searches_dare_too_with_the_settings_of_fuse():
@@ -194,16 +197,6 @@ def test_importances_are_taken_where_each_trial_stands():
     assert names == ["a", "b"] * 3
     expected = [share * sizes[name] for share, name in zip(shares, names, strict=True)]
     assert [size for _, size in asked] == pytest.approx(expected, rel=1e-5)
-
-
-def test_no_score_at_all_is_refused():
-    with pytest.raises(ConfigError, match="has a score"):
-        merge.coefficient_search(
-            BASE,
-            ONES_OFF,
-            lambda weights: float("nan"),
-            search=merge.CoefficientSearch(num_random=1, num_steps=1),
-        )
 
 
 def test_fisher_information_of_a_gaussian_mean():

@@ -18,24 +18,8 @@ from loong_jax.merge.fusion import merge_leaf, prepare
 from loong_jax.models.hf import files, unfinished
 from tests.doubles import crash_point
 from tests.merge import examples
+from tests.merge.examples import METHODS
 from tests.sweeps import thinned
-
-METHODS = {
-    "longcat": merge.LongcatFusion(keep_rate=0.6),
-    "longcat_l1": merge.LongcatFusion(keep_rate=0.6, normalise="per_tensor", rescale="l1"),
-    "linear": merge.Linear(),
-    "task_arithmetic": merge.TaskArithmetic(scale=0.4),
-    "ties": merge.Ties(density=0.3),
-    "ties_global": merge.Ties(density=0.3, scope="global"),
-    "dare": merge.Dare(keep_rate=0.5, combine="ties"),
-    "della": merge.Della(keep_rate=0.5),
-    "breadcrumbs": merge.Breadcrumbs(density=0.5, outliers=0.1),
-    "sce": merge.Sce(select_rate=0.5),
-    "ram": merge.Ram(threshold=0.02, boost=0.5),
-    "nuslerp": merge.NuSlerp(),
-    "karcher": merge.Karcher(),
-    "fisher_deltas": merge.FisherDeltas(),
-}
 
 
 def tensors(flat):
@@ -57,31 +41,30 @@ def disk(tmp_path):
     """A base in two files with an index, and three experts in one file each."""
     base, experts = examples.models()
     base, experts = tensors(base), {name: tensors(expert) for name, expert in experts.items()}
-    files = {"base": base, **experts}
-    for name, stored in files.items():
-        (tmp_path / name).mkdir()
-        parts = [stored]
-        if name == "base":
-            half = sorted(stored)[:3]
-            parts = [{n: stored[n] for n in half}, {n: stored[n] for n in set(stored) - set(half)}]
-        weight_map = {}
-        for number, part in enumerate(parts, 1):
-            file = f"model-{number:05}-of-{len(parts):05}.safetensors"
-            safetensors.save_file(part, tmp_path / name / file)
-            weight_map |= dict.fromkeys(part, file)
-        if name == "base":
-            index = {"metadata": {}, "weight_map": weight_map}
-            (tmp_path / name / "model.safetensors.index.json").write_text(json.dumps(index))
-            (tmp_path / name / "config.json").write_text("{}")
-            (tmp_path / name / "modeling.py").touch()
+    for name, stored in experts.items():
+        save(tmp_path / name, stored)
+    half, weight_map = sorted(base)[:3], {}
+    for number, names in enumerate((half, set(base) - set(half)), 1):
+        file = f"model-{number:05}-of-00002.safetensors"
+        save(tmp_path / "base", {n: base[n] for n in names}, file)
+        weight_map |= dict.fromkeys(names, file)
+    index = json.dumps({"metadata": {}, "weight_map": weight_map})
+    (tmp_path / "base" / "model.safetensors.index.json").write_text(index)
+    (tmp_path / "base" / "config.json").write_text("{}")
+    (tmp_path / "base" / "modeling.py").touch()
     return tmp_path, base, experts
+
+
+def save(directory, stored, file="model.safetensors"):
+    directory.mkdir(exist_ok=True)
+    safetensors.save_file(stored, directory / file)
 
 
 def config(disk, method, num_experts=3, **changes):
     run_dir, *_ = disk
     experts = tuple(run_dir / f"expert{index}" for index in range(num_experts))
     settings = {"base": run_dir / "base", "experts": experts, "output": run_dir / "out"}
-    return MergeConfig(**settings, method=method, **changes)
+    return MergeConfig(**settings | {"method": method} | changes)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -130,14 +113,7 @@ def test_bit_for_bit_with_the_same_pieces(disk):
     run_dir, base, experts = disk
     for name in ("longcat_l1", "karcher", "sce", "ram"):
         output = run_dir / name
-        checkpoints.merge_checkpoints(
-            MergeConfig(
-                base=run_dir / "base",
-                experts=tuple(run_dir / n for n in experts),
-                output=output,
-                method=METHODS[name],
-            )
-        )
+        checkpoints.merge_checkpoints(config(disk, METHODS[name], output=output))
         expected = merge.fuse(
             named(base), {n: named(e) for n, e in experts.items()}, method=METHODS[name]
         )
@@ -209,27 +185,16 @@ def test_tells_what_is_finite(code):
 
 def test_refuses(disk, tmp_path):
     run_dir, _, experts = disk
-    settings = config(disk, merge.Linear())
-    (run_dir / "out").mkdir()
-    safetensors.save_file({"w": np.ones(3)}, run_dir / "out" / "model.safetensors")
+    save(run_dir / "out", {"w": np.ones(3)})
     with pytest.raises(CheckpointError, match=r"already holds model\.safetensors"):
-        checkpoints.merge_checkpoints(settings)
+        checkpoints.merge_checkpoints(config(disk, merge.Linear()))
+    other = {"method": merge.TaskArithmetic(), "output": run_dir / "other"}
     with pytest.raises(CheckpointError, match=r"config\.json describes num_layers=28"):
-        checkpoints.merge_checkpoints(
-            MergeConfig(base=run_dir / "base", experts=(tmp_path,), output=run_dir / "other")
-        )
+        checkpoints.merge_checkpoints(config(disk, **other, experts=(tmp_path,)))
     nan = {n: np.full(x.shape, np.nan, x.dtype) for n, x in experts["expert0"].items()}
-    (run_dir / "nan").mkdir()
-    safetensors.save_file(nan, run_dir / "nan" / "model.safetensors")
+    save(run_dir / "nan", nan)
     with pytest.raises(ConfigError, match="not finite"):
-        checkpoints.merge_checkpoints(
-            MergeConfig(
-                base=run_dir / "base",
-                experts=(run_dir / "nan",),
-                output=run_dir / "other",
-                method=merge.TaskArithmetic(),
-            )
-        )
+        checkpoints.merge_checkpoints(config(disk, **other, experts=(run_dir / "nan",)))
     assert not list((run_dir / "other").glob("*.safetensors"))  # no half of a merge
 
 
@@ -272,8 +237,7 @@ def test_a_merge_that_failed_is_repeated_once_its_input_is_mended(disk):
 def test_float64_files(tmp_path):
     base, *experts = np.random.default_rng(0).normal(size=(3, 6, 4))
     for name, leaf in {"base": base, "a": experts[0], "b": experts[1]}.items():
-        (tmp_path / name).mkdir()
-        safetensors.save_file({"w": leaf}, tmp_path / name / "model.safetensors")
+        save(tmp_path / name, {"w": leaf})
     checkpoints.merge_checkpoints(
         MergeConfig(
             base=tmp_path / "base",

@@ -1,11 +1,15 @@
 """Products and chunks against their plain forms."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from loong_jax.models.products import in_chunks, project, project_weight_first
+from loong_jax.models.products import in_chunks, project, project_weight_first, rms_norm
+
+assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 
 
 def test_project_contracts_last_axes_with_first():
@@ -18,12 +22,8 @@ def test_project_contracts_last_axes_with_first():
         rtol=1e-4,
         atol=1e-4,
     )
-    assert (
-        project(
-            jnp.ones((2, 3), jnp.bfloat16), jnp.ones((3, 1), jnp.bfloat16), out_dtype=jnp.float32
-        ).dtype
-        == jnp.float32
-    )
+    narrow = (jnp.ones(shape, jnp.bfloat16) for shape in ((2, 3), (3, 1)))
+    assert project(*narrow, out_dtype=jnp.float32).dtype == jnp.float32
 
 
 def test_a_weight_whose_gradient_is_made_first_gets_the_same():
@@ -34,18 +34,10 @@ def test_a_weight_whose_gradient_is_made_first_gets_the_same():
         value, pull = jax.vjp(function, x.astype(dtype), weight.astype(dtype))
         return value, pull(grad)
 
-    def first(x, weight):
-        return project_weight_first(x, weight, out_dtype=jnp.float32)
-
-    def plain(x, weight):
-        return project(x, weight, out_dtype=jnp.float32)
-
-    for made, expected in zip(
-        jax.tree.leaves(back(first, jnp.float32)),
-        jax.tree.leaves(back(plain, jnp.float32)),
-        strict=True,
-    ):
-        np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-5)
+    first, plain = (
+        functools.partial(of, out_dtype=jnp.float32) for of in (project_weight_first, project)
+    )
+    jax.tree.map(assert_close, back(first, jnp.float32), back(plain, jnp.float32))
     value, grads = back(first, jnp.bfloat16)
     assert value.dtype == jnp.float32
     assert {a.dtype for a in grads} == {jnp.dtype("bfloat16")}
@@ -67,9 +59,17 @@ def test_chunks_change_neither_value_nor_gradient(rows):
     def value_and_gradient(rows):
         return jax.value_and_grad(lambda x, w: loss(x, w, rows), argnums=(0, 1))(x, weight)
 
-    for a, b in zip(
-        jax.tree.leaves(value_and_gradient(rows)),
-        jax.tree.leaves(value_and_gradient(None)),
-        strict=True,
-    ):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+    jax.tree.map(assert_close, value_and_gradient(rows), value_and_gradient(None))
+
+
+def test_the_gradient_of_a_norms_weight_is_one_sum_over_all_other_axes():
+    """A batch of one as well: a sum over the middle axis alone is slow on CPU."""
+    x = jnp.ones((1, 7, 6))
+    back = jax.grad(lambda weight: jnp.sum(rms_norm(x, weight, 1e-3)))
+    sums = [
+        e.params["axes"]
+        for e in jax.make_jaxpr(back)(x[0, 0]).jaxpr.eqns
+        if e.primitive.name == "reduce_sum"
+    ]
+    assert (0, 1) in sums
+    assert (1,) not in sums

@@ -11,25 +11,9 @@ from loong_jax.errors import ConfigError
 from loong_jax.models import decoder, rope
 from loong_jax.models.moe import YarnScaling
 from tests.doubles import tiny
+from tests.models.dense import reference
 
 YARN = YarnScaling(factor=10.0, original_max_position=32_768, mscale=1.0, mscale_all_dim=1.0)
-
-
-def yarn_by_pair(width, theta, yarn):
-    """Pair by pair: the share of its own frequency falls from 1 to 0 between two whole pairs."""
-
-    def dimension(turns):
-        length = yarn.original_max_position
-        return width * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(theta))
-
-    low = max(math.floor(dimension(yarn.beta_fast)), 0)
-    high = min(math.ceil(dimension(yarn.beta_slow)), width - 1)
-    result = []
-    for pair in range(width // 2):
-        ramp = min(max((pair - low) / (high - low), 0), 1)
-        own = 1 / theta ** (2 * pair / width)
-        result.append(own / yarn.factor * ramp + own * (1 - ramp))
-    return np.array(result)
 
 
 # What transformers 5.23 makes; it rounds every step to float32.
@@ -58,7 +42,10 @@ def test_frequencies_are_rounded_as_where_published_weights_were_trained(how, ex
 @pytest.mark.parametrize(("width", "theta", "length"), [(64, 5e6, 32_768), (16, 1e4, 512)])
 def test_yarn_blends_frequencies_pair_by_pair(width, theta, length):
     yarn = dataclasses.replace(YARN, original_max_position=length)
-    expected = yarn_by_pair(width, theta, yarn)
+    scaling = {"rope_type": "yarn", "factor": 10.0, "original_max_position_embeddings": length}
+    scaling |= {"beta_fast": 32, "beta_slow": 1, "attention_factor": 1.0}
+    config = {"head_dim": width, "rope_theta": theta, "rope_scaling": scaling}
+    expected = np.array([turn for turn, _ in reference.turns(config)])
     np.testing.assert_allclose(rope.frequencies(width, theta, yarn), expected, rtol=3e-7)
     plain = rope.frequencies(width, theta)
     assert expected[0] == plain[0]  # turns often: kept

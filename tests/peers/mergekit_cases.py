@@ -25,6 +25,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tests.merge.mergekit_settings import PAIRS
+
 SEED = 20251120
 WEIGHTS = (0.5, 1.5, 1.0)
 SIZES = (1e-2, 4e-2, 2e-2)  # standard deviations of the deltas
@@ -60,7 +62,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-PAIRS = ("slerp", "slerp_far", "nuslerp", "nuslerp_models")  # of the first two experts
 BASELESS = ("linear", "slerp", "nuslerp_models", "karcher")
 UNWEIGHTED = ("sce", "ram", "ramplus_tl", "slerp", "karcher")
 

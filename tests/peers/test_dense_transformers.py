@@ -10,6 +10,7 @@ from flax import nnx
 
 from loong_jax.models import load_hf, parameters, save_hf
 from loong_jax.models.dense import KeyValueCache, hf
+from tests.models.dense.test_model import assert_close
 from tests.sweeps import thinned
 
 pytestmark = pytest.mark.peers
@@ -37,11 +38,6 @@ def random_tokens(seed=3):
 def logits_of(theirs, tokens, **kwargs):
     with torch.no_grad():
         return theirs(torch.tensor(tokens), **kwargs).logits.numpy()
-
-
-def assert_close(ours, theirs):
-    rms = float(np.sqrt(np.mean(np.square(theirs))))
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-5 * max(1.0, rms))
 
 
 def test_logits(pair):

@@ -10,6 +10,7 @@ from flax import nnx
 
 from loong_jax.models import moe, parameters
 from loong_jax.models.moe import hf as moe_hf
+from tests.models.dense.test_model import assert_close
 from tests.models.moe.test_model import call
 from tests.peers import longcat_models
 from tests.sweeps import thinned
@@ -55,11 +56,6 @@ def forward(theirs, tokens, **kwargs):
     chosen = np.stack(choices).reshape(len(choices), *tokens.shape, -1)
     states = [*inner, out.hidden_states[-1].float().numpy()]
     return out.logits.float().numpy(), states, np.sort(chosen, axis=-1)
-
-
-def assert_close(found, expected, tolerance=2e-5):
-    rms = np.sqrt((np.asarray(expected, np.float64) ** 2).mean())
-    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * max(1, rms))
 
 
 def first_layers(model, count):

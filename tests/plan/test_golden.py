@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from loong_jax.errors import ConfigError
 from loong_jax.plan import compiled, figures, plan
-from tests.plan.asking import asked
+from tests.plan.asking import asked, skip_without_pair
 from tests.sweeps import thinned
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -47,10 +46,7 @@ def summary(made: plan.Plan) -> dict:
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("name", thinned(PLANS, 2, 4))
 def test_plan_is_the_one_on_record(name):
-    try:
-        compiled.check_versions()
-    except ConfigError as error:
-        pytest.skip(str(error))
+    skip_without_pair()
     found = summary(plan.make(asked(PLANS[name]), timeout_s=1400))
     versions = compiled.versions()
     pair = f"jax {versions['jax']}, libtpu {versions['libtpu']}"

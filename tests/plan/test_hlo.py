@@ -26,6 +26,9 @@ ENTRY %main (x: bf16[8,130], i: s32[]) -> (bf16[8,130], /*index=1*/f32[3]) {
   %start = ((bf16[8,130]{1,0}, s32[]), bf16[8,130]{1,0}, u32[]{:S(2)}) copy-start(%x)
   %f = bf16[8,130]{1,0:T(8,128)(2,1)} fusion(%x, /*index=1*/%i), kind=kLoop, calls=%fused, \
 metadata={op_name="jit(f)/moe/neg[a=\\"(\\"]" stack_frame_id=3}, backend_config={"n":"1, x=2"}
+  %kernel = f32[4]{0} custom-call(%c), frontend_attributes={kernel_metadata={
+"note":"{\\"block\\": 512}"
+}}, metadata={op_name="jit(f)/attention_0/kernel"}
   ROOT %t = (bf16[8,130]{1,0}, f32[3]{0}) tuple(%f, %c)
 }
 """
@@ -43,12 +46,14 @@ def test_every_part_of_a_module_is_read():
     assert fusion.attribute("kind") == "kLoop"
     assert fusion.attribute("missing") is None
     assert "moe/neg" in fusion.op_name
+    assert [i.name for i in module.entry.instructions] == [*"xic", "start", "f", "kernel", "t"]
+    assert module.entry.by_name["kernel"].op_name == "jit(f)/attention_0/kernel"  # of several lines
     assert module.entry.root.operands == ("f", "c")
     assert [s.dims for s in module.entry.root.shapes] == [(8, 130), (3,)]
     assert [s.dtype for s in module.entry.by_name["start"].shapes] == ["bf16", "s32", "bf16", "u32"]
     assert module.entry.parameters[1].name == "i"
     assert [user.name for user in module.entry.users["x"]] == ["start", "f"]
-    assert [i.name for i in module.reached("main")][-2:] == ["neg", "t"]
+    assert [i.name for i in module.reached("main")][-3:] == ["neg", "kernel", "t"]
 
 
 def test_bytes_with_and_without_tiles():
@@ -76,25 +81,3 @@ def test_a_program_compiled_here_is_read():
     module = hlo.parse(text)
     assert any(i.opcode == "while" for i in module.entry.instructions)
     assert module.entry.root.shapes[0].dims == (16, 32)
-
-
-def test_attributes_may_take_several_lines_and_computations_name_their_thread():
-    text = """HloModule m, is_scheduled=true
-
-%aside (p: f32[4]) -> f32[4] {
-  ROOT %p = f32[4]{0} parameter(0)
-}, execution_thread="sparsecore"
-
-ENTRY %main (a: f32[4]) -> f32[4] {
-  %a = f32[4]{0} parameter(0)
-  %kernel = f32[4]{0} custom-call(%a), frontend_attributes={kernel_metadata={
-"note":"{\\"block\\": 512}"
-}}, metadata={op_name="jit(f)/attention_0/kernel"}
-  ROOT %b = f32[4]{0} copy(%kernel)
-}
-"""
-    module = hlo.parse(text)
-    assert set(module.computations) == {"aside", "main"}
-    assert [i.name for i in module.entry.instructions] == ["a", "kernel", "b"]
-    assert module.entry.root.name == "b"
-    assert module.entry.by_name["kernel"].op_name == "jit(f)/attention_0/kernel"

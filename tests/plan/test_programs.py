@@ -6,34 +6,27 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from loong_jax.errors import ConfigError
 from loong_jax.models import families
 from loong_jax.models.dense import DenseConfig, abstract_weights
 from loong_jax.models.moe import MoEConfig
-from loong_jax.plan import analytic, compiled, counts, plan, programs
+from loong_jax.plan import analytic, counts, plan, programs
 from loong_jax.sharding import ShardingRules, make_mesh
-from tests.plan.asking import asked, make_request
+from tests.plan.asking import asked, make_request, skip_without_pair
 from tests.sweeps import thinned
 
+WITHOUT_AN_AXIS = [
+    "--topology v5e:1x1 --mode train",
+    "--topology v5e:2x2 --mode train --mesh data=4",
+    "--topology v5e:2x2 --mode train --mesh tensor=2,context=2",
+    "--topology v5e:1x1 --mode prefill",
+    "--topology v5e:2x2 --mode prefill --mesh tensor=4",
+    "--topology v5e:2x2 --mode prefill --mesh expert=2,context=2",
+    "--topology v5e:1x1 --mode decode",
+    "--topology v5e:2x2 --mode decode --mesh fsdp=2,tensor=2 --tensor-cuts heads",
+]
 
-@pytest.mark.parametrize(
-    "line",
-    thinned(
-        [
-            "--topology v5e:1x1 --mode train",
-            "--topology v5e:2x2 --mode train --mesh data=4",
-            "--topology v5e:2x2 --mode train --mesh tensor=2,context=2",
-            "--topology v5e:1x1 --mode prefill",
-            "--topology v5e:2x2 --mode prefill --mesh tensor=4",
-            "--topology v5e:2x2 --mode prefill --mesh expert=2,context=2",
-            "--topology v5e:1x1 --mode decode",
-            "--topology v5e:2x2 --mode decode --mesh fsdp=2,tensor=2 --tensor-cuts heads",
-        ],
-        2,
-        5,
-        6,
-    ),
-)
+
+@pytest.mark.parametrize("line", thinned(WITHOUT_AN_AXIS, 2, 5, 6))
 def test_no_mesh_axis_is_needed(line):
     """Weights rest cut over fsdp and expert, and need not where these have one device."""
     trace(f"tiny {line} --length 64")
@@ -115,10 +108,7 @@ def test_gradients_of_a_dense_decoder_are_scattered_on_tpu():
 
     A part of the words is no whole tiles of TPU memory, as it is not of Qwen2.5's.
     """
-    try:
-        compiled.check_versions()
-    except ConfigError as error:
-        pytest.skip(str(error))
+    skip_without_pair()
     config = DenseConfig.tiny(
         vocab_size=4736,
         hidden_size=512,

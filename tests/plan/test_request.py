@@ -20,9 +20,7 @@ from loong_jax.run import convert
 from tests.plan.asking import V5P, asked, make_request, ranked
 
 PUBLISHED = Path(__file__).parents[1] / "models" / "moe" / "fixtures" / "published"
-BY_SEQUENCE = dict(
-    mode="decode", tensor_cuts="sequences", mesh=request.parse_mesh("expert=2,tensor=2", V5P)
-)
+BY_SEQUENCE = {"mode": "decode", "tensor_cuts": "sequences", "mesh": "expert=2,tensor=2"}
 
 
 @pytest.mark.parametrize(
@@ -48,13 +46,9 @@ def test_topologies(text, slices, chips, devices, wraps):
     [
         ("v5p", "not of the form"),
         ("v5p:4x4", "16 chips come as v5p:2x2x4"),
-        ("v6e:2x2x2", "does not exist. v6e has 1x1"),
         ("v9:2x2", "unknown"),
-        ("v6e:0x2", "has no shape such as 4x4"),
         ("0x v6e:2x2", "at least 1"),
-        ("v5e:3x3", "does not exist. v5e has 1x1, 2x2"),
         ("v5p:3x3x3", "multiples of 4"),
-        ("2x v5p:4x4x1", "come as v5p:2x2x4"),
         ("v5p:64x64x64", "a pod of v5p has 8960"),
         ("v5p:1x2x2", "Write v5p:2x2x1"),
     ],
@@ -94,33 +88,22 @@ def test_a_request_survives_its_way_to_the_child():
     ("changes", "said"),
     [
         ({"batch": 6}, "no multiple of 4"),
-        ({"mesh": request.parse_mesh("expert=2", V5P)}, "Make the product equal"),
-        ({"mesh": request.parse_mesh("context=4", V5P), "length": 6}, "no multiple of context=4"),
-        (
-            BY_SEQUENCE | {"mesh": request.parse_mesh("fsdp=2,tensor=2", V5P)},
-            "fsdp=2 and tensor=2",
-        ),
+        ({"mesh": "expert=2"}, "Make the product equal"),
+        ({"mesh": "context=4", "length": 6}, "no multiple of context=4"),
+        (BY_SEQUENCE | {"mesh": "fsdp=2,tensor=2"}, "fsdp=2 and tensor=2"),
         ({"tensor_cuts": "sequences"}, "only decoding"),
-        ({**BY_SEQUENCE, "batch": 6}, "expert.tensor"),
+        (BY_SEQUENCE | {"batch": 6}, "expert.tensor"),
         (
-            {**BY_SEQUENCE, "config": dataclasses.replace(MoEConfig.tiny(), num_experts=6)},
+            BY_SEQUENCE | {"config": MoEConfig.tiny(num_experts=6)},
             "num_experts=6 is no multiple of expert=2 times tensor=2",
         ),
+        ({"config": MoEConfig.tiny(num_experts=6)}, "num_experts=6 is no multiple of expert=4"),
         (
-            {"config": dataclasses.replace(MoEConfig.tiny(), num_experts=6)},
-            "num_experts=6 is no multiple of expert=4",
-        ),
-        (
-            {
-                "mesh": request.parse_mesh("tensor=4", V5P),
-                "config": dataclasses.replace(MoEConfig.tiny(), num_heads=2),
-            },
+            {"mesh": "tensor=4", "config": MoEConfig.tiny(num_heads=2)},
             "num_heads=2 is no multiple of tensor=4",
         ),
-        ({"num_microbatches": 2, "mode": "prefill"}, "only training"),
-        ({"num_drafts": 1}, "only decoding"),
         (
-            {"mesh": request.parse_mesh("tensor=4", V5P), "config": DenseConfig.tiny()},
+            {"mesh": "tensor=4", "config": DenseConfig.tiny()},
             r"num_kv_heads=2 is no multiple of tensor=4.* divides it: 1, 2\.",
         ),
         (
@@ -130,8 +113,9 @@ def test_a_request_survives_its_way_to_the_child():
     ],
 )
 def test_requests_that_are_refused(changes, said):
+    mesh = request.parse_mesh(changes.get("mesh", "expert=4"), V5P)
     with pytest.raises(ConfigError, match=said):
-        make_request(**changes)
+        make_request(**changes | {"mesh": mesh})
 
 
 @pytest.mark.parametrize(

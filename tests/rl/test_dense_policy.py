@@ -12,6 +12,8 @@ from loong_jax.rl import batching, local_trainer, lora, objectives, optimizers, 
 from loong_jax.rl.batching import Layout
 from loong_jax.rl.policy_model import policy_of
 from tests.doubles.toy_policy import group_of, toy_batches
+from tests.rl.test_lora import join_by_hand
+from tests.rl.test_trainer import accumulate
 
 CONFIG = dense.DenseConfig.tiny(qkv_bias=True, qk_norm=True)
 ADAM = optimizers.AdamW(schedule=optimizers.WarmupConstant(peak=1e-3), weight_decay=0.1)
@@ -43,13 +45,9 @@ def settings(row_length):
     )
 
 
-def gradient(compiled, weights, layout, row_length, temperature=0.8):
-    accumulated = compiled.begin(weights)
-    for batch in toy_batches(GROUPS, row_length=row_length, layout=layout):
-        accumulated = compiled.accumulate(
-            weights, accumulated, batch, jnp.int32(3), jnp.float32(temperature)
-        )
-    return accumulated
+def gradient(compiled, weights, layout, row_length):
+    batches = toy_batches(GROUPS, row_length=row_length, layout=layout)
+    return accumulate(compiled, weights, batches, num_groups=3, temperature=0.8)
 
 
 @pytest.mark.release
@@ -115,14 +113,9 @@ def test_adapters_reach_every_matrix(made):
     adapters = jax.tree.map(lambda a: a + 0.1, adapters)
     adapted = lora.lora_policy(policy, config)
     found = parameters.by_path(adapted.join(adapters, weights))
-    own = parameters.by_path(adapters)
-    for path, weight in parameters.by_path(weights).items():
-        expected = np.asarray(weight, np.float64)
-        if path + "/a" in own:
-            a, b = (np.asarray(own[f"{path}/{side}"], np.float64) for side in "ab")
-            expected = expected + 1.5 * (a @ b).reshape(weight.shape)
+    for path, expected in join_by_hand(weights, adapters, 1.5).items():
         np.testing.assert_allclose(found[path], expected, rtol=1e-5, atol=1e-6)
-    assert len(own) == 2 * 7
+    assert len(jax.tree.leaves(adapters)) == 2 * 7
     compiled = programs(adapted, None)
     batches = toy_batches(GROUPS, row_length=64, layout=compiled.layout)
     state = trainer.initial_state(adapted, ADAM, adapters)

@@ -40,7 +40,7 @@ def settings(**changes):
     )
 
 
-def make(tmp_path, state=None, store=None, chosen=None, model=None, **kwargs):
+def make(tmp_path, state=None, store=None, chosen=None, model=None, starts=True, **kwargs):
     chosen = chosen or settings()
     state = state or trainer.initial_state(toy_policy(), chosen.optimizer, toy_weights())
     store = store or make_store({0: toy_weights()})
@@ -53,7 +53,8 @@ def make(tmp_path, state=None, store=None, chosen=None, model=None, **kwargs):
         **kwargs,
     )
     heard = queue.Queue()
-    worker.start(heard.put)
+    if starts:
+        worker.start(heard.put)
     return worker, store, heard
 
 
@@ -155,17 +156,10 @@ def test_a_step_at_staleness_0_needs_no_scores(tmp_path):
 
 
 def test_a_version_stays_alive_while_it_waits_to_be_scored(tmp_path):
-    worker = local_trainer.LocalTrainer(
-        model=toy_policy(),
-        settings=settings(),
-        state=trainer.initial_state(toy_policy(), settings().optimizer, toy_weights()),
-        versions=(store := make_store({0: toy_weights()})),
-        checkpoints=tmp_path,
-    )
+    worker, store, heard = make(tmp_path, starts=False)
     worker.score(groups(0))
     assert len(holders(store)) == 1
     assert not store.retire(0)
-    heard = queue.Queue()
     worker.start(heard.put)
     get(heard, events.GroupsScored)
     assert store.holders() == {}

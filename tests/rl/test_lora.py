@@ -16,7 +16,7 @@ from loong_jax.rl.lora import LoraConfig
 from loong_jax.rl.policy_model import longcat_policy
 from tests.doubles import tiny
 from tests.doubles.toy_policy import toy_policy, toy_weights
-from tests.rl.test_local_trainer import get, groups, make, make_store, settings
+from tests.rl.test_local_trainer import get, make, make_store, one_step, settings
 from tests.rl.test_trainer import apply_gradient
 
 CONFIG = LoraConfig(rank=3, alpha=6.0)
@@ -37,11 +37,10 @@ def drawn(adapters, seed=0):
 
 
 def join_by_hand(weights, adapters, scale):
-    """Matrix by matrix, in float64, for the ways in which LongCat-Flash lays matrices out."""
-    found = {}
+    """Matrix by matrix, in float64, for the ways in which models lay matrices out."""
+    found, own = {}, parameters.by_path(adapters)
     for path, weight in parameters.by_path(weights).items():
         value = np.asarray(weight, np.float64)
-        own = parameters.by_path(adapters)
         if path + "/a" in own:
             a, b = (np.asarray(own[f"{path}/{side}"], np.float64) for side in "ab")
             if path.endswith("gate_up"):  # layers, experts, in, gate or up, out
@@ -151,12 +150,8 @@ def adapter_trainer(tmp_path, state=None, store=None):
 
 def steps(worker, heard, first, last):
     for step in range(first, last + 1):
-        worker.score(groups(step - 1))
-        worker.train(step, get(heard, local_trainer.events.GroupsScored).groups)
-        trained = get(heard, local_trainer.events.StepTrained)
+        _, trained = one_step(worker, heard, step)
         assert trained.metrics["ratio/mean_by_lag"]["0"] == pytest.approx(1, abs=1e-5)
-        worker.publish(step)
-        get(heard, local_trainer.events.VersionPublished)
 
 
 def test_published_versions_are_merged_and_a_checkpoint_of_adapters_goes_on(tmp_path):

@@ -2,11 +2,6 @@
 
 import dataclasses
 import functools
-import importlib.util
-import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import jax
@@ -19,7 +14,6 @@ from loong_jax.data.tokenizer import AsciiTokenizer
 from loong_jax.models.dense import DenseConfig
 from loong_jax.models.families import family_of
 from loong_jax.models.moe import MoEConfig
-from loong_jax.plan import compiled
 from loong_jax.rl import (
     batching,
     checkpoint,
@@ -36,6 +30,7 @@ from loong_jax.rollout.paged_engine import engine_for
 from loong_jax.rollout.versions import VersionStore
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.doubles.toy_policy import toy_group
+from tests.plan.asking import printed_for_tpu
 from tests.rl import logits_programs
 
 LONGCAT = MoEConfig.tiny(
@@ -61,12 +56,15 @@ class Trained:
     update: dict[str, np.ndarray]  # by how much each weight has moved
 
 
+def rules_of(name: str, on_mesh: bool) -> ShardingRules:
+    if not on_mesh:
+        return ShardingRules()
+    return ShardingRules(mesh=make_mesh(**SIZES[name]), act_vocab="tensor")
+
+
 @functools.cache
 def policy_on(name: str, on_mesh: bool):
-    model = MODELS[name]
-    rules = ShardingRules()
-    if on_mesh:
-        rules = ShardingRules(mesh=make_mesh(**SIZES[name]), act_vocab="tensor")
+    model, rules = MODELS[name], rules_of(name, on_mesh)
     with rules.scope():
         graphdef, weights = family_of(model).init_weights(model, jax.random.key(0), rules)
     return policy_of(graphdef, model, 0.01, rules=rules), weights
@@ -220,9 +218,7 @@ def test_supervised_steps_and_their_checkpoint_are_too(name, tmp_path):
     "on_mesh", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["one device", "mesh"]
 )
 def test_no_program_holds_whole_logits(name, num_words, on_mesh):
-    rules = ShardingRules()
-    if on_mesh:
-        rules = ShardingRules(mesh=make_mesh(**SIZES[name]), act_vocab="tensor")
+    rules = rules_of(name, on_mesh)
     for program, made in logits_programs.lowered(name, rules, num_words).items():
         text = made.compile().as_text()
         most, whole = logits_programs.most_and_whole(text, rules, num_words)
@@ -231,19 +227,9 @@ def test_no_program_holds_whole_logits(name, num_words, on_mesh):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu to compile")
 @pytest.mark.parametrize("name", ["longcat", "qwen2"])
 def test_none_does_on_tpu(name):
-    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.rl.logits_programs", name],
-        env=environment | compiled.ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    (found,) = printed_for_tpu("tests.rl.logits_programs", name)
     assert {"logprobs", "accumulate", "sft"} <= found.keys()
     for program, (most, whole) in found.items():
         assert most < whole, program

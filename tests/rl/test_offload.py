@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from loong_jax.data.tokenizer import AsciiTokenizer
-from loong_jax.errors import ConfigError
 from loong_jax.models.dense import DenseConfig
-from loong_jax.plan import compiled, hlo, plan
+from loong_jax.plan import hlo, plan
 from loong_jax.rl import checkpoint, optimizers, sft, trainer
-from tests.plan.asking import asked
+from tests.plan.asking import asked, skip_without_pair
 from tests.rl import test_mesh_trainer as trained_on
 
 ADAM = dataclasses.replace(trained_on.ADAM, offload_moments=True)
@@ -79,10 +78,7 @@ def test_a_run_resumes_with_moments_in_host_memory(tmp_path, is_on_mesh):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_an_update_on_tpu_has_few_moments_on_a_device_at_a_time():
-    try:
-        compiled.check_versions()
-    except ConfigError as error:
-        pytest.skip(str(error))
+    skip_without_pair()
     config = DenseConfig.tiny(
         vocab_size=512,
         hidden_size=512,

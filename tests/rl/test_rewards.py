@@ -26,17 +26,19 @@ def reward_of(rule=RULE, **changes):
 
 
 @pytest.mark.parametrize(
-    ("verdict", "reward"),
+    ("verdict", "changes", "reward"),
     [
-        (verdicts.correct(), 1.0),
-        (verdicts.wrong("value"), 0.1),
-        (verdicts.wrong("format"), -0.2),
-        (verdicts.ungradable("timeout"), None),
-        (None, None),
+        (verdicts.correct(), {}, 1.0),
+        (verdicts.wrong("value"), {}, 0.1),
+        (verdicts.wrong("format"), {}, -0.2),
+        (verdicts.ungradable("timeout"), {}, None),
+        (None, {}, None),
+        (verdicts.correct(), {"finish_reason": "cancelled"}, None),
+        (verdicts.correct(), {"failure": "lost"}, None),
     ],
 )
-def test_what_a_verdict_is_worth(verdict, reward):
-    assert reward_of(verdict=verdict) == reward
+def test_what_a_verdict_is_worth_where_a_rollout_finished(verdict, changes, reward):
+    assert reward_of(verdict=verdict, **changes) == reward
 
 
 def test_truncated_is_masked_unless_it_repeats_itself():
@@ -60,11 +62,6 @@ def test_truncated_has_the_worth_of_its_verdict_where_the_rule_judges_it():
     for verdict, reward in ((verdicts.correct(), 1.0), (verdicts.wrong("value"), 0.1)):
         assert reward_of(rule, verdict=verdict, finish_reason="length") == reward
     assert reward_of(rule, verdict=None, finish_reason="length") is None
-
-
-@pytest.mark.parametrize("changes", [{"finish_reason": "cancelled"}, {"failure": "lost"}])
-def test_what_did_not_finish_is_masked(changes):
-    assert reward_of(verdict=verdicts.correct(), **changes) is None
 
 
 def test_compression_ratio_orders_texts():
@@ -110,11 +107,6 @@ def test_noise_is_a_function_of_seed_and_ticket_and_knows_nothing_of_the_answer(
 # ---- advantages ----
 
 NORMALISED, MEAN = rewards.GroupNormalised(eps=1e-6), rewards.MeanOnly()
-
-
-def test_half_right_gives_plus_and_minus_one():
-    found = rewards.group_advantages([1.0, 0.0, 0.0, 1.0], NORMALISED)
-    np.testing.assert_allclose(found, [1, -1, -1, 1], rtol=1e-5)
 
 
 def test_against_a_loop():

@@ -11,14 +11,7 @@ from flax import nnx
 
 from loong_jax.errors import ConfigError
 from loong_jax.models.moe.model import init_weights
-from loong_jax.rl import (
-    batching,
-    local_trainer,
-    objectives,
-    optimizers,
-    policy_model,
-    trainer,
-)
+from loong_jax.rl import batching, local_trainer, objectives, optimizers, policy_model, trainer
 from loong_jax.rl.local_trainer import TrainerSettings
 from tests.doubles import tiny
 from tests.doubles.toy_policy import toy_batches, toy_group, toy_policy

@@ -12,15 +12,7 @@ from loong_jax.errors import ConfigError
 from loong_jax.models import moe
 from loong_jax.models.moe import MoEConfig, NgramEmbedding
 from loong_jax.models.moe.kernels.splash import Splash
-from loong_jax.rl import (
-    batching,
-    local_trainer,
-    logprobs,
-    objectives,
-    optimizers,
-    sft,
-    trainer,
-)
+from loong_jax.rl import batching, local_trainer, logprobs, objectives, optimizers, sft, trainer
 from loong_jax.rl.batching import Layout
 from loong_jax.rl.policy_model import policy_of
 from tests.doubles import tiny
@@ -32,6 +24,7 @@ from tests.doubles.toy_policy import (
     toy_policy,
     toy_weights,
 )
+from tests.rl.test_trainer import accumulate
 
 OBJECTIVE = objectives.gspo_objective(group_size=4)
 OPTIMIZER = optimizers.AdamW(schedule=optimizers.WarmupConstant(peak=1e-2))
@@ -51,13 +44,7 @@ def make_batches(layout, rows=4, row_length=48, groups=GROUPS):
 
 
 def gradient(model, batches):
-    compiled, weights = programs(model), toy_weights()
-    accumulated = compiled.begin(weights)
-    for batch in batches:
-        accumulated = compiled.accumulate(
-            weights, accumulated, batch, jnp.int32(3), jnp.float32(0.7)
-        )
-    return accumulated
+    return accumulate(programs(model), toy_weights(), batches, num_groups=3, temperature=0.7)
 
 
 def settings(row_length=48, score_rows=4):

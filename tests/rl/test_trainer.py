@@ -28,14 +28,18 @@ def make_batches(groups=GROUPS, rows=3, **how):
     return jax.tree.map(jnp.asarray, toy_batches(groups, rows=rows, **how))
 
 
-def gradient(batches, num_groups=4, temperature=1.0, objective=OBJECTIVE):
-    compiled, weights = programs(objective), toy_weights()
+def accumulate(compiled, weights, batches, num_groups, temperature=1.0):
+    """All that the micro-batches of a step add up to."""
     accumulated = compiled.begin(weights)
     for batch in batches:
         accumulated = compiled.accumulate(
             weights, accumulated, batch, jnp.int32(num_groups), jnp.float32(temperature)
         )
     return accumulated
+
+
+def gradient(batches, objective=OBJECTIVE):
+    return accumulate(programs(objective), toy_weights(), batches, num_groups=4)
 
 
 def assert_close(one, other, rtol=2e-4, atol=1e-7):
@@ -76,13 +80,6 @@ def test_logprobs_belong_to_their_token_and_temperature(temperature):
     found = np.asarray(logprob)[batch.loss_mask]
     np.testing.assert_allclose(np.sort(found), np.sort(expected), rtol=1e-5)
     np.testing.assert_array_equal(np.asarray(logprob)[batch.positions == 0], 0)
-
-
-def test_entropy_is_that_of_the_distribution():
-    (batch,) = make_batches(rows=8)
-    weights = jax.tree.map(jnp.zeros_like, toy_weights())
-    _, entropy, *_ = token_logprobs(toy_policy(), weights, batch._asdict(), 1.0)
-    np.testing.assert_allclose(np.asarray(entropy)[batch.loss_mask], np.log(128), rtol=1e-6)
 
 
 def test_neither_microbatches_nor_packing_change_the_gradient():
@@ -176,12 +173,6 @@ def test_updates_equal_adamw_by_hand_and_leave_biases_to_their_controller(max_gr
     assert float(metrics["learning_rate"]) == pytest.approx(1e-2)
 
 
-def muon_step_by_hand(momentum, shape):
-    """The nearest orthogonal matrix, by singular values, at the length of an AdamW step."""
-    left, _, right = np.linalg.svd(momentum.reshape(shape), full_matrices=False)
-    return 0.2 * np.sqrt(max(shape)) * (left @ right)
-
-
 def test_muon_turns_matrices_and_leaves_the_rest_to_adamw():
     schedule = optimizers.WarmupConstant(peak=0.1)
     muon = optimizers.Muon(schedule=schedule, max_grad_norm=1e9)
@@ -199,7 +190,9 @@ def test_muon_turns_matrices_and_leaves_the_rest_to_adamw():
     for name in ("embedding", "final_norm"):
         np.testing.assert_array_equal(after[muon].weights[name], after[adamw].weights[name])
     step = np.asarray(weights["head"] - after[muon].weights["head"]) / 0.1
-    expected = muon_step_by_hand(gradient["head"], (8, 128))
+    # the nearest orthogonal matrix, by singular values, at the length of an AdamW step
+    left, _, right = np.linalg.svd(gradient["head"], full_matrices=False)
+    expected = 0.2 * np.sqrt(128) * (left @ right)
     cosine = np.sum(step * expected) / np.linalg.norm(step) / np.linalg.norm(expected)
     assert cosine > 0.95  # five Newton-Schulz steps leave singular values between 0.7 and 1.2
     assert np.linalg.norm(step) / np.linalg.norm(expected) == pytest.approx(1, abs=0.25)
@@ -288,18 +281,14 @@ def test_a_mean_over_the_steps_tokens_does_not_depend_on_its_microbatches():
     parts, other = after_one_step(objective, 2, 32)
     assert_close(parts, whole, rtol=1e-3, atol=1e-5)
     assert other["loss"] == pytest.approx(metrics["loss"], rel=1e-5)
-    expected = gradient(make_batches(rows=12), objective=longcat_without_engine())
-    tokens = float(expected.num_tokens)
-    assert metrics["loss"] * tokens == pytest.approx(float(expected.loss) * 4 * 4 * 9, rel=1e-5)
-
-
-def longcat_without_engine():
-    """The clip of DAPO over a constant."""
-    return dataclasses.replace(
+    over_constant = dataclasses.replace(
         OBJECTIVE,
         ratio=objectives.TokenRatio(engine_cap=None),
-        clip=objectives.AsymmetricClip(),
+        clip=objectives.AsymmetricClip(),  # as DAPO's
     )
+    expected = gradient(make_batches(rows=12), objective=over_constant)
+    tokens = float(expected.num_tokens)
+    assert metrics["loss"] * tokens == pytest.approx(float(expected.loss) * 4 * 4 * 9, rel=1e-5)
 
 
 def test_the_bound_of_a_step_is_that_of_its_schedule_and_one_program_runs_all():

@@ -176,18 +176,15 @@ def alone():
     return weights, loss_and_gradient(graphdef, weights), np.asarray(logits)
 
 
+MESHES = [
+    (lambda mesh: ShardingRules(mesh=mesh), dict(data=2, fsdp=2, tensor=2)),
+    (lambda mesh: ShardingRules(mesh=mesh), dict(fsdp=2, tensor=2, context=2)),
+    (decoding_rules, dict(data=4, tensor=2)),  # decode, and do not train
+]
+
+
 @pytest.mark.parametrize(
-    ("rules_on", "sizes"),
-    thinned(
-        [
-            (lambda mesh: ShardingRules(mesh=mesh), dict(data=2, fsdp=2, tensor=2)),
-            (lambda mesh: ShardingRules(mesh=mesh), dict(fsdp=2, tensor=2, context=2)),
-            (decoding_rules, dict(data=4, tensor=2)),  # decode, and do not train
-        ],
-        1,
-        2,
-    ),
-    ids=["training", "context", "decoding"],
+    ("rules_on", "sizes"), thinned(MESHES, 1, 2), ids=["training", "context", "decoding"]
 )
 def test_a_mesh_changes_nothing(rules_on, sizes):
     rules = rules_on(make_mesh(**sizes))

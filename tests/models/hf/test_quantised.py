@@ -12,8 +12,7 @@ from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.merge import published
 from loong_jax.models import moe
 from loong_jax.models.hf import files
-from tests.models.hf.test_reading import leaves_of
-from tests.models.moe.published import PUBLISHED, tensors_of
+from tests.models.moe.published import PUBLISHED, leaves_of, tensors_of
 
 FLOAT8 = ml_dtypes.float8_e4m3fn
 EXPERT = "model.layers.0.mlp.experts.4.up_proj.weight"

@@ -1,6 +1,7 @@
 """Published files read from anywhere, in shards, and refused where a value would be wrong."""
 
 import json
+import shutil
 
 import fsspec
 import jax
@@ -8,37 +9,16 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-import safetensors.numpy
-from flax import nnx
 
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.models import hf, moe, parameters
-from loong_jax.models.hf import files, reading
+from loong_jax.models.hf import files
 from loong_jax.remote import RemotePath
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.doubles import tiny
-from tests.models.moe.published import PUBLISHED, tensors_of
+from tests.models.moe.published import PUBLISHED, leaves_of, watch_reads
 
 EXPERT = "model.layers.0.mlp.experts.4.up_proj.weight"
-
-
-@pytest.fixture
-def written(tmp_path):
-    """Writes tensors with the fixture's config.json, changed, as one file."""
-    record = json.loads((PUBLISHED / "config.json").read_text())
-
-    def write(tensors, **changes):
-        directory = tmp_path / f"hf{len(list(tmp_path.iterdir()))}"
-        directory.mkdir()
-        safetensors.numpy.save_file(tensors, directory / "model.safetensors")
-        (directory / "config.json").write_text(json.dumps(record | changes))
-        return directory
-
-    return write
-
-
-def leaves_of(model) -> dict[str, jax.Array]:
-    return parameters.by_path(nnx.to_pure_dict(nnx.split(model, graph=False)[1]))
 
 
 def assert_equal(found, expected):
@@ -95,9 +75,10 @@ def test_of_a_remote_file_only_the_rows_that_are_needed_are_read(in_memory, monk
     assert sum(num_bytes) == found.nbytes
 
 
-def test_an_index_names_no_file_outside_its_directory(written):
-    tensors = tensors_of(PUBLISHED)
-    directory, other = written(tensors), written(tensors)
+def test_an_index_names_no_file_outside_its_directory(copy):
+    tensors, write = copy
+    directory = write()
+    other = shutil.copytree(directory, directory.with_name("other"))
     for name in (f"../{other.name}/model.safetensors", str(other / "model.safetensors"), ".."):
         (directory / files.INDEX).write_text(
             json.dumps({"weight_map": dict.fromkeys(tensors, name)})
@@ -117,14 +98,7 @@ def test_float32_masters_from_bfloat16_files_hold_no_more_than_a_shard(tmp_path,
     _, weights = moe.init_weights(config, jax.random.key(0))
     hf.save_weights_hf(config, weights, tmp_path / "saved")
     template = template_of(config, jnp.float32, expert=2, fsdp=2, tensor=2)
-    blocks, read = [], reading.Reader.read
-
-    def watched(self, leaf, region, dtype):
-        block = read(self, leaf, region, dtype)
-        blocks.append((leaf, region, block.nbytes))
-        return block
-
-    monkeypatch.setattr(reading.Reader, "read", watched)
+    blocks = watch_reads(monkeypatch)
     found = parameters.by_path(hf.read_weights(tmp_path / "saved", config, template))
     shard_bytes = {}
     for path, leaf in found.items():
@@ -150,17 +124,18 @@ def test_weights_of_another_model_are_refused(tmp_path):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
-def test_values_that_are_not_finite_are_refused_by_name(written, value, dtype):
-    tensors = {n: t if "router" in n else t.astype(dtype) for n, t in tensors_of(PUBLISHED).items()}
+def test_values_that_are_not_finite_are_refused_by_name(copy, value, dtype):
+    tensors, write = copy
+    tensors = {n: t if "router" in n else t.astype(dtype) for n, t in tensors.items()}
     tensors[EXPERT][3, 4] = value
     with pytest.raises(CheckpointError, match=f"{EXPERT} holds 1 values that are not finite"):
-        moe.load_hf(written(tensors))
+        moe.load_hf(write(tensors))
 
 
-def test_a_dtype_that_would_make_values_infinite_is_refused(written):
-    tensors = tensors_of(PUBLISHED)
+def test_a_dtype_that_would_make_values_infinite_is_refused(copy):
+    tensors, write = copy
     tensors[EXPERT][3, 4] = 1e5
-    directory = written(tensors)
+    directory = write()
     with pytest.raises(CheckpointError, match=f"{EXPERT} holds 100000, which F16 cannot"):
         moe.load_hf(directory, dtype="float16")
     moe.load_hf(directory, dtype="bfloat16")
@@ -179,33 +154,6 @@ def test_a_dtype_that_would_make_values_infinite_is_refused(written):
         ({"architectures": "LongcatFlashForCausalLM"}, "architectures"),
     ],
 )
-def test_other_architectures_are_refused_by_name(written, changes, named):
+def test_other_architectures_are_refused_by_name(copy, changes, named):
     with pytest.raises(ConfigError, match=named):
-        moe.load_hf(written(tensors_of(PUBLISHED), **changes))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"rope_interleave": False},
-        {"scoring_func": "sigmoid"},
-        {"n_group": 4},
-        {"topk_group": 2},
-        {"moe_group_size": 4},
-        {"grouped_moe_norm_scale": 2},
-        {"mla_use_output_gate": True},
-        {"final_logit_softcapping": 30.0},
-        {"use_qk_norm": True},
-    ],
-    ids=str,
-)
-def test_keys_that_change_the_model_are_refused_by_name(written, changes):
-    with pytest.raises(ConfigError, match=next(iter(changes))):
-        moe.load_hf(written(tensors_of(PUBLISHED), **changes))
-
-
-def test_a_yarn_record_names_its_type(written):
-    rope = {"factor": 8.0, "original_max_position_embeddings": 32}
-    changes = {"rope_scaling": rope, "rope_parameters": None}
-    with pytest.raises(ConfigError, match=r"factor=8\.0.*no rope_type"):
-        moe.load_hf(written(tensors_of(PUBLISHED), **changes))
+        moe.load_hf(copy[1](**changes))

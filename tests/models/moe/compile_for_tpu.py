@@ -43,19 +43,13 @@ def compiled_text(topology: str) -> str:
         exchange=kind,
         remat="all_but_dispatched",
     )
-    graph = {}
-
-    def init():
-        model = moe.LongcatFlash(config, rngs=nnx.Rngs(0), rules=rules)
-        graph["def"], state = nnx.split(model, graph=False)
-        return nnx.to_pure_dict(state)
 
     def loss(weights, tokens):
-        logits = nnx.merge(graph["def"], nnx.State(weights))(tokens).logits
+        logits = nnx.merge(graphdef, nnx.State(weights))(tokens).logits
         return jnp.mean(jax.nn.logsumexp(logits, axis=-1))
 
     with jax.set_mesh(rules.mesh):
-        weights = jax.eval_shape(init)
+        graphdef, weights = moe.abstract_weights(config, rules)
         sharding = rules.spec("act_batch", "act_length")
         tokens = jax.ShapeDtypeStruct((len(devices), 512), jnp.int32, sharding=sharding)
         lowered = jax.jit(jax.grad(loss)).lower(weights, tokens)

@@ -1,7 +1,6 @@
 """Both forms of latent attention, the cache between them, padding, and sequences spread out."""
 
 import collections
-import contextlib
 import dataclasses
 import functools
 import re
@@ -22,7 +21,14 @@ from loong_jax.models.moe.kernels.blockwise import Blockwise
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.doubles import tiny
 from tests.models.moe import reference
-from tests.models.moe.test_model import CONFIG, call, fresh, loss_and_gradient, random_tokens
+from tests.models.moe.test_model import (
+    CONFIG,
+    assert_same_gradient,
+    call,
+    fresh,
+    loss_and_gradient,
+    random_tokens,
+)
 from tests.sweeps import thinned
 
 BLOCKS = dataclasses.replace(CONFIG, attention=Blockwise(query_block=5, key_block=3))
@@ -73,9 +79,9 @@ def test_both_forms_follow_the_equations_in_float32_and_in_bfloat16():
 
 @pytest.mark.parametrize("sizes", [None, dict(data=2, fsdp=2, tensor=2)], ids=str)
 def test_cutting_weights_instead_of_queries_changes_none_and_moves_no_pair_of_theirs(sizes):
-    rules = ShardingRules(mesh=make_mesh(**sizes) if sizes else None)
+    rules = ShardingRules(mesh=sizes and make_mesh(**sizes))
     x = np.random.default_rng(0).normal(size=(4, 12, CONFIG.hidden_size)).astype(np.float32)
-    with jax.set_mesh(rules.mesh) if sizes else contextlib.nullcontext():
+    with rules.scope():
         module = LatentAttention(CONFIG, rngs=nnx.Rngs(0), rules=rules)
         graphdef, state = nnx.split(module, graph=False)
         attention = nnx.merge(graphdef, jax.tree.map(lambda a: a[0], state))
@@ -91,6 +97,12 @@ def test_cutting_weights_instead_of_queries_changes_none_and_moves_no_pair_of_th
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
     pairs = [v.aval.shape[:-2] for e in jaxpr.eqns for v in e.outvars if v.aval.shape[-1:] == (2,)]
     assert pairs == [(CONFIG.q_lora_rank, CONFIG.num_heads)]
+
+
+def assert_same_cache(found, expected, lengths):
+    for a, b in zip(map(np.asarray, found), expected, strict=True):
+        for row, n in enumerate(lengths):
+            np.testing.assert_allclose(a[:, :, row, :n], b[:, :, row, :n], rtol=0, atol=2e-5)
 
 
 def chunks_of(tokens, lengths):
@@ -126,12 +138,9 @@ def test_a_prompt_in_chunks_equals_the_whole_prompt(config):
         expected = np.take_along_axis(whole.logits, at[..., None], axis=1)
         np.testing.assert_allclose(output.logits[mask], expected[mask], rtol=0, atol=2e-5)
         assert np.isfinite(output.logits).all()
-    for a, b in zip(cache, at_once, strict=True):
-        for row, length in enumerate(total):
-            np.testing.assert_allclose(
-                a[:, :, row, :length], b[:, :, row, :length], rtol=0, atol=2e-5
-            )
-            assert np.all(a[:, :, row, length:] == 1e3)
+    assert_same_cache(cache, at_once, total)
+    for a in cache:
+        assert all(np.all(a[:, :, row, length:] == 1e3) for row, length in enumerate(total))
 
 
 def test_cache_and_start_come_together():
@@ -154,9 +163,7 @@ def test_prefill_puts_left_padded_prompts_where_they_belong():
     output, cache = jax.device_get(prefill(weights, moved, left))
     expected, expected_cache = jax.device_get(prefill(weights, tokens, right))
     np.testing.assert_allclose(output.logits[left], expected.logits[right], rtol=0, atol=2e-5)
-    for a, b in zip(cache, expected_cache, strict=True):
-        for row, n in enumerate(length):
-            np.testing.assert_allclose(a[:, :, row, :n], b[:, :, row, :n], rtol=0, atol=2e-5)
+    assert_same_cache(cache, expected_cache, length)
 
 
 def test_padding_sees_no_token():
@@ -188,18 +195,14 @@ def on_one_device():
     return tokens, mask, result, call(graphdef, "prefill")(weights, tokens, mask)[1]
 
 
-@pytest.mark.parametrize(
-    ("sizes", "zigzag", "attention"),
-    thinned(
-        [
-            pytest.param(dict(context=8), True, BLOCKS.attention, marks=pytest.mark.slow),
-            (dict(context=4, expert=2), False, BLOCKS.attention),
-            (dict(context=2, data=2, tensor=2), True, WholeScores()),
-        ],
-        0,
-    ),
-    ids=["8", "4", "2"],
-)
+SPREAD = [
+    pytest.param(dict(context=8), True, BLOCKS.attention, marks=pytest.mark.slow),
+    (dict(context=4, expert=2), False, BLOCKS.attention),
+    (dict(context=2, data=2, tensor=2), True, WholeScores()),
+]
+
+
+@pytest.mark.parametrize(("sizes", "zigzag", "attention"), thinned(SPREAD, 0), ids=["8", "4", "2"])
 def test_sequences_spread_over_devices(sizes, zigzag, attention):
     """Logits, loads, gradients and the cache equal those of one device."""
     config = dataclasses.replace(CONFIG, attention=attention)
@@ -211,17 +214,9 @@ def test_sequences_spread_over_devices(sizes, zigzag, attention):
     logits = np.asarray(spread.logits)
     np.testing.assert_allclose(logits[mask], output.logits[mask], rtol=0, atol=2e-5)
     np.testing.assert_array_equal(spread.load, output.load)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * abs(a).max() + 1e-9),
-        gradient,
-        spread_gradient,
-    )
+    assert_same_gradient(spread_gradient, gradient)
     _, cache = call(graphdef, "prefill")(placed, tokens, mask)
-    for a, b in zip(map(np.asarray, cache), expected_cache, strict=True):
-        for row, length in enumerate(mask.sum(axis=1)):
-            np.testing.assert_allclose(
-                a[:, :, row, :length], b[:, :, row, :length], rtol=0, atol=2e-5
-            )
+    assert_same_cache(cache, expected_cache, mask.sum(axis=1))
 
 
 @pytest.mark.slow

@@ -15,17 +15,19 @@ from flax import nnx
 from loong_jax.errors import CheckpointError, ConfigError
 from loong_jax.models import hf, moe, parameters
 from loong_jax.models.hf import files, reading
-from loong_jax.models.moe import hf as moe_hf
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.doubles import tiny
-from tests.models.moe.published import PUBLISHED, assert_same_bytes, published, tensors_of
+from tests.models.moe.published import (
+    PUBLISHED,
+    assert_same_bytes,
+    leaves_of,
+    published,
+    tensors_of,
+    watch_reads,
+)
 from tests.sweeps import thinned
 
 EXPECTED = np.load(PUBLISHED / "expected.npz")
-
-
-def leaves_of(model):
-    return parameters.by_path(nnx.to_pure_dict(nnx.split(model, graph=False)[1]))
 
 
 def forward(model, tokens, **kwargs):
@@ -140,14 +142,7 @@ def test_refuses_dtypes_that_destroy_weights(dtype):
 def test_sharded_leaves_are_put_together_in_blocks(sizes, tmp_path, monkeypatch):
     """No block on the host is larger than allowed, and none is a whole stack of experts."""
     monkeypatch.setattr(reading, "BLOCK_BYTES", 2000)
-    largest, read = [], reading.Reader.read
-
-    def watched(self, leaf, region, dtype):
-        block = read(self, leaf, region, dtype)
-        largest.append(block.nbytes)
-        return block
-
-    monkeypatch.setattr(reading.Reader, "read", watched)
+    blocks = watch_reads(monkeypatch)
     config = tiny.smallest_config(num_layers=3, num_mtp_layers=1)
     _, weights = moe.init_weights(config, jax.random.key(0))
     hf.save_weights_hf(config, weights, tmp_path / "saved")
@@ -161,7 +156,7 @@ def test_sharded_leaves_are_put_together_in_blocks(sizes, tmp_path, monkeypatch)
         assert leaf.sharding.is_equivalent_to(spec.sharding, leaf.ndim), path
         np.testing.assert_array_equal(leaf, expected[path])
     one_layer = expected["layers/experts/gate_up"][0].nbytes
-    assert max(largest) < one_layer
+    assert max(size for *_, size in blocks) < one_layer
     moe.save_hf(model, tmp_path / "again")
     assert_same_bytes(tensors_of(tmp_path / "saved"), tensors_of(tmp_path / "again"))
 
@@ -176,19 +171,6 @@ def test_a_mesh_that_is_set_changes_nothing(tmp_path, monkeypatch):
     with jax.set_mesh(rules.mesh):
         moe.save_hf(moe.load_hf(tmp_path / "saved", rules=rules), tmp_path / "again")
     assert_same_bytes(tensors_of(tmp_path / "saved"), tensors_of(tmp_path / "again"))
-
-
-def test_places_cover_every_weight_exactly_once():
-    ngram = moe.NgramEmbedding(max_order=3, num_splits=2, base_rows=30)
-    config = tiny.smallest_config(num_layers=3, num_mtp_layers=1, ngram=ngram)
-    _, abstract = moe.abstract_weights(config)
-    leaves = parameters.by_path(abstract)
-    covered = {path: np.zeros(leaf.shape, int) for path, leaf in leaves.items()}
-    for place in moe_hf.places(config, leaves):
-        region = tuple(slice(*bounds) for bounds in place.region)
-        covered[place.leaf][region] += place.name != moe_hf.EMBEDDING_COPY
-    for path, count in covered.items():
-        assert (count == 1).all(), path
 
 
 def test_ngram_models_come_back(tmp_path):

@@ -234,21 +234,16 @@ def test_splash_attention_is_the_same_function(sizes, zigzag):
     check_on_mesh(operands, mask, rules, way)
 
 
+MESHES = [
+    (dict(context=2, data=2), True),
+    (dict(context=4, tensor=2), False),
+    (dict(context=4, fsdp=2), True),
+    (dict(context=8), True),
+]
+
+
 @pytest.mark.parametrize("way", WAYS[:2], ids=str)
-@pytest.mark.parametrize(
-    ("sizes", "zigzag"),
-    thinned(
-        [
-            (dict(context=2, data=2), True),
-            (dict(context=4, tensor=2), False),
-            (dict(context=4, fsdp=2), True),
-            (dict(context=8), True),
-        ],
-        0,
-        1,
-    ),
-    ids=str,
-)
+@pytest.mark.parametrize(("sizes", "zigzag"), thinned(MESHES, 0, 1), ids=str)
 def test_a_mesh_changes_nothing(sizes, zigzag, way):
     operands, mask = random_operands(4, 16, 16, heads=4), sharing(4, 16)
     check_on_mesh(operands, mask, ShardingRules(mesh=make_mesh(**sizes), zigzag=zigzag), way)
@@ -265,42 +260,32 @@ def check_on_mesh(operands, mask, rules, way):
     run = jax.jit(jax.grad(loss, has_aux=True), static_argnums=(3, 4))
     expected = run(operands, mask, direction, ALONE, WholeScores())
     order = context.order(operands.query.shape[1], rules)
-    moved = [operands.query, mask.query_segment, mask.query_index, direction]
-    query, segment, index, direction = (np.asarray(a)[:, order] for a in moved)
-    operands = operands._replace(query=query)
-    mask = mask._replace(query_segment=segment, query_index=index)
-    if mask.query_parent is not None:
-        mask = mask._replace(query_parent=np.asarray(mask.query_parent)[:, order])
-    latent, rope_key = (np.asarray(a)[:, order] for a in (operands.latent, operands.rope_key))
-    operands = operands._replace(latent=latent, rope_key=rope_key)
-    gradient, mixed = run(*place(operands, mask, direction, rules), rules, way)
-    back = np.argsort(order)
-    for name in ("query", "latent", "rope_key"):
-        gradient = gradient._replace(**{name: np.asarray(getattr(gradient, name))[:, back]})
-    for a, b in zip(
-        jax.tree.leaves(expected), [*gradient, np.asarray(mixed)[:, back]], strict=True
-    ):
-        np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * max(1, np.abs(a).max()))
+
+    def moved(a):
+        return None if a is None else np.asarray(a)[:, order]
+
+    operands = Operands(*map(moved, operands[:3]), *operands[3:])
+    mask = AttentionMask(*map(moved, mask[:2]), *mask[2:4], moved(mask.query_parent))
+    gradient, mixed = run(*place(operands, mask, moved(direction), rules), rules, way)
+    found = (*gradient[:3], mixed)
+    back = [np.asarray(a)[:, np.argsort(order)] for a in found]
+    assert_alike([*back[:3], *gradient[3:], back[3]], expected)
+
+
+def assert_alike(found, wanted):
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * max(1, np.abs(b).max()))
 
 
 def place(operands, mask, direction, rules):
     """The arguments where they lie while the model runs."""
-    tokens = "act_batch", "act_length"
-    names = Operands(tokens, tokens, tokens, (None, "heads"), (None, "heads"))
-    operands = Operands(
-        *(put(a, rules.spec(*axes)) for a, axes in zip(operands, names, strict=True))
-    )
-    operands = operands._replace(query=put(operands.query, rules.spec(*tokens, "heads")))
-    whole = "act_batch", None
-    mask = AttentionMask(
-        *(
-            put(a, rules.spec(*axes))
-            for a, axes in zip(mask, (tokens, tokens, whole, whole, tokens), strict=True)
-            if a is not None
-        )
-    )
-    return operands, mask, put(direction, rules.spec(*tokens, "heads"))
 
+    def put(a, *axes):
+        return None if a is None else rules.place(jnp.asarray(a), *axes)
 
-def put(a, sharding):
-    return jnp.asarray(a) if sharding is None else jax.device_put(a, sharding)
+    tokens, whole, heads = ("act_batch", "act_length"), ("act_batch", None), (None, "heads", None)
+    axes = (*tokens, "heads", None), (*tokens, None), (*tokens, None), heads, heads
+    operands = Operands(*(put(a, *names) for a, names in zip(operands, axes, strict=True)))
+    axes = tokens, tokens, whole, whole, tokens
+    mask = AttentionMask(*(put(a, *names) for a, names in zip(mask, axes, strict=True)))
+    return operands, mask, put(direction, *tokens, "heads", None)

@@ -14,7 +14,7 @@ from loong_jax.models.moe.kernels import AttentionMask, blockwise, cudnn
 from loong_jax.models.moe.kernels.blockwise import Blockwise
 from loong_jax.models.moe.kernels.cudnn import Cudnn
 from loong_jax.sharding import ShardingRules, make_mesh
-from tests.models.moe.test_core_attention import in_order, random_operands
+from tests.models.moe.test_core_attention import assert_alike, in_order, random_operands
 from tests.sweeps import thinned
 
 LENGTH = 12
@@ -134,8 +134,7 @@ def test_rows_go_where_they_are_taken_and_all_tokens_come_out_right(segments, wa
     if way != BLOCKS:
         assert np.unique(told[0][segments[0] > 0]).tolist() in ([], [(100, 2, 3)[way]])
     found, wanted = (way(operands, mask) for way in by_kernels_and_by_whole_scores())
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * max(1, abs(b).max()))
+    assert_alike(found, wanted)
 
 
 def test_a_batch_goes_the_way_of_its_longest_list_of_sequences():
@@ -172,8 +171,7 @@ def test_packed_rows_on_a_mesh_go_each_device_its_way(monkeypatch, length):
     with jax.set_mesh(mesh):
         found = loss_of(core_attention.whole, ShardingRules(mesh=mesh))
     wanted = loss_of(lambda operands, mask, *_: core_attention.whole_scores(operands, mask), None)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * max(1, abs(b).max()))
+    assert_alike(found, wanted)
 
 
 def test_queries_out_of_order_or_among_other_keys_go_through_blocks(monkeypatch):
@@ -346,8 +344,7 @@ def test_so_many_rows_and_heads_at_once_change_nothing(monkeypatch, at_once, lim
     assert taken[0] == {16: (4, 4), 3: (1, 2)}[limit]  # there
     assert taken[-1] == sizes  # and back
     wanted = loss_of(lambda operands: core_attention.whole_scores(operands, mask))
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * max(1, abs(b).max()))
+    assert_alike(found, wanted)
 
 
 @pytest.mark.usefixtures("pretended")

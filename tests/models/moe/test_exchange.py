@@ -50,11 +50,9 @@ def problem():
 
 def mixture_and_gradient(config, sizes=None):
     """sum(mixture * direction), the mixture, its overflow and the gradient of all that is real."""
-    if sizes is None:
-        return _mixture_and_gradient(config, ShardingRules())
-    mesh = make_mesh(**sizes)
-    with jax.set_mesh(mesh):
-        return _mixture_and_gradient(config, ShardingRules(mesh=mesh))
+    rules = ShardingRules(mesh=sizes and make_mesh(**sizes))
+    with rules.scope():
+        return _mixture_and_gradient(config, rules)
 
 
 class _WeightsAtHand:
@@ -117,20 +115,15 @@ def check(config, sizes):
     return overflowed
 
 
-@pytest.mark.parametrize(
-    ("kind", "sizes"),
-    thinned(
-        [
-            (GATHER, dict(expert=4, tensor=2)),
-            (PADDED, dict(expert=2, tensor=2, fsdp=2)),
-            (RAGGED, dict(data=2, expert=2, context=2)),
-            (SHARED, dict(expert=4, context=2)),
-        ],
-        0,
-        1,
-    ),
-    ids=str,
-)
+MESHES = [
+    (GATHER, dict(expert=4, tensor=2)),
+    (PADDED, dict(expert=2, tensor=2, fsdp=2)),
+    (RAGGED, dict(data=2, expert=2, context=2)),
+    (SHARED, dict(expert=4, context=2)),
+]
+
+
+@pytest.mark.parametrize(("kind", "sizes"), thinned(MESHES, 0, 1), ids=str)
 def test_mixture_and_gradient_are_those_of_one_device(kind, sizes):
     check(dataclasses.replace(CONFIG, exchange=kind), sizes)
 
@@ -141,26 +134,20 @@ def test_so_it_is_with_one_expert_to_a_device_and_no_table(kind):
     check(config, dict(expert=CONFIG.num_experts, data=2))
 
 
-@pytest.mark.parametrize(
-    ("kind", "sizes", "token_chunks"),
-    thinned(
-        [
-            (GATHER, dict(expert=2, context=2), 2),
-            pytest.param(PADDED, dict(expert=2), 4, marks=pytest.mark.slow),
-            pytest.param(RAGGED, dict(expert=2, fsdp=2), 2, marks=pytest.mark.slow),
-            (PADDED, dict(expert=4, tensor=2), 2),
-            (TIGHT[1], dict(expert=2), 2),
-            (GATHER, dict(expert=2), 4),
-            (RAGGED, dict(expert=2), 4),
-            (SHARED, dict(expert=4, data=2), 4),
-            (TIGHT[2], dict(expert=2), 4),
-        ],
-        0,
-        1,
-        2,
-    ),
-    ids=str,
-)
+CHUNKED = [
+    (GATHER, dict(expert=2, context=2), 2),
+    pytest.param(PADDED, dict(expert=2), 4, marks=pytest.mark.slow),
+    pytest.param(RAGGED, dict(expert=2, fsdp=2), 2, marks=pytest.mark.slow),
+    (PADDED, dict(expert=4, tensor=2), 2),
+    (TIGHT[1], dict(expert=2), 2),
+    (GATHER, dict(expert=2), 4),
+    (RAGGED, dict(expert=2), 4),
+    (SHARED, dict(expert=4, data=2), 4),
+    (TIGHT[2], dict(expert=2), 4),
+]
+
+
+@pytest.mark.parametrize(("kind", "sizes", "token_chunks"), thinned(CHUNKED, 0, 1, 2), ids=str)
 def test_chunks_of_tokens_change_no_mixture_and_no_gradient(kind, sizes, token_chunks):
     check(dataclasses.replace(CONFIG, exchange=kind, token_chunks=token_chunks), sizes)
 

@@ -6,15 +6,14 @@ import itertools
 import os
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from loong_jax.models import moe
 from loong_jax.models.moe import exchange
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.doubles import tiny
+from tests.models.moe.test_model import assert_same_gradient, loss_and_gradient, random_tokens
 from tests.sweeps import thinned
 
 CONFIG = tiny.smallest_config(
@@ -46,20 +45,11 @@ CASES = [
 B, T = 8, 16
 
 
-def loss_and_gradient(config, rules, weights):
+def run(config, rules, weights):
     graphdef, weights = tiny.on_mesh(config, rules, weights)
-    random = np.random.default_rng(0)
-    tokens = random.integers(0, CONFIG.vocab_size, size=(B, T)).astype(np.int32)
-    mask = np.arange(T)[None] < random.integers(1, T + 1, size=(B, 1))
-
-    def loss(weights):
-        output = nnx.merge(graphdef, nnx.State(weights))(
-            jnp.asarray(tokens), mask=jnp.asarray(mask)
-        )
-        logprob = jax.nn.log_softmax(output.logits)
-        return jnp.sum(jnp.where(mask[..., None], logprob, 0)) / 1000, output
-
-    (_, output), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(weights)
+    tokens = random_tokens(B, T) % CONFIG.vocab_size
+    mask = np.arange(T)[None] < np.random.default_rng(0).integers(1, T + 1, size=(B, 1))
+    (_, output), gradient = loss_and_gradient(graphdef)(weights, tokens, mask)
     return weights, np.asarray(output.logits)[mask], output, gradient
 
 
@@ -69,7 +59,7 @@ def alone():
     _, weights = moe.init_weights(CONFIG, jax.random.key(0))
     bias = weights["layers"]["router"]["bias"]
     weights["layers"]["router"]["bias"] = bias.at[:, :2].set(0.2)
-    return loss_and_gradient(CONFIG, ShardingRules(), weights)
+    return run(CONFIG, ShardingRules(), weights)
 
 
 @pytest.mark.slow
@@ -89,13 +79,9 @@ def check(sizes, kind, token_chunks=1):
     remat = "off" if isinstance(kind, exchange.GatherExchange) else "all_but_dispatched"
     config = dataclasses.replace(CONFIG, exchange=kind, remat=remat, token_chunks=token_chunks)
     rules = ShardingRules(mesh=make_mesh(**sizes))
-    _, logits, sharded, gradient = loss_and_gradient(config, rules, weights)
+    _, logits, sharded, gradient = run(config, rules, weights)
     np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-5)
     np.testing.assert_array_equal(sharded.load, output.load)
     if kind.buffer_factor < 1:
         assert np.all(np.asarray(sharded.num_overflowed) > 0)
-    for (path, a), b in zip(
-        jax.tree_util.tree_leaves_with_path(wanted), jax.tree.leaves(gradient), strict=True
-    ):
-        where = jax.tree_util.keystr(path)
-        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * abs(a).max() + 1e-9, err_msg=where)
+    assert_same_gradient(gradient, wanted)

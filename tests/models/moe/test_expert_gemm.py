@@ -11,31 +11,21 @@ from tests.models.moe import hopper_kernels
 from tests.models.moe.test_grouped import assert_alike, dense_sum, direction_of, problem
 from tests.sweeps import thinned
 
+GEMMS = [
+    ("blocked", None, None),
+    ("blocked", None, 17.0),  # fewer than there are
+    ("blocked", None, 2.0),  # too few for a table
+    ("ragged_dot", None, None),
+    ("ragged_dot", 32, None),
+    ("every", None, None),
+    ("each", None, None),
+    ("hopper", None, None),
+    ("hopper", 32, None),
+]
+
 
 @pytest.mark.parametrize("apart", thinned([False, True], 1), ids=("together", "apart"))
-@pytest.mark.parametrize(
-    ("gemm", "room", "mean_rows"),
-    thinned(
-        [
-            ("blocked", None, None),
-            ("blocked", None, 17.0),  # fewer than there are
-            ("blocked", None, 2.0),  # too few for a table
-            ("ragged_dot", None, None),
-            ("ragged_dot", 32, None),
-            ("every", None, None),
-            ("each", None, None),
-            ("hopper", None, None),
-            ("hopper", 32, None),
-        ],
-        1,
-        2,
-        4,
-        5,
-        6,
-        8,
-    ),
-    ids=str,
-)
+@pytest.mark.parametrize(("gemm", "room", "mean_rows"), thinned(GEMMS, 1, 2, 4, 5, 6, 8), ids=str)
 def test_forward_and_backward_equal_the_dense_product(monkeypatch, gemm, room, mean_rows, apart):
     """75 choices in groups of 32 are rounds of the grouped product, the last of them partial."""
     hopper_kernels.emulate(monkeypatch)

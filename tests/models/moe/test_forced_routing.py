@@ -1,7 +1,5 @@
 """Choices that are given to the model instead of made by its routers."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,15 +22,11 @@ def random_choices(*shape, seed=0, free_share=0.0):
     return chosen
 
 
-@functools.cache
-def compiled():
-    return call(fresh()[0])
-
-
 def model(weights, tokens, segment_ids=None, forced_target=None):
     """One program for all tests but that of meshes."""
+    compiled = call(fresh()[0])
     segment_ids = np.ones_like(tokens) if segment_ids is None else segment_ids
-    return compiled()(weights, tokens, segment_ids=segment_ids, forced_target=forced_target)
+    return compiled(weights, tokens, segment_ids=segment_ids, forced_target=forced_target)
 
 
 def test_its_own_choices_change_nothing():

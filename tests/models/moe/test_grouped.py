@@ -72,24 +72,18 @@ def check_against_dense(*operands, num_cells):
     assert_alike(ours(*operands), dense_sum(*operands))
 
 
-@pytest.mark.parametrize(
-    ("num_tokens", "num_cells"),
-    thinned(
-        [
-            (1, 0),  # no table
-            (150, 0),
-            (150, 8),  # every expert's rest fills more than one block
-            (150, 64),  # some experts exceed the table, others do not
-            (150, 500),  # nothing does
-            (7, 1),
-            (1, 8),
-        ],
-        1,
-        2,
-        3,
-        5,
-    ),
-)
+SIZES = [
+    (1, 0),  # no table
+    (150, 0),
+    (150, 8),  # every expert's rest fills more than one block
+    (150, 64),  # some experts exceed the table, others do not
+    (150, 500),  # nothing does
+    (7, 1),
+    (1, 8),
+]
+
+
+@pytest.mark.parametrize(("num_tokens", "num_cells"), thinned(SIZES, 1, 2, 3, 5))
 def test_forward_and_backward_equal_the_dense_product(num_tokens, num_cells):
     check_against_dense(*problem(num_tokens), num_cells=num_cells)
 

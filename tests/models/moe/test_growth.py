@@ -1,5 +1,7 @@
 """Stacked layers: what they compute, where they live, and the optimizer state beside them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -48,14 +50,9 @@ def test_growth_commutes_with_sharding():
     _, weights = fresh()
     _, placed = tiny.on_mesh(CONFIG, rules, weights)
     grown = scaling.stack_layers(placed)
-    for a, b, c in zip(
-        jax.tree.leaves(grown),
-        jax.tree.leaves(scaling.stack_layers(weights)),
-        jax.tree.leaves(placed),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(a, b)
-        assert a.sharding.is_equivalent_to(c.sharding, a.ndim)
+    jax.tree.map(np.testing.assert_array_equal, grown, scaling.stack_layers(weights))
+    for a, b in zip(*map(jax.tree.leaves, (grown, placed)), strict=True):
+        assert a.sharding.is_equivalent_to(b.sharding, a.ndim)
 
 
 def test_abstract_weights_grow_as_real_ones_do():
@@ -81,10 +78,8 @@ def test_moments_go_with_their_layers_and_counts_go_on():
     # Both copies of a layer take the step that the layer would have taken.
     step, _ = update(gradient, state, weights)
     grown_step, _ = update(scaling.stack_layers(gradient), grown_state, grown)
-    for a, b in zip(
-        jax.tree.leaves(scaling.stack_layers(step)), jax.tree.leaves(grown_step), strict=True
-    ):
-        np.testing.assert_allclose(a, b, rtol=1e-6)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-6)
+    jax.tree.map(close, scaling.stack_layers(step), grown_step)
 
 
 def test_what_cannot_be_stacked_is_refused():

@@ -148,10 +148,31 @@ def test_refuses_models_that_are_not_built_here(changes):
         read(**changes)
 
 
-@pytest.mark.parametrize(("key", "value"), [("routed_scaling_factor", -1.5), ("moe_topk", 99)])
-def test_a_size_that_is_refused_has_the_name_that_the_file_gives_it(key, value):
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("routed_scaling_factor", -1.5),
+        ("moe_topk", 99),
+        ("rope_interleave", False),
+        ("scoring_func", "sigmoid"),
+        ("n_group", 4),
+        ("topk_group", 2),
+        ("moe_group_size", 4),
+        ("grouped_moe_norm_scale", 2),
+        ("mla_use_output_gate", True),
+        ("final_logit_softcapping", 30.0),
+        ("use_qk_norm", True),
+    ],
+)
+def test_what_is_refused_has_the_name_that_the_file_gives_it(key, value):
     with pytest.raises(ConfigError, match=key):
         read(**{key: value})
+
+
+def test_a_yarn_record_names_its_type():
+    rope = {"factor": 8.0, "original_max_position_embeddings": 32}
+    with pytest.raises(ConfigError, match=r"factor=8\.0.*no rope_type"):
+        read(rope_scaling=rope)
 
 
 def test_the_original_length_may_stand_beside_the_rotary_parameters():

@@ -1,6 +1,5 @@
 """The grouped product for Hopper around emulated kernels: masks, gradients, meshes, choice."""
 
-import contextlib
 import re
 
 import jax
@@ -94,9 +93,9 @@ def test_a_mesh_gives_the_loss_and_gradients_of_one_device(monkeypatch, sizes):
 )
 def test_the_kernels_themselves_can_be_traced_there_and_back(monkeypatch, sizes):
     """So their arguments are what JAX's functions take, and their types fit a mesh."""
-    mesh = None if sizes is None else make_mesh(**sizes)
+    mesh = sizes and make_mesh(**sizes)
     tokens = jnp.zeros((8, 16), jnp.int32)
-    with jax.set_mesh(mesh) if mesh is not None else contextlib.nullcontext():
+    with ShardingRules(mesh=mesh).scope():
         model = model_of(mesh, dtype=jnp.bfloat16, param_dtype=jnp.bfloat16)
         hopper_kernels.pretend_a_gpu(monkeypatch)
         with jax.numpy_rank_promotion("allow"):  # JAX's own kernels rely on it

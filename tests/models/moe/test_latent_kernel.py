@@ -52,6 +52,11 @@ def problem(dtype, heads, num_tokens, rank, rope, capacity, block):
     return (query, rope_query, *poisoned, jnp.int32(layer), sub_layer, position), expected
 
 
+def check(mixed, expected, tolerance):
+    error = np.abs(np.asarray(mixed, np.float64) - expected).max()
+    assert error < tolerance * np.abs(expected).max()
+
+
 @pytest.mark.parametrize(
     ("dtype", "heads", "num_tokens", "rope", "capacity", "tolerance"),
     thinned([(jnp.float32, 2, 2, 6, 1280, 1e-6), (jnp.bfloat16, 64, 3, 64, 1664, 1e-2)], 0),
@@ -63,22 +68,18 @@ def test_equals_float64_and_reads_no_block_past_the_last_entry(
     block = latent_kernel._block(capacity, heads * num_tokens)
     assert block < capacity
     arguments, expected = problem(dtype, heads, num_tokens, rank, rope, capacity, block)
-    mixed = latent_kernel.attend(*arguments, interpret=True)
-    error = np.abs(np.asarray(mixed, np.float64) - expected).max()
-    assert error < tolerance * np.abs(expected).max()
+    check(latent_kernel.attend(*arguments, interpret=True), expected, tolerance)
+
+
+SPLITS = [
+    (jnp.float32, 5, 2, 192, 1e-6),  # rows of one program, some of them of no query
+    (jnp.float32, 16, 1, 96, 1e-6),  # blocks of 32
+    (jnp.bfloat16, 24, 1, 1280, 1e-2),  # two programs for the rows of a sequence
+]
 
 
 @pytest.mark.parametrize(
-    ("dtype", "heads", "num_tokens", "capacity", "tolerance"),
-    thinned(
-        [
-            (jnp.float32, 5, 2, 192, 1e-6),  # rows of one program, some of them of no query
-            (jnp.float32, 16, 1, 96, 1e-6),  # blocks of 32
-            (jnp.bfloat16, 24, 1, 1280, 1e-2),  # two programs for the rows of a sequence
-        ],
-        1,
-        2,
-    ),
+    ("dtype", "heads", "num_tokens", "capacity", "tolerance"), thinned(SPLITS, 1, 2)
 )
 def test_the_kernel_for_gpus_equals_float64_and_joins_its_splits(
     dtype, heads, num_tokens, capacity, tolerance
@@ -90,9 +91,7 @@ def test_the_kernel_for_gpus_equals_float64_and_joins_its_splits(
     programs = 3 * -(-heads * num_tokens // 16)
     assert latent_split._split_length(capacity, block, programs) < capacity
     arguments, expected = problem(dtype, heads, num_tokens, rank, rope, capacity, block)
-    mixed = latent_split.attend(*arguments, interpret=True)
-    error = np.abs(np.asarray(mixed, np.float64) - expected).max()
-    assert error < tolerance * np.abs(expected).max()
+    check(latent_split.attend(*arguments, interpret=True), expected, tolerance)
 
 
 @pytest.mark.parametrize(
@@ -128,20 +127,15 @@ def test_without_pallas_triton_the_kernel_for_gpus_fits_nothing(monkeypatch):
 
 
 KERNELS = {"tpu": latent_kernel, "gpu": latent_split}
+DECODES = [
+    pytest.param({}, "gpu", marks=pytest.mark.slow),
+    ({}, "tpu"),
+    (dict(expert=2, tensor=2), "gpu"),
+    (dict(expert=2, tensor=2), "tpu"),
+]
 
 
-@pytest.mark.parametrize(
-    ("sizes", "platform"),
-    thinned(
-        [
-            pytest.param({}, "gpu", marks=pytest.mark.slow),
-            ({}, "tpu"),
-            (dict(expert=2, tensor=2), "gpu"),
-            (dict(expert=2, tensor=2), "tpu"),
-        ],
-        0,
-    ),
-)  # fmt: skip
+@pytest.mark.parametrize(("sizes", "platform"), thinned(DECODES, 0))
 def test_a_decode_goes_through_the_kernel_of_its_platform(monkeypatch, sizes, platform):
     """The same logits and cache as through two products, with heads and sequences cut or not."""
     kernel = KERNELS[platform]

@@ -346,6 +346,14 @@ def single_device():
     return tokens, mask, loss_and_gradient(graphdef)(weights, tokens, mask)
 
 
+def assert_same_gradient(found, expected):
+    for (path, a), b in zip(
+        jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(found), strict=True
+    ):
+        where = jax.tree_util.keystr(path)
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * abs(a).max() + 1e-9, err_msg=where)
+
+
 @pytest.mark.parametrize("sizes", thinned(MESHES, 0, 1), ids=str)
 def test_sharded_equals_single_device(sizes):
     rules = ShardingRules(mesh=make_mesh(**sizes))
@@ -357,13 +365,7 @@ def test_sharded_equals_single_device(sizes):
     logits = np.asarray(sharded.logits)
     np.testing.assert_allclose(logits[mask], output.logits[mask], rtol=0, atol=2e-5)
     np.testing.assert_array_equal(sharded.load, output.load)
-    for (path, a), b in zip(
-        jax.tree_util.tree_leaves_with_path(gradient),
-        jax.tree.leaves(sharded_gradient),
-        strict=True,
-    ):
-        where = jax.tree_util.keystr(path)
-        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * abs(a).max() + 1e-9, err_msg=where)
+    assert_same_gradient(sharded_gradient, gradient)
     for a, b in zip(jax.tree.leaves(placed), jax.tree.leaves(sharded_gradient), strict=True):
         assert a.sharding.is_equivalent_to(b.sharding, a.ndim)
 
@@ -415,5 +417,4 @@ def test_fresh_weights_do_not_depend_on_the_mesh():
     _, alone = moe.init_weights(CONFIG, jax.random.key(3))
     rules = ShardingRules(mesh=make_mesh(fsdp=2, tensor=2, expert=2))
     _, sharded = moe.init_weights(CONFIG, jax.random.key(3), rules)
-    for a, b in zip(jax.tree.leaves(alone), jax.tree.leaves(sharded), strict=True):
-        np.testing.assert_array_equal(a, b)
+    jax.tree.map(np.testing.assert_array_equal, alone, sharded)

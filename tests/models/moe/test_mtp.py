@@ -11,7 +11,7 @@ from loong_jax.models.moe import mtp
 from loong_jax.models.moe.attention import Latent
 from loong_jax.sharding import ShardingRules, make_mesh
 from tests.doubles import tiny
-from tests.models.moe import reference
+from tests.models.moe import reference, test_model
 from tests.models.moe.test_model import call, fresh
 from tests.sweeps import thinned
 
@@ -19,7 +19,7 @@ CONFIG = tiny.smallest_config(num_mtp_layers=1, num_layers=1, vocab_size=40, lor
 
 
 def random_tokens(*shape, seed=0):
-    return np.random.default_rng(seed).integers(0, CONFIG.vocab_size, shape).astype(np.int32)
+    return test_model.random_tokens(*shape, seed=seed) % CONFIG.vocab_size
 
 
 def draft_all(graphdef, weights, tokens, **kwargs):
@@ -56,9 +56,7 @@ def test_the_head_is_absent_by_default_and_does_not_move_other_weights():
     with pytest.raises(ConfigError, match="num_mtp_layers=0"):
         call(graphdef, "draft")(other, jnp.zeros((1, 2, 32)), jnp.zeros((1, 2), jnp.int32))
     head = weights.pop("mtp")
-    assert jax.tree.structure(weights) == jax.tree.structure(without)
-    for a, b in zip(jax.tree.leaves(weights), jax.tree.leaves(without), strict=True):
-        np.testing.assert_array_equal(a, b)
+    jax.tree.map(np.testing.assert_array_equal, weights, without)
     width = CONFIG.hidden_size
     assert head["projection"].shape == (2 * width, width)
     assert head["final_norm"].shape == head["embedding_norm"].shape == (width,)
@@ -102,17 +100,13 @@ def test_drafts_of_packed_rows_equal_separate_ones():
     np.testing.assert_allclose(packed[0, 4:6], alone[0, :2], rtol=0, atol=5e-5)
 
 
-@pytest.mark.parametrize(
-    "sizes",
-    thinned(
-        [
-            pytest.param(dict(fsdp=2, tensor=2, expert=2), marks=pytest.mark.slow),
-            dict(data=4, context=2),
-        ],
-        0,
-    ),
-    ids=str,
-)
+MESHES = [
+    pytest.param(dict(fsdp=2, tensor=2, expert=2), marks=pytest.mark.slow),
+    dict(data=4, context=2),
+]
+
+
+@pytest.mark.parametrize("sizes", thinned(MESHES, 0), ids=str)
 def test_sharded_drafts_equal_single_device(sizes):
     graphdef, weights = fresh(CONFIG)
     tokens = random_tokens(4, 6)

@@ -37,9 +37,7 @@ def layer_jaxpr(config=CONFIG, **sizes):
         attention_mask = AttentionMask(one, position, one, position)
         return layer(x, mask, lambda i, attention, x: attention(x, position, attention_mask)[0])
 
-    if not sizes:
-        return jax.make_jaxpr(build)(jax.random.key(0)).jaxpr
-    with jax.set_mesh(rules.mesh):
+    with rules.scope():
         return jax.make_jaxpr(build)(jax.random.key(0)).jaxpr
 
 

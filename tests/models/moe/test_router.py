@@ -36,22 +36,6 @@ def test_the_bias_steers_the_choice_and_never_enters_the_gates():
     assert not np.allclose(np.sum(routing.gate, -1), 6)  # not normalised over the chosen
 
 
-def test_scores_are_float32_whatever_the_input():
-    x = jnp.ones((1, 2, 8), jnp.bfloat16)
-    kernel = jnp.full((8, 6), 1 + 2**-10, jnp.float32)
-    logits = router.router_logits(x, kernel)
-    assert logits.dtype == jnp.float32
-    np.testing.assert_array_equal(logits, np.full((1, 2, 6), 8 * (1 + 2**-10)))
-
-
-def test_load_counts_unmasked_tokens_per_target():
-    target = np.array([[[0, 5, 2], [0, 1, 2]], [[3, 4, 5], [0, 1, 5]]], np.int32)
-    mask = np.array([[True, True], [True, False]])
-    np.testing.assert_array_equal(
-        router.count_load(jnp.asarray(target), jnp.asarray(mask), 6), [2, 1, 2, 1, 1, 2]
-    )
-
-
 def test_the_bias_follows_the_integral_law():
     load = np.array([[10, 30, 20, 0, 25, 5], [0, 0, 0, 0, 0, 0]], np.int32)
     bias = np.full((2, 6), 0.5, np.float32)

@@ -15,16 +15,11 @@ from loong_jax.errors import CheckpointError
 from loong_jax.models import moe
 from loong_jax.models.hf import HfCheckpoint, files, unfinished, writing
 from tests.doubles import crash_point
+from tests.models.moe.published import PUBLISHED, published
 from tests.sweeps import thinned
 
-PUBLISHED = Path(__file__).parent / "fixtures" / "published"
 SHARD_BYTES = 40_000  # three files and an index
 NUM_MOVED = 5  # with the index and config.json
-
-
-@functools.cache
-def published():
-    return moe.load_hf(PUBLISHED)
 
 
 @pytest.fixture(scope="module")
@@ -156,19 +151,13 @@ def test_an_export_killed_within_a_file_is_started_over(tmp_path, monkeypatch, w
     assert contents(tmp_path) == whole
 
 
-@pytest.mark.parametrize(
-    ("name", "point"),
-    thinned(
-        itertools.product(
-            ["other.safetensors", "config.json", "model-of.safetensors"],
-            [("ShardWritten", 2), ("FileMoved", 2), ("FileMoved", 5)],
-        ),
-        0,
-        4,
-        8,
-    ),
-    ids=str,
+FOREIGN = itertools.product(
+    ["other.safetensors", "config.json", "model-of.safetensors"],
+    [("ShardWritten", 2), ("FileMoved", 2), ("FileMoved", 5)],
 )
+
+
+@pytest.mark.parametrize(("name", "point"), thinned(FOREIGN, 0, 4, 8), ids=str)
 def test_what_others_put_beside_an_unfinished_export_is_refused(tmp_path, point, name):
     killed(tmp_path, point)
     foreign = tmp_path / name

@@ -1,6 +1,6 @@
 """Compiles attention and a decoding step for v5p ahead of time and prints facts about them as JSON.
 
-A process of its own: libtpu wants to be loaded once, with the environment of `test_tpu_programs`.
+A process of its own: libtpu wants to be loaded once, with the environment of `printed_for_tpu`.
 """
 
 import json
@@ -63,18 +63,7 @@ def decode(rules, batch=32, capacity=8192):
         expert_ffn_hidden_size=256,
         vocab_size=512,
     )
-    graph = []
-
-    def build(key):
-        graphdef, state = nnx.split(
-            moe.LongcatFlash(config, rngs=nnx.Rngs(key), rules=rules), graph=False
-        )
-        graph.append(graphdef)
-        return nnx.to_pure_dict(state)
-
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    with jax.set_mesh(rules.mesh):
-        weights = jax.eval_shape(build, key)
+    graphdef, weights = moe.abstract_weights(config, rules)
     spec = rules.spec("layers", None, "act_batch", "act_keys", "act_rank")
     sizes = config.num_layers, 2, batch, capacity
     cache = moe.LatentCache(
@@ -86,7 +75,7 @@ def decode(rules, batch=32, capacity=8192):
     number = jax.ShapeDtypeStruct((batch,), jnp.int32, sharding=rules.spec("act_batch"))
 
     def step(weights, tokens, positions, cache):
-        return nnx.merge(graph[0], nnx.State(weights)).decode(tokens, positions, cache)
+        return nnx.merge(graphdef, nnx.State(weights)).decode(tokens, positions, cache)
 
     compiled = jax.jit(step, donate_argnums=3).lower(weights, number, number, cache).compile()
     return compiled, sum(math.prod(a.shape) * 2 for a in cache)

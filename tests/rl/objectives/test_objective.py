@@ -249,7 +249,14 @@ def test_a_value_that_is_not_finite_spoils_its_own_token_alone(name, bad):
         assert np.isfinite(loss)
         assert np.all(np.isfinite(gradient))
         if float(sums.num_dropped):
+            assert float(sums.num_dropped) == 1
             assert gradient[row, start] == 0
+            if isinstance(EVERY[name].reduction, objectives.TokenSumOverConstant):
+                without = whole | {"loss_mask": whole["loss_mask"].copy()}
+                without["loss_mask"][row, start] = False
+                expected = cases.evaluate(EVERY[name], without, groups=P)
+                np.testing.assert_allclose(loss, expected[0], rtol=1e-6)
+                np.testing.assert_allclose(gradient, expected[1])
         else:  # a value that this objective does not read
             assert loss == cases.evaluate(EVERY[name], whole, groups=P)[0]
 
@@ -262,6 +269,9 @@ def test_what_an_objective_lacks_is_named():
         objectives.policy_loss(OURS["decoupled_ppo"], **rest, num_groups=P, num_tokens=3)
     with pytest.raises(ValueError, match="num_tokens"):
         objectives.policy_loss(OURS["dapo"], **rest, num_groups=P)
+    alone = {key: value for key, value in batch.items() if key != "reference_logprob"}
+    with pytest.raises(ValueError, match="reference_logprob"):
+        objectives.policy_loss(OURS["grpo"], **alone, num_groups=P)
     schedule = objectives.LinearBound(end=0.1, num_steps=5)
     clip = objectives.TripletClip(pos_high_schedule=schedule)
     led = objectives.longcat_objective(group_size=G, max_response_tokens=T, clip=clip)

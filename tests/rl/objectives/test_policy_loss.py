@@ -8,63 +8,10 @@ import pytest
 
 from loong_jax.errors import ConfigError
 from loong_jax.rl import objectives, rewards
+from tests.rl.objectives import cases
 
-ROWS, LENGTH, GROUPS, GROUP_SIZE, T_MAX = 5, 24, 2, 4, 10
-
-
-def make_case(seed=0, rows=ROWS):
-    """Packed rows with two segments each, prompts in front, and padding behind."""
-    random = np.random.default_rng(seed)
-    segment_ids = np.zeros((rows, LENGTH), np.int32)
-    loss_mask = np.zeros((rows, LENGTH), bool)
-    for row in range(rows):
-        start = 0
-        for segment in (1, 2):
-            length = int(random.integers(6, 12))
-            segment_ids[row, start : start + length] = segment
-            loss_mask[row, start + 3 : start + length] = True
-            start += length
-    behavior = -3 * random.random((rows, LENGTH))
-    case = {
-        "policy_logprob": behavior + 0.6 * random.normal(size=behavior.shape),
-        "behavior_logprob": behavior,
-        "engine_logprob": behavior + 0.4 * random.normal(size=behavior.shape),
-        "advantage": np.where(loss_mask, random.normal(size=behavior.shape), 0.0),
-        "loss_mask": loss_mask,
-        "segment_ids": segment_ids,
-        "reference_logprob": behavior + 0.3 * random.normal(size=behavior.shape),
-        "version_lag": random.integers(0, 3, size=behavior.shape).astype(np.int32),
-    }
-    return {
-        name: value.astype(np.float32) if value.dtype == np.float64 else value
-        for name, value in case.items()
-    }
-
-
-def longcat(**changes):
-    return dataclasses.replace(
-        objectives.longcat_objective(group_size=GROUP_SIZE, max_response_tokens=T_MAX), **changes
-    )
-
-
-def grpo():
-    return objectives.grpo_objective(group_size=GROUP_SIZE, beta=0.05)
-
-
-policy_loss = jax.jit(
-    objectives.policy_loss, static_argnames=("objective", "num_groups", "num_lags")
-)
-
-
-def loss_of(objective, case, num_groups=GROUPS, num_lags=3):
-    return policy_loss(objective, num_groups=num_groups, num_lags=num_lags, **case)
-
-
-def gradient_of(objective, case, **kwargs):
-    def loss(policy_logprob):
-        return loss_of(objective, case | {"policy_logprob": policy_logprob}, **kwargs)[0]
-
-    return np.asarray(jax.grad(loss)(jnp.asarray(case["policy_logprob"])))
+LONGCAT = objectives.longcat_objective(group_size=4, max_response_tokens=10)
+GRPO = objectives.grpo_objective(group_size=4, beta=0.05)
 
 
 def test_the_eq4_trap():
@@ -86,63 +33,54 @@ def test_the_eq4_trap():
 
 
 @pytest.mark.parametrize(
-    ("ratio", "advantage", "moves"),
+    ("schedule", "expected"),
     [
-        (0.1, 1.0, True),  # no lower clip for positive advantages
-        (1.27, 1.0, True),
-        (1.29, 1.0, False),
-        (0.79, -1.0, False),
-        (0.81, -1.0, True),
-        (2.9, -1.0, True),
-        (3.1, -1.0, False),
-        (5.0, 0.0, True),
+        (objectives.LinearBound(end=0.1, num_steps=4), {0: 0.3, 1: 0.25, 2: 0.2, 4: 0.1, 9: 0.1}),
+        (
+            objectives.SteppedBound(steps=(3, 8), values=(0.2, 0.05)),
+            {0: 0.3, 2: 0.3, 3: 0.2, 7: 0.2, 8: 0.05, 99: 0.05},
+        ),
     ],
 )
-def test_where_the_triplet_clip_stops_a_token(ratio, advantage, moves):
-    clip = objectives.TripletClip()
-    gradient = jax.grad(lambda r: objectives.clipped_gain(r, jnp.array(advantage), clip)[0])(ratio)
-    _, is_clipped = objectives.clipped_gain(jnp.array(ratio), jnp.array(advantage), clip)
-    assert bool(is_clipped) != moves
-    np.testing.assert_allclose(gradient, advantage if moves else 0.0, atol=1e-6)
+def test_a_bound_goes_from_the_clips_own_value_where_its_schedule_leads(schedule, expected):
+    found = [float(objectives.bound_at(schedule, 0.3, step)) for step in expected]
+    np.testing.assert_allclose(found, [*expected.values()], rtol=1e-6)
 
 
 def test_huge_log_ratios_stay_finite():
-    case = make_case(8)
-    case["policy_logprob"] = case["behavior_logprob"] + np.float32(500)
-    loss, _ = loss_of(longcat(), case)
+    batch, _ = cases.packed(cases.responses(8))
+    batch["policy_logprob"] = batch["behavior_logprob"] + np.float32(500)
+    loss, gradient, _ = cases.evaluate(LONGCAT, batch)
     assert np.isfinite(loss)
-    assert np.isfinite(gradient_of(longcat(), case)).all()
+    assert np.isfinite(gradient).all()
 
 
-def test_engine_ratio_is_detached_and_capped():
-    case = make_case(9)
-    case["engine_logprob"] = case["behavior_logprob"] - np.float32(3)
-    capped = case | {"engine_logprob": case["behavior_logprob"] - np.float32(math.log(2))}
-    np.testing.assert_allclose(
-        loss_of(longcat(), case)[0], loss_of(longcat(), capped)[0], rtol=1e-5
-    )
+def test_the_policy_alone_has_a_gradient():
+    batch = jax.tree.map(jnp.asarray, cases.packed(cases.responses(9))[0])
+    others = {name: batch.pop(name) for name in ("engine_logprob", "behavior_logprob")}
 
-    def loss(engine_logprob):
-        return loss_of(longcat(), case | {"engine_logprob": engine_logprob})[0]
+    def loss(others):
+        return objectives.policy_loss(LONGCAT, **batch, **others, num_groups=2)[0]
 
-    np.testing.assert_array_equal(jax.grad(loss)(jnp.asarray(case["engine_logprob"])), 0)
+    jax.tree.map(lambda g: np.testing.assert_array_equal(g, 0), jax.grad(loss)(others))
 
 
 def test_metrics_by_lag():
-    case = make_case(11)
-    case["version_lag"][0] = 7  # beyond the last lag: counted there
-    _, sums = loss_of(longcat(), case)
+    case, _ = cases.packed(cases.responses(11, count=12), rows=5)
+    lag = np.random.default_rng(11).integers(0, 3, size=case["loss_mask"].shape)
+    lag[0] = 7  # beyond the last lag: counted there
+    case["advantage"][1] = 0  # which is never clipped
+    given = jax.tree.map(jnp.asarray, case | {"version_lag": lag})
+    _, sums = objectives.policy_loss(LONGCAT, **given, num_groups=2, num_lags=3)
     metrics = objectives.summarise(sums)
-    ratio = np.exp(case["policy_logprob"] - case["behavior_logprob"])
-    positive = case["advantage"] > 0
-    clipped = np.where(positive, ratio > 1.28, (ratio < 0.8) | (ratio > 3.0))
-    for lag in range(3):
-        here = case["loss_mask"] & (np.minimum(case["version_lag"], 2) == lag)
-        assert metrics["tokens_by_lag"][str(lag)] == here.sum()
-        assert metrics["ratio/mean_by_lag"][str(lag)] == pytest.approx(ratio[here].mean(), rel=1e-5)
-        assert metrics["clip/fraction_by_lag"][str(lag)] == pytest.approx(
-            clipped[here].mean(), rel=1e-5
-        )
+    ratio, advantage = np.exp(case["policy_logprob"] - case["behavior_logprob"]), case["advantage"]
+    below = (advantage < 0) & ((ratio < 0.8) | (ratio > 3.0))
+    clipped = np.where(advantage > 0, ratio > 1.28, below)
+    for h in range(3):
+        here = case["loss_mask"] & (np.minimum(lag, 2) == h)
+        assert metrics["tokens_by_lag"][str(h)] == here.sum()
+        for name, of_tokens in (("ratio/mean_by_lag", ratio), ("clip/fraction_by_lag", clipped)):
+            assert metrics[name][str(h)] == pytest.approx(of_tokens[here].mean(), rel=1e-5)
     engine = np.exp(case["behavior_logprob"] - case["engine_logprob"])[case["loss_mask"]]
     assert metrics["engine_ratio/max"] == pytest.approx(engine.max(), rel=1e-5)
     assert metrics["engine_ratio/mean"] == pytest.approx(engine.mean(), rel=1e-5)
@@ -160,23 +98,21 @@ def test_k2_follows_the_gradient_of_the_reverse_kl():
     of_kl = probability * (distance - kl)  # d KL(policy | reference) / d logits
 
     def penalty(policy_logprob):  # one row per token of the vocabulary, one token long
+        on_policy, ones = jax.lax.stop_gradient(policy_logprob)[:, None], jnp.ones((7, 1), int)
         case = {
             "policy_logprob": policy_logprob[:, None],
             "reference_logprob": jnp.asarray(log_reference, jnp.float32)[:, None],
-        }
-        ones = jnp.ones((7, 1), jnp.float32)
-        objective = dataclasses.replace(grpo(), kl=objectives.K2KL(beta=1.0))
-        plain = dataclasses.replace(grpo(), kl=objectives.K2KL(beta=0.0))
-        rest = {
-            "behavior_logprob": jax.lax.stop_gradient(policy_logprob)[:, None],
-            "engine_logprob": jax.lax.stop_gradient(policy_logprob)[:, None],
-            "advantage": ones * 0,
-            "loss_mask": jnp.ones((7, 1), bool),
-            "segment_ids": jnp.ones((7, 1), jnp.int32),
+            "behavior_logprob": on_policy,
+            "engine_logprob": on_policy,
+            "advantage": jnp.zeros((7, 1)),
+            "loss_mask": ones > 0,
+            "segment_ids": ones,
         }
         with_, without = (
-            objectives.policy_loss(**case, **rest, num_groups=1, objective=one, num_lags=1)[0]
-            for one in (objective, plain)
+            objectives.policy_loss(
+                dataclasses.replace(GRPO, kl=objectives.K2KL(beta=beta)), **case, num_groups=1
+            )[0]
+            for beta in (1.0, 0.0)
         )
         return with_ - without
 
@@ -187,12 +123,6 @@ def test_k2_follows_the_gradient_of_the_reverse_kl():
     score = np.eye(7) - probability  # d log policy(token) / d logits
     of_penalty = ((probability * np.asarray(per_token / scale))[:, None] * score).sum(0)
     assert np.allclose(of_penalty, of_kl, rtol=1e-4, atol=1e-6)
-
-
-def test_kl_without_a_reference_is_refused():
-    case = make_case() | {"reference_logprob": None}
-    with pytest.raises(ValueError, match="reference_logprob"):
-        loss_of(grpo(), case)
 
 
 @pytest.mark.parametrize(
@@ -206,8 +136,21 @@ def test_kl_without_a_reference_is_refused():
         lambda: objectives.AsymmetricClip(eps_high=math.nan),
         lambda: objectives.K3KL(beta=math.nan),
         lambda: objectives.K2KL(beta=math.inf),
+        lambda: objectives.LinearBound(end=-0.1, num_steps=4),
+        lambda: objectives.LinearBound(end=0.1, num_steps=0),
         lambda: objectives.LinearBound(end=math.nan, num_steps=3),
         lambda: objectives.SteppedBound(steps=(1,), values=(math.nan,)),
+        lambda: objectives.SteppedBound(steps=(), values=()),
+        lambda: objectives.SteppedBound(steps=(0,), values=(0.1,)),
+        lambda: objectives.SteppedBound(steps=(5, 5), values=(0.1, 0.2)),
+        lambda: objectives.SteppedBound(steps=(5, 6), values=(0.1,)),
+        lambda: objectives.SteppedBound(steps=(5,), values=(-0.1,)),
+        lambda: objectives.AsymmetricClip(eps_low=1.2),
+        lambda: objectives.DetachedClip(high=0.5),
+        lambda: objectives.Band(low=2.0, high=1.0),
+        lambda: objectives.EngineTrust(veto_below=1.0),
+        lambda: objectives.EngineTrust(sequence_cap=0.0),
+        lambda: dataclasses.replace(LONGCAT, engine=objectives.EngineTrust(sequence_cap=2.0)),
         lambda: objectives.K2KL(beta=-1.0),
         lambda: objectives.K3KL(beta=-1.0),
         lambda: objectives.TokenRatio(engine_cap=0.0),
@@ -220,17 +163,3 @@ def test_kl_without_a_reference_is_refused():
 def test_settings_outside_their_rule_are_refused(make):
     with pytest.raises(ConfigError):
         make()
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("name", ["engine_logprob", "behavior_logprob", "policy_logprob"])
-def test_a_ratio_that_is_not_finite_weighs_nothing(name, bad):
-    case = make_case(7)
-    row, token = np.argwhere(case["loss_mask"])[3]
-    spoiled = case | {name: case[name].copy()}
-    without = case | {"loss_mask": case["loss_mask"].copy()}
-    spoiled[name][row, token], without["loss_mask"][row, token] = bad, False
-    loss, sums = loss_of(longcat(), spoiled)
-    np.testing.assert_allclose(loss, loss_of(longcat(), without)[0], rtol=1e-6)
-    np.testing.assert_allclose(gradient_of(longcat(), spoiled), gradient_of(longcat(), without))
-    assert float(sums.num_dropped) == 1
