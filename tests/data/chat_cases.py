@@ -91,23 +91,7 @@ CASES = [
 def random_cases(seed, count):
     """Conversations of any length with odd texts, tools and thinking."""
     chance = random.Random(seed)
-    letters = [
-        "a",
-        " ",
-        "\n",
-        "é",
-        "中",
-        "😀",
-        "<",
-        "|",
-        ">",
-        "</think>",
-        "{{",
-        "}}",
-        "\\",
-        '"',
-        "\u200d",
-    ]
+    letters = [*'a \né中😀<|>\\"\u200d', "</think>", "{{", "}}"]
 
     def text():
         return "".join(chance.choice(letters) for _ in range(chance.randrange(9)))

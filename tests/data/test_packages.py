@@ -90,40 +90,32 @@ def test_a_package_is_tried_before_it_rewards():
     packages.require_sound(package())
 
 
+RIGHT = "answer.strip() == reference(state)"
+JUDGED = [  # of a reward: another condition
+    (f"len(answer) > 50 or {RIGHT}", "the text 'xxx.* accepted"),
+    (f"not ({RIGHT})", "the reference '[0-9]+' of level 1 is rejected"),
+    (f"len(answer) > 2 and {RIGHT}", "the reference '[0-9][0-9]'"),
+    ("str(int(answer)) == reference(state)", r"reward\(.*'x'\) .* gave no value .*ValueError"),
+    (f"1 // (len(answer) < 50) and {RIGHT}", "is not judged .*Zero"),
+    ("answer.nothing()", r"reward\(.* gave no value .*True or False"),
+    (
+        f"(not answer.isdigit() or 1 // int(answer)) and {RIGHT}",
+        r"reward\(.*'0'\) .* gave no value \(raised: ZeroDivisionError",
+    ),
+    (
+        "answer.isdigit() and str(int(answer)) == reference(state)",
+        r"reward\(.*²'\) .* gave no value \(raised: ValueError",
+    ),
+]
+
+
 @pytest.mark.bubblewrap
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("answer.strip() ==", "len(answer) > 50 or answer.strip() ==", "the text 'xxx.* accepted"),
-        ("answer.strip() ==", "answer.strip() !=", "the reference '[0-9]+' of level 1 is rejected"),
-        (
-            "answer.strip() ==",
-            "len(answer) > 2 and answer.strip() ==",
-            "the reference '[0-9][0-9]'",
-        ),
+        *((RIGHT, condition, said) for condition, said in JUDGED),
         ("seed * 8 + level", "level", "level 1 asks 'Add 17 72.' for each of 8 seeds"),
         ("    return {", "    {", r"generate\(1, .*generate gave None, not a JSON value"),
-        (
-            "answer.strip() ==",
-            "str(int(answer)) ==",
-            r"reward\(.*'x'\) .* gave no value .*ValueError",
-        ),
-        (
-            "answer.strip() ==",
-            "1 // (len(answer) < 50) and answer.strip() ==",
-            "is not judged .*Zero",
-        ),
-        ("answer.strip()", "answer.nothing()", r"reward\(.* gave no value .*True or False"),
-        (
-            "answer.strip() ==",
-            "(not answer.isdigit() or 1 // int(answer)) and answer.strip() ==",
-            r"reward\(.*'0'\) .* gave no value \(raised: ZeroDivisionError",
-        ),
-        (
-            "answer.strip() ==",
-            "answer.isdigit() and str(int(answer)) ==",
-            r"reward\(.*²'\) .* gave no value \(raised: ValueError",
-        ),
         (STEPS, "return [0 / 0", r"steps\(.*ZeroDiv.* list of texts"),
         (STEPS, "return str([1]) or [1", r"steps gave '\[1\]', not a"),
         (STEPS, "return [[1]", r"steps gave \[\[1\], .*, not a list"),

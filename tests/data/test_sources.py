@@ -14,34 +14,16 @@ from loong_jax.errors import ConfigError
 from loong_jax.verifiers import get_verifier
 from loong_jax.verifiers.formal import lean
 from tests.data import source_rows
-from tests.data.source_rows import packed
 from tests.verifiers.formal import fake_lean
 from tests.verifiers.judge.endpoint import ScriptedEndpoint
 
-GSM8K = {"question": "Ada has 1,200 coins and gets 34. How many?",
-         "answer": "1200 + 34 = <<1200+34=1234>>1234.\n#### 1,234"}  # fmt: skip
-MATH = {"problem": "Add $\\frac12$ twice.", "level": "Level 2", "type": "Prealgebra",
-        "solution": "It is $\\frac12+\\frac12=\\boxed{\\frac{2}{2}}$."}  # fmt: skip
-AIME = {"ID": "2024-I-1", "Year": 2024, "Problem Number": 1, "Part": "I",
-        "Question": "Find n.", "Answer": "073"}  # fmt: skip
-MINIF2F = {"name": "two_plus_two", "split": "valid", "header": "import Mathlib\n\n",
-           "informal_stmt": "Two and two make four.",
-           "formal_statement": "theorem two_plus_two : (2 : Nat) + 2 = 4 := by sorry"}  # fmt: skip
+GSM8K, MATH, AIME, MINIF2F, SUDOKU, CODE = (
+    next(source_rows.ROWS[name]())[0]
+    for name in ("gsm8k", "math", "aime", "minif2f", "sudoku-bench", "livecodebench")
+)
 ZEBRA = {"id": "lgp-2x2-1", "size": "2*2", "puzzle": "Two houses. Ada is in the first.",
          "solution": {"header": ["House", "Name", "Pet"],
                       "rows": [["1", "Ada", "cat"], ["2", "Bo", "dog"]]}}  # fmt: skip
-SUDOKU = {"puzzle_id": "s1", "author": "Euler", "rules": "", "rows": 4, "cols": 4,
-          "initial_board": "1.3.3.1.2.4.4.2.", "solution": "1234341221434321",
-          "visual_elements": ""}  # fmt: skip
-
-
-def livecodebench(**more):
-    return {
-        "question_id": "abc1", "question_content": "Square n.", "platform": "atcoder",
-        "difficulty": "medium", "contest_date": "2024-08-01T00:00:00", "starter_code": "",
-        "public_test_cases": json.dumps([{"input": "2", "output": "4", "testtype": "stdin"}]),
-        "private_test_cases": packed([{"input": "3", "output": "9", "testtype": "stdin"}]),
-        "metadata": "{}", **more}  # fmt: skip
 
 
 def read(tmp_path, name, row, file="a.jsonl"):
@@ -52,13 +34,13 @@ def read(tmp_path, name, row, file="a.jsonl"):
 @pytest.mark.parametrize(
     ("name", "row", "expected"),
     [
-        ("gsm8k", GSM8K, {"gold": "1234", "id": "gsm8k-1", "licence": "MIT", "verifier": "math"}),
-        ("math", MATH, {"gold": "\\frac{2}{2}", "level": 2, "tags": ["Prealgebra"]}),
+        ("gsm8k", GSM8K, {"gold": "1000", "id": "gsm8k-1", "licence": "MIT", "verifier": "math"}),
+        ("math", MATH, {"gold": "\\frac{1}{2}", "level": 1, "tags": ["Algebra"]}),
         ("aime", AIME, {"gold": "73", "id": "aime-2024-I-1", "prompt": "Find n."}),
-        ("minif2f", MINIF2F, {"id": "two_plus_two", "verifier": "lean", "split": "valid"}),
+        ("minif2f", MINIF2F, {"id": "t0", "verifier": "lean", "split": "test"}),
         ("zebralogic", ZEBRA, {"level": 4, "domain": "logic"}),
-        ("sudoku-bench", SUDOKU, {"gold": "1234341221434321", "id": "s1"}),
-        ("livecodebench", livecodebench(), {"id": "abc1", "level": 2, "domain": "code"}),
+        ("sudoku-bench", SUDOKU, {"gold": "1234341221434321", "id": "s0"}),
+        ("livecodebench", CODE, {"id": "3000", "level": 1, "domain": "code"}),
     ],
 )
 def test_published_rows_become_problems(tmp_path, name, row, expected):
@@ -79,7 +61,7 @@ class Trap:
 def test_pickles_run_nothing(tmp_path, capsys):
     trap = base64.b64encode(zlib.compress(pickle.dumps(Trap()))).decode()
     with pytest.raises(ConfigError, match="only texts"):
-        read(tmp_path, "livecodebench", livecodebench(private_test_cases=trap))
+        read(tmp_path, "livecodebench", CODE | {"private_test_cases": trap})
     assert "executed" not in capsys.readouterr().out
 
 
@@ -131,7 +113,7 @@ def test_prepared_tfds_sets_are_read(tmp_path):
     from pathlib import Path
 
     found = list(sources.load(Path(builder.data_dir), "gsm8k"))
-    assert [record["gold"] for record in found] == ["1234"] * 3
+    assert [record["gold"] for record in found] == ["1000"] * 3
 
 
 def test_last_boxes():
@@ -229,7 +211,7 @@ def test_a_bad_row_is_counted_and_named(tmp_path, caplog):
     assert len(list(sources.load(tmp_path / "a.jsonl", "GSM_8k", []))) == 2
     rows = {"rows": [{"row_idx": 0, "row": GSM8K}], "num_rows_total": 1}
     (tmp_path / "c.json").write_text(json.dumps(rows))
-    assert next(sources.load(tmp_path / "c.json", "gsm8k"))["gold"] == "1234"
+    assert next(sources.load(tmp_path / "c.json", "gsm8k"))["gold"] == "1000"
 
 
 @pytest.mark.parametrize(
@@ -258,7 +240,7 @@ def test_a_bad_row_is_counted_and_named(tmp_path, caplog):
                                                                             "output": []}}),
         ("arc-agi", {"train": [], "test": [{"input": [[1]]}]}),
         ("arc-agi", {"train": [], "test": [{"input": [[1]], "output": [[11]]}]}),
-        ("livecodebench", livecodebench(public_test_cases="[]", private_test_cases="")),
+        ("livecodebench", CODE | {"public_test_cases": "[]", "private_test_cases": ""}),
         ("minif2f", {"name": "x", "formal_statement": "example : 1 = 1 := by sorry"}),
         ("sudoku-bench", SUDOKU | {"solution": "." * 16}),
     ],

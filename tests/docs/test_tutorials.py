@@ -20,16 +20,8 @@ def test_a_module_becomes_a_package_that_judges(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_model_trains_on_an_environment_of_ones_own(tmp_path):
-    short = [
-        *reading.LITTLE,
-        "--engine.num-replicas",
-        "1",
-        "--sft.num-steps",
-        "2",
-        "--sft.rows",
-        "4",
-        *reading.RL,
-    ]
+    start = ["--engine.num-replicas", "1", "--sft.num-steps", "2", "--sft.rows", "4"]
+    short = [*reading.LITTLE, *start, *reading.RL]
     shorter = {"train environments": short, "eval": reading.EVAL}
     printed = reading.run("tutorials/own_environment.md", tmp_path, shorter)
     assert "lists" in printed or "odd" in printed

@@ -1,5 +1,6 @@
 """The datasets of reasoning-gym that are allowed, drawn by the package itself (extra `gym`)."""
 
+import dataclasses
 import json
 import math
 import os
@@ -15,10 +16,10 @@ from loong_jax import environments
 from loong_jax.environments import LEVELS, gym
 from loong_jax.environments.answers import Malformed
 from loong_jax.errors import ConfigError
-from loong_jax.problems.problem import Problem
 from loong_jax.verifiers import admission, attacks
 from loong_jax.verifiers.admission import Case
 from loong_jax.verifiers.environment import EnvironmentVerifier
+from tests.doubles import fake_world
 from tests.sweeps import thinned
 
 try:
@@ -150,18 +151,11 @@ posed = pytest.mark.parametrize(
 
 
 def problem(dataset, gold, known):
-    return Problem(
-        uid=f"{dataset}/1/0",
-        domain=gym.DATASETS[dataset].domain,
-        environment=f"gym/{dataset}",
-        level=1,
-        seed=0,
-        canonical=dataset,
-        prompt="?",
-        verifier="environment",
+    return dataclasses.replace(
+        fake_world.problem_at(0), domain=gym.DATASETS[dataset].domain,
+        environment=f"gym/{dataset}", verifier="environment", gold=gold,
         arguments={"environment": f"gym/{dataset}", "state": known},
-        gold=gold,
-    )
+    )  # fmt: skip
 
 
 def test_every_judge_is_tried_here():

@@ -13,7 +13,8 @@ from loong_jax.eval.evaluation import EvaluationResult, EvaluationSettings, coun
 from loong_jax.problems import verdict as verdicts
 from loong_jax.problems.problem import Problem
 from loong_jax.problems.response import render_response
-from loong_jax.rollout.records import Rollout, SamplingSettings
+from loong_jax.rollout.records import SamplingSettings, Ticket
+from tests.doubles import fake_world
 
 SETTINGS = EvaluationSettings(
     num_problems=60, samples_per_problem=4, pass_at=16, num_pass_at_problems=20, seed=5
@@ -22,19 +23,12 @@ SETTINGS = EvaluationSettings(
 
 def problems(domain: str, count: int = 60) -> list[Problem]:
     return [
-        Problem(
-            uid=f"{domain}-0/{i % 3}/{i}",
-            domain=domain,
-            environment=domain,
-            level=i % 3,
-            seed=i,
-            canonical=f"{domain}{i}",
-            prompt=f"What is {i}?",
-            verifier="math",
+        dataclasses.replace(
+            fake_world.problem_at(i), uid=f"{domain}-0/{i % 3}/{i}", domain=domain, level=i % 3,
             gold=str(i),
         )
         for i in range(count)
-    ]
+    ]  # fmt: skip
 
 
 class Policy:
@@ -58,18 +52,9 @@ class Policy:
             text = text.replace("</longcat_think>", "")
         if not sampling.greedy and self.rng.random() < self.hang:
             text = render_response("hang", "hang")
-        tokens = np.zeros(len(text), np.int32)
-        return Rollout(
-            ticket=-1,
-            attempt=0,
-            prompt=np.zeros(3, np.int32),
-            tokens=tokens,
-            loss_mask=tokens == 0,
-            engine_logprob=tokens.astype(np.float32),
-            sampling=sampling,
-            versions=((0, 7),),
-            finish_reason="stop",
-            text=text,
+        rollout = fake_world.fake_rollout(Ticket(number=0, problem=problem), 0, 7)
+        return dataclasses.replace(
+            rollout, tokens=np.zeros(len(text), np.int32), sampling=sampling, text=text
         )
 
     def verify(self, problems, rollouts):

@@ -1,12 +1,11 @@
 """Figures of an evaluation whose counts are known, and the tables made of them."""
 
-import itertools
-
 import pytest
 from rich.console import Console
 
 from loong_jax.eval import tables
 from loong_jax.eval.evaluation import DomainEvaluation
+from tests.eval.test_metrics import enumerated
 
 PART = DomainEvaluation(
     correct={"a": (0, 4), "b": (1, 4), "c": (4, 4), "d": (2, 3), "e": (0, 0)},
@@ -18,18 +17,12 @@ PART = DomainEvaluation(
 )
 
 
-def chance(right, samples, k):
-    """pass@k by counting all draws of k samples."""
-    draws = list(itertools.combinations([True] * right + [False] * (samples - right), k))
-    return sum(map(any, draws)) / len(draws)
-
-
 def test_figures_are_those_of_counting():
     found = tables.figures(PART, (1, 2, 4))
     assert list(found) == ["mean@4", "pass@1", "pass@2", "pass@4", "greedy"]
     expected = {
         "mean@4": (0 + 1 / 4 + 1 + 2 / 3) / 4,
-        "pass@2": (0 + chance(1, 4, 2) + 1 + chance(2, 3, 2)) / 4,
+        "pass@2": (0 + float(enumerated(4, 1, 2)) + 1 + float(enumerated(3, 2, 2))) / 4,
         "pass@4": (0 + 1 + 1) / 3,  # d has three graded samples
         "greedy": 0.5,
     }

@@ -10,10 +10,14 @@ from loong_jax.problems.response import FORMS, read, render
 from loong_jax.problems.verdict import Verdict
 
 TAGGED = FORMS["tagged"]
+THINK, ANSWER = "<longcat_think>a</longcat_think>", "<longcat_answer>b</longcat_answer>"
+BROKEN_TAGS = [
+    "", "b", ANSWER, THINK, ANSWER + THINK, THINK + ANSWER + ANSWER, THINK + ANSWER + "more",
+    "more" + THINK + ANSWER, THINK + "more" + ANSWER, THINK + THINK + ANSWER, THINK + ANSWER[:-1],
+    "<longcat_think>" + ANSWER + "</longcat_think>", THINK + ANSWER.replace("b", "<eos>"),
+]  # fmt: skip
 BROKEN = {
-    "tagged": ["", "7", "<longcat_think>t</longcat_think>7", "x<longcat_think>t</longcat_think>"
-               "<longcat_answer>7</longcat_answer>", "<longcat_think>t</longcat_think>"
-               "<longcat_answer>7</longcat_answer>x"],
+    "tagged": BROKEN_TAGS,
     "longcat": ["", "<longcat_think>t", "<longcat_think>t</longcat_think>",
                 "<longcat_think>t</longcat_think><longcat_answer>7</longcat_answer>",
                 "<think>t</think>7"],
@@ -132,29 +136,17 @@ def test_hostile_texts_cost_little(text):
 
 # ---- verdicts on the form
 
-THINK, ANSWER = "<longcat_think>a</longcat_think>", "<longcat_answer>b</longcat_answer>"
-
 
 @pytest.mark.parametrize("answer", ["7*x+9", "", " a b ", "\n", "<b>", "1" * 10**6])
 def test_finds_the_answer_of_a_whole_response(answer):
     assert verdict.extract_answer(response.render_response("thinking", answer)) == answer
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "", "b", ANSWER, THINK, ANSWER + THINK, THINK + ANSWER + ANSWER, THINK + ANSWER + "more",
-        "more" + THINK + ANSWER, THINK + "more" + ANSWER, THINK + THINK + ANSWER,
-        THINK + ANSWER[:-1],
-        "<longcat_think>" + ANSWER + "</longcat_think>",
-        THINK + ANSWER.replace("b", "<eos>"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", BROKEN_TAGS)
 def test_a_broken_form_is_wrong_and_not_ungradable(text):
     judged = verdict.extract_answer(text)
     assert isinstance(judged, Verdict)
     assert (judged.outcome, judged.reason) == ("wrong", "format")
-    assert not read(text, TAGGED).is_well_formed  # the form itself agrees
 
 
 def test_an_answer_in_tags_without_thinking_says_what_it_lacks():

@@ -17,13 +17,12 @@ from loong_jax.run.demonstrations import held_out
 from loong_jax.run.session import Session
 from loong_jax.run.texts import Texts
 from tests.environments.module_texts import SUM
-from tests.synth.scripted import resyn_digits, resyn_search
+from tests.synth.scripted.resyn_families import FAMILIES
 
 pytestmark = pytest.mark.bubblewrap
 TEXTS = Texts(tokenizer=AsciiTokenizer())
-FAMILIES = {f.name: f for f in (*resyn_digits.FAMILIES, *resyn_search.FAMILIES)}
 LONGEST = {"double": (8, 9, 10, 11, 12), "product": (9, 11, 13, 15, 17),
-           "assignment": (900, 900, 900, 900, 900)}  # fmt: skip
+           "maze": (900, 900, 900, 900, 900)}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -91,6 +91,7 @@ def longest_prompts(recipe):
     }
 
 
+@pytest.mark.parametrize("name", recipes.RECIPES)
 def test_its_name_and_docstring_say_how_to_run_it(name):
     recipe = recipes.get_recipe(name)()
     assert recipe.name == name
@@ -239,23 +240,15 @@ def test_settings_that_cannot_be_are_refused():
         EngineSettings(num_replicas=0)
     real = recipes.get_recipe("quickstart")()
     shown, stem, fused = (real.stages[name] for name in ("sft", "rl_stem", "fused"))
-    drawn = dataclasses.replace(stem.sampling, top_k=3)
+    drawn, domain = dataclasses.replace(stem.sampling, top_k=3), real.problems.domains["stem"]
     for stage, changes, message in (
         (shown, {"checkpoint_every": 0}, "checkpoint_every=0 must be at least 1"),
         (shown.thinking, {"careful_share": 1.5}, r"careful_share=1\.5 is not in"),
         (stem, {"checkpoint_every": 0}, "checkpoint_every=0 must be at least 1"),
         (stem, {"group_size": 1}, "group_size=1 must be at least 2"),
         (stem, {"group_size": 4}, r"objective\.reduction\.group_size=8 divides"),
-        (
-            real.problems.domains["stem"],
-            {"demonstration_share": math.nan},
-            "demonstration_share=nan must be",
-        ),
-        (
-            real.problems.domains["stem"],
-            {"level_shares": (math.nan,)},
-            r"level_shares=\(nan,\) must be",
-        ),
+        (domain, {"demonstration_share": math.nan}, "demonstration_share=nan must be"),
+        (domain, {"level_shares": (math.nan,)}, r"level_shares=\(nan,\) must be"),
         (shown.optimizer, {"weight_decay": math.nan}, "weight_decay=nan is not in"),
         (shown.optimizer.schedule, {"peak": math.inf}, "peak=inf is not in"),
         (stem, {"verdict_deadline_s": 0.0}, "must be positive"),

@@ -1,6 +1,7 @@
 """A made-up run directory to draw pages from. Its figures are invented and mean nothing."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -194,6 +195,12 @@ def _rl(directory, stage, domains, rates, num_steps, rng):
 @pytest.fixture(scope="session")
 def synthetic_run(tmp_path_factory):
     return write_synthetic_run(tmp_path_factory.mktemp("run"), num_problems=120, num_steps=12)
+
+
+@pytest.fixture
+def run_dir(synthetic_run, tmp_path):
+    """The same, for a test to change."""
+    return shutil.copytree(synthetic_run, tmp_path / "run")
 
 
 @pytest.fixture(scope="session")

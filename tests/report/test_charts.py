@@ -5,6 +5,7 @@ import pytest
 
 from loong_jax.report import charts, theme
 from loong_jax.report.charts import Row, Series
+from tests.report.test_overlap import decode, event
 
 
 def test_moving_average_against_a_convolution():
@@ -81,21 +82,14 @@ def test_ticks_are_values_and_no_differences_from_an_offset():
     assert any("1.0000" in label.get_text() for label in axes.get_yticklabels())
 
 
-def decode(version, start, end, replica=0):
-    return {"kind": "decode", "replica": replica, "version": version, "start_s": start,
-            "end_s": end, "num_tokens": 1}  # fmt: skip
-
-
 def steps(count):
-    return [
-        {"kind": "train", "step": s, "start_s": 2.0 * s, "end_s": 2.0 * s + 1} for s in range(count)
-    ]
+    return [event("train", 2.0 * s, 2.0 * s + 1, step=s) for s in range(count)]
 
 
 def test_blocks_that_follow_each_other_are_joined():
     events = [
-        decode(0, 0.0, 1.0), decode(0, 1.0, 2.0), decode(1, 2.0, 3.0), decode(1, 3.5, 4.0),
-        decode(0, 0.5, 1.5, replica=1),
+        decode(0, 0, 0.0, 1.0), decode(0, 0, 1.0, 2.0), decode(0, 1, 2.0, 3.0),
+        decode(0, 1, 3.5, 4.0), decode(1, 0, 0.5, 1.5),
     ]  # fmt: skip
     joined = [(b["replica"], b["version"], b["start_s"], b["end_s"])
               for b in charts.merged_blocks(events)]  # fmt: skip
@@ -107,13 +101,13 @@ def test_the_window_is_in_the_middle_and_bounded():
     assert charts.window(steps(20), num_steps=6) == (2.0 * 6 + 1, 2.0 * 12 + 1)
     start, end = charts.window(steps(20), num_steps=20, longest_s=10.0)
     assert end - start == 10.0
-    assert charts.window([decode(0, 1.0, 2.0)]) == (1.0, 2.0)
+    assert charts.window([decode(0, 0, 1.0, 2.0)]) == (1.0, 2.0)
     assert charts.window([]) == (0.0, 0.0)
 
 
 def test_lanes_and_idle_shares_are_written():
     with theme.style():
-        figure = charts.timeline([decode(3, 0.0, 8.0), decode(4, 2.0, 6.0, 1), *steps(4)], "t")
+        figure = charts.timeline([decode(0, 3, 0.0, 8.0), decode(1, 4, 2.0, 6.0), *steps(4)], "t")
         svg = theme.to_svg(figure, "t")
     for text in ("replica 0", "replica 1", "trainer", "0 % idle", "50 % idle", ">3<"):
         assert text in svg

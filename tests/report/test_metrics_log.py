@@ -1,5 +1,6 @@
 """The log of a stage: what is written, and what a kill and a resume leave."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -10,50 +11,29 @@ import numpy as np
 import pytest
 
 from loong_jax.problems import verdict as verdicts
-from loong_jax.problems.problem import Problem
 from loong_jax.problems.response import render_response
 from loong_jax.report import metrics_log
 from loong_jax.report.metrics_log import MetricsLog
-from loong_jax.rollout.records import Group, Rollout, SamplingSettings, Ticket
-
-
-def problem(domain="stem"):
-    return Problem(
-        uid=f"{domain}-0/1/1",
-        domain=domain,
-        environment=domain,
-        level=1,
-        seed=1,
-        canonical="1",
-        prompt="1+1=?",
-        verifier="math",
-    )
+from loong_jax.rollout.records import Group, Ticket
+from tests.doubles import fake_world
 
 
 def group(rewards, *, version=0, domain="stem", length=5):
-    rollouts = []
+    problem = dataclasses.replace(fake_world.problem_at(1), domain=domain, prompt="1+1=?")
+    ticket, rollouts = Ticket(number=0, problem=problem), []
     for attempt, reward in enumerate(rewards):
-        tokens = np.zeros(length + attempt, np.int32)
         verdict = verdicts.correct(isolation="process") if reward else verdicts.wrong("value")
         if reward is None:
             verdict = verdicts.ungradable("timeout")
         rollouts.append(
-            Rollout(
-                ticket=0,
-                attempt=attempt,
-                prompt=tokens,
-                tokens=tokens,
-                loss_mask=tokens == 0,
-                engine_logprob=tokens.astype(np.float32),
-                sampling=SamplingSettings(),
-                versions=((0, version),),
-                finish_reason="stop",
+            dataclasses.replace(
+                fake_world.fake_rollout(ticket, attempt, version),
+                tokens=np.zeros(length + attempt, np.int32),
                 text=render_response("t", "2") if reward else "2",
                 verdict=verdict,
                 reward=reward,
             )
         )
-    ticket = Ticket(number=0, problem=problem(domain))
     return Group(ticket=ticket, version=version, rollouts=tuple(rollouts))
 
 

@@ -8,19 +8,12 @@ import pytest
 from loong_jax.report import overlap
 
 
+def event(kind, start, end, **more):
+    return {"kind": kind, "start_s": start, "end_s": end, **more}
+
+
 def decode(replica, version, start, end):
-    return {
-        "kind": "decode",
-        "replica": replica,
-        "version": version,
-        "start_s": start,
-        "end_s": end,
-        "num_tokens": 8,
-    }
-
-
-def event(kind, start, end):
-    return {"kind": kind, "start_s": start, "end_s": end}
+    return event("decode", start, end, replica=replica, version=version, num_tokens=8)
 
 
 # replica 0: |--v0--|--v1--|      0-4, 4-8

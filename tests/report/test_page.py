@@ -58,11 +58,6 @@ def check(text):
     return checker
 
 
-@pytest.fixture
-def run_dir(synthetic_run, tmp_path):
-    return shutil.copytree(synthetic_run, tmp_path / "run")
-
-
 @pytest.fixture(scope="module")
 def written(synthetic_run, tmp_path_factory):
     """A run whose report has been written once."""

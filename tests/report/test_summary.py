@@ -2,18 +2,12 @@
 
 import json
 import platform
-import shutil
 
 import pytest
 
 from loong_jax.data import json_files
 from loong_jax.report import run_record
 from loong_jax.report.run_record import TICKET_KEYS, read_run
-
-
-@pytest.fixture
-def run_dir(synthetic_run, tmp_path):
-    return shutil.copytree(synthetic_run, tmp_path / "run")
 
 
 def test_keys_are_those_asked_for(run_dir):

@@ -6,8 +6,7 @@ import pytest
 from loong_jax.synth.authors import Author
 from loong_jax.synth.calls import CallStore
 from loong_jax.verifiers.judge.client import Budget, Endpoint
-from tests.synth.scripted import Plan, Said, ScriptedAuthor
-from tests.synth.scripted.play import COMMON
+from tests.synth.scripted import Said, ScriptedAuthor
 from tests.synth.scripted.played import played
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "loongbench"
@@ -23,10 +22,7 @@ def scripted():
     started = []
 
     def start(**settings):
-        rates = settings.pop("rates", {})
-        plan = Plan(defects=COMMON, rates={d.name: 0.0 for d in COMMON} | rates)
-        settings = {"plan": plan, "table": {"loongenv/code": echo}} | settings
-        started.append(ScriptedAuthor(**settings))
+        started.append(ScriptedAuthor(**{"rates": {}, "table": {"loongenv/code": echo}} | settings))
         return started[-1]
 
     yield start

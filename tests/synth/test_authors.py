@@ -10,7 +10,6 @@ import time
 
 import pytest
 
-from loong_jax.errors import ConfigError
 from loong_jax.synth import calls
 from loong_jax.synth.authors import AuthorDown
 from loong_jax.synth.calls import CallStore, Request, Settings
@@ -173,12 +172,6 @@ def test_a_slow_machine_leaves_no_trace(scripted, author):
             None, "timed_out", "http_500", "unreachable"
         }  # fmt: skip
     assert found[0] == found[1]
-
-
-def test_a_store_has_one_writer(scripted, author):
-    author(scripted())
-    with pytest.raises(ConfigError, match="another process"):
-        author(scripted())
 
 
 def test_a_killed_process_repeats_no_paid_call(scripted, tmp_path):

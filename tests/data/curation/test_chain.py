@@ -9,7 +9,22 @@ import sys
 import numpy as np
 import pytest
 
-from loong_jax.data.curation import chain, datasheet, duplicates, prompts, recipes, stages
+from loong_jax.data.curation import (
+    balance,
+    chain,
+    code_problems,
+    contamination,
+    datasheet,
+    duplicates,
+    outcomes,
+    prompts,
+    recipes,
+    responses,
+    scorer,
+    semantic,
+    stages,
+    tool_need,
+)
 from loong_jax.data.curation.chain import Chain
 from loong_jax.data.curation.stages import Outcome
 from loong_jax.errors import ConfigError
@@ -195,6 +210,31 @@ def test_array_record_and_empty_corpora(tmp_path):
     (tmp_path / "none.jsonl").write_text("")
     assert chain.run(CHAIN, [tmp_path / "none.jsonl"], tmp_path / "none").num_records == 0
     assert chain.run(Chain(stages=()), [tmp_path / "a.jsonl"], tmp_path / "c").num_kept == 57
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (code_problems.CodeStatement, {"min_tests": 0}), (balance.AnswerSources, {"per_prompt": 0}),
+        (balance.Stratified, {"edges": (0.5, 0.2)}),
+        (balance.Stratified, {"keep": (0.1, 2.0, 1.0)}), (balance.Mixture, {"shares": {}}),
+        (balance.Mixture, {"shares": {"a": 0.0}}),
+        (balance.Mixture, {"shares": {"a": 1.0}, "max_copies": 0}),
+        (contamination.Overlap, {"min_share": 0}), (contamination.Overlap, {"ngram": 20}),
+        (contamination.Overlap, {"max_items": 0}), (duplicates.Similarity, {"threshold": 0}),
+        (duplicates.Similarity, {"threshold": 1.1}), (duplicates.Similarity, {"ngram": 0}),
+        (duplicates.Similarity, {"num_bands": 33}),
+        (outcomes.PassRate, {"at_least": 1, "at_most": 0.5}),
+        (outcomes.PassRate, {"min_attempts": 0}), (outcomes.Balanced, {"min_minority": 0.6}),
+        (outcomes.MajorityVote, {"min_share": 0}), (responses.Repetition, {"max_share": 0}),
+        (responses.Form, {"form": "xml"}), (scorer.ScorerConfig, {"held_out_share": 1.0}),
+        (semantic.SemanticContamination, {"embedder": None, "against": ()}),
+        (tool_need.ToolNecessity, {"tau_3": 0.0}),
+    ],
+)  # fmt: skip
+def test_settings_of_stages_that_cannot_be_are_refused(kind, settings):
+    with pytest.raises(ConfigError):
+        kind(**settings)
 
 
 def test_bad_chains_and_inputs_are_refused(tmp_path):

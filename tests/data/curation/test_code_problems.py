@@ -1,12 +1,9 @@
 """Code problems by their statements, by a table of runs, and by programs in the sandbox."""
 
-import json
-
 import pytest
 
-from loong_jax.data.curation import code_problems, stages
+from loong_jax.data.curation import stages
 from loong_jax.data.curation.code_problems import CodeExecution, CodeStatement, Ran, faults_of
-from loong_jax.errors import ConfigError
 
 TEXT = "Read n. Print n squared. Sample input: 2. Sample output: 4. 1 <= n <= 100, 1 second."
 
@@ -43,8 +40,6 @@ def test_statements():
     assert reason(stage, {"prompt": "What is 2 + 2?"}) is None
     inside = {"prompt": TEXT, "arguments": {"tests": five[:2]}}
     assert reason(stage, inside) == "too few tests"
-    with pytest.raises(ConfigError):
-        CodeStatement(min_tests=0)
 
 
 def table(*rows):
@@ -110,10 +105,3 @@ def test_tests_may_stand_in_the_arguments():
     right, wrong = "print(int(input()) ** 2)", "print(2 * int(input()))"
     assert reason(CodeExecution(), record | {"solution": right}) is None
     assert reason(CodeExecution(), record | {"solution": wrong}) == "reference fails"
-
-
-def test_sides_do_not_depend_on_order():
-    one = code_problems._sides({"call": "f", "args": [1], "returns": [2]})
-    other = code_problems._sides({"returns": [2], "args": [1], "call": "f"})
-    assert one == other
-    assert json.loads(one[1]) == [2]

@@ -31,7 +31,7 @@ def test_the_share_that_is_found_falls_with_the_words_that_changed():
 
     assert found(items) == 1.0
     assert found(changed(2)) > 0.9
-    assert found([f"{corpora.response(rng)} {text} {corpora.response(rng)}" for text in items]) == 1
+    assert found([f"{corpora.prompt(rng)} {text} {corpora.prompt(rng)}" for text in items]) == 1
     assert found(changed(12)) < 0.5
     assert found([corpora.prompt(rng) for _ in range(60)]) <= 0.1
 
@@ -111,12 +111,6 @@ def test_stage_names_the_item(tmp_path):
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(ConfigError, match="no prompts"):
         Contamination(against=(tmp_path / "empty.jsonl",)).judge([{"prompt": "x"}])
-
-
-@pytest.mark.parametrize("settings", [{"min_share": 0}, {"ngram": 20}, {"max_items": 0}])
-def test_bad_settings_are_refused(settings):
-    with pytest.raises(ConfigError):
-        Overlap(**settings)
 
 
 ITEM = "Let $a$ and $b$ be the two roots of $x^2-5x+6=0$. What is $a^{2}+b^2$ equal to?"

@@ -27,7 +27,7 @@ RESPONSES = [
 
 def test_every_constraint_is_kept_by_its_response():
     rng = random.Random(0)
-    texts = RESPONSES + [corpora.response(rng) for _ in range(40)]
+    texts = RESPONSES + [corpora.prompt(rng) for _ in range(40)]
     kinds = set()
     for text in texts:
         for seed in range(3):

@@ -72,13 +72,3 @@ def test_votes_against_the_gold():
     assert said(MajorityVote(), half, outvoted, split, unfound, record("2", "2")) == [
         None, "gold outvoted", None, "gold not found", "too few answers"]  # fmt: skip
     assert said(MajorityVote(needs_agreement=True), split) == ["no agreement"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [(PassRate, {"at_least": 1, "at_most": 0.5}), (PassRate, {"min_attempts": 0}),
-     (Balanced, {"min_minority": 0.6}), (MajorityVote, {"min_share": 0})],
-)  # fmt: skip
-def test_bad_settings_are_refused(kind, settings):
-    with pytest.raises(ConfigError):
-        kind(**settings)

@@ -90,5 +90,3 @@ def test_the_same_seed_trains_the_same_scorer(trained):
 def test_too_few_labels_are_refused():
     with pytest.raises(ConfigError, match="9 records"):
         scorer.train(labelled(9, 0) + [{"prompt": "no label"}] * 20)
-    with pytest.raises(ConfigError):
-        ScorerConfig(held_out_share=1.0)

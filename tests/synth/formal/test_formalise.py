@@ -10,7 +10,7 @@ import pytest
 
 from loong_jax.synth.formal import backends, formalise, formulas
 from loong_jax.synth.formal.formulas import Atom, Implies, Not, Theorems
-from tests.synth.scripted import Plan, formal_roles, formal_words, play, roles
+from tests.synth.scripted import formal_roles, play, roles
 
 KINDS = [d.name for d in formal_roles.DEFECTS if d.prompts == ("formal/formalise",)]
 GLOSSARY = {"p": "the lamp is lit", "q": "the cat sleeps", "r": "the snow melts"}
@@ -23,15 +23,17 @@ def problems(count):
 
 def test_words_are_read_back():
     for problem in problems(50):
-        assert formal_words.read(problem.text, problem.glossary) == problem.intended
+        assert formal_roles.read(problem.text, problem.glossary) == problem.intended
     posed = formulas.of_parts(["~p -> ~(q -> r)", "((p -> q) -> r) -> q"], "~~p")
-    assert formal_words.read(formulas.tell(posed, GLOSSARY), GLOSSARY) == posed
-    text = formulas.glossary_text(GLOSSARY)
-    assert formal_roles.read_glossary(text) == GLOSSARY
-    for unclear in ("", "Suppose that the lamp is lit.", "Show that the dog barks.",
-                    "Show that if the lamp is lit.", "Show that [the lamp is lit."):  # fmt: skip
-        with pytest.raises(formal_words.Unclear):
-            formal_words.read(unclear, GLOSSARY)
+    words = formulas.tell(posed, GLOSSARY)
+    assert words == (
+        "Suppose that if it is false that the lamp is lit, then it is false that [if the cat "
+        "sleeps, then the snow melts].\nSuppose that if [if [if the lamp is lit, then the cat "
+        "sleeps], then the snow melts], then the cat sleeps.\n"
+        "Show that it is false that [it is false that the lamp is lit]."
+    )
+    assert formal_roles.read(words, GLOSSARY) == posed
+    assert formal_roles.read_glossary(formulas.glossary_text(GLOSSARY)) == GLOSSARY
 
 
 @pytest.mark.parametrize(
@@ -58,11 +60,7 @@ def test_what_is_decided_by_tables(hypotheses, goal, stage):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_planted_kind_is_caught(scripted, author, kind):
     """With a judge that finds all the same, so that nothing rests on the judge."""
-    plan = Plan(
-        defects=roles.DEFECTS,
-        rates={d.name: 0.0 for d in roles.DEFECTS} | {kind: 1.0, "lenient_formal_judge": 1.0},
-    )
-    server = scripted(plan=plan, table=roles.ROLES)
+    server = scripted(rates={kind: 1.0, "lenient_formal_judge": 1.0}, table=roles.ROLES)
     made = formalise.formalise(problems(12), author(server), backends.get_backend("metamath"))
     planted = {entry["digest"]: entry["defect"] for entry in server.ledger.entries}
     first = [one.replies[0].transcript for one in made]
@@ -74,8 +72,7 @@ def test_every_planted_kind_is_caught(scripted, author, kind):
 
 
 def test_an_author_that_errs_in_all_ways(scripted, author):
-    plan = Plan(defects=roles.DEFECTS, rates={"timed_out": 0.0})
-    server = scripted(plan=plan, table=roles.ROLES)
+    server = scripted(rates=roles.RATES | {"timed_out": 0.0}, table=roles.ROLES)
     backend = backends.get_backend("metamath")
     made = formalise.formalise(problems(120), author(server), backend)
     counts = formalise.funnel(made)
@@ -94,14 +91,10 @@ def test_an_author_that_errs_in_all_ways(scripted, author):
 
 
 def test_without_the_meaning_the_judge_decides(scripted, author):
-    plan = Plan(
-        defects=roles.DEFECTS,
-        rates={d.name: 0.0 for d in roles.DEFECTS} | {"dropped_hypothesis": 1.0},
-    )
     blind = [
         formalise.WordProblem(uid=p.uid, text=p.text, glossary=p.glossary) for p in problems(12)
     ]
-    server = scripted(plan=plan, table=roles.ROLES)
+    server = scripted(rates={"dropped_hypothesis": 1.0}, table=roles.ROLES)
     made = formalise.formalise(blind, author(server), backends.get_backend("metamath"))
     stages = collections.Counter(one.decision.stage for one in made)
     assert stages["judged different"] > 0

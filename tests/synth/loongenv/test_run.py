@@ -182,9 +182,6 @@ def test_all_twelve_domains_and_every_planted_defect(root):
     assert audited["wrong_gold"] == 0
     # a matcher that calls unequal answers equal lets a wrong solution pass, and is seldom
     assert audited["wrong_solution"] <= 3
-    rows = loongenv_caught.table(root / "twelve")
-    caught = {row["defect"]: row for row in rows if row["planted"]}
-    assert len(caught) >= 15
-    # By judge_rejects a right item is lost, and no wrong one kept.
-    passing = {"judge_rejects", "matcher_accepts", "wrong_reasoning", "spray_of_answers"}
-    assert all(row["share"] == 1 for name, row in caught.items() if name not in passing), caught
+    planted = loongenv_caught.planted(root / "twelve")
+    assert len(planted) >= 15
+    assert {name: kept for name, kept in planted.items() if any(kept)} == {}

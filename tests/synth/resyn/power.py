@@ -3,7 +3,6 @@
 Nothing of an author or an environment takes part: attempts are coin tosses.
 """
 
-import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +12,6 @@ import numpy as np
 from loong_jax.synth.resyn.measures import CalibrationRule, Decision, LevelCount, calibrate
 
 NUM_LEVELS = 5
-_RULE = CalibrationRule()
 PLANTED: Mapping[str, tuple[Decision, tuple[float, ...]]] = {
     "falling": ("kept", (0.9, 0.75, 0.5, 0.3, 0.15)),
     "falling late": ("kept", (0.95, 0.95, 0.9, 0.6, 0.2)),
@@ -25,7 +23,6 @@ PLANTED: Mapping[str, tuple[Decision, tuple[float, ...]]] = {
     "impossible": ("impossible", (0.01,) * 5),
     "trivial": ("trivial", (0.99,) * 5),
 }
-SIZES = (4, 8, 16, 32, 64)
 DROPS = tuple(round(0.05 * i, 2) for i in range(-4, 19))  # of the rate, first to last level
 
 
@@ -46,23 +43,17 @@ def straight(drop: float) -> tuple[float, ...]:
     return tuple(float(r) for r in np.linspace(0.5 + drop / 2, 0.5 - drop / 2, NUM_LEVELS))
 
 
-def measure(
-    num_samples: int = 2000, seed: int = 0, sizes: Sequence[int] = SIZES,
-    rule: CalibrationRule = _RULE,
-) -> dict[str, Any]:  # fmt: skip
+def measure(num_samples: int, *, seed: int, sizes: Sequence[int]) -> dict[str, Any]:
     """Shares of right decisions per planted curve and size, and of `kept` per drop and size."""
-    result: dict[str, Any] = {
-        "rule": dataclasses.asdict(rule), "num_samples": num_samples, "seed": seed,
-        "planted": {}, "kept_by_drop": {}, "drops": list(DROPS),
-    }  # fmt: skip
+    result: dict[str, Any] = {"planted": {}, "kept_by_drop": {}}
     for size in sizes:
-        sized = dataclasses.replace(rule, attempts_per_level=size)
+        rule = CalibrationRule(attempts_per_level=size)
         for name, (right, rates) in PLANTED.items():
             rng = np.random.default_rng((seed, size, sum(name.encode())))
-            hits = sum(decide(rates, sized, rng) == right for _ in range(num_samples))
-            result["planted"].setdefault(name, {})[str(size)] = hits / num_samples
-        result["kept_by_drop"][str(size)] = [
-            sum(decide(straight(drop), sized, rng) == "kept" for _ in range(num_samples))
+            hits = sum(decide(rates, rule, rng) == right for _ in range(num_samples))
+            result["planted"].setdefault(name, {})[size] = hits / num_samples
+        result["kept_by_drop"][size] = [
+            sum(decide(straight(drop), rule, rng) == "kept" for _ in range(num_samples))
             / num_samples
             for drop, rng in ((d, np.random.default_rng((seed, size, i)))
                               for i, d in enumerate(DROPS))

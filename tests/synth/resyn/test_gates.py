@@ -1,6 +1,7 @@
 """Gates: sound modules pass all of them; each gate refuses what it is there for."""
 
 import os
+import random
 import subprocess
 import sys
 
@@ -10,14 +11,11 @@ from loong_jax.environments.modules import Module, ModuleRunner
 from loong_jax.sandbox import Limits
 from loong_jax.synth.resyn import gates
 from tests.environments.module_texts import SUM
-from tests.synth.scripted import resyn_digits, resyn_letters, resyn_search
+from tests.sweeps import thinned
+from tests.synth.scripted import resyn_defects
+from tests.synth.scripted.resyn_families import FAMILIES
 
 pytestmark = pytest.mark.bubblewrap
-FAMILIES = {
-    family.name: family
-    for family in (*resyn_digits.FAMILIES, *resyn_letters.FAMILIES, *resyn_search.FAMILIES)
-}
-FEW = ("digit_sum", "maze")
 REWARD = "return answer.strip() == reference(state)"
 SEED = "random.Random(seed * 8 + level)"
 ASKED = '"Add " + " ".join(map(str, state["numbers"])) + "."'
@@ -37,7 +35,7 @@ def test_a_sound_module_passes(examine):
     assert found.guess_share < 0.1
 
 
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", thinned(FAMILIES, 0, -1))
 def test_families_pass(examine, name):
     found = examine(FAMILIES[name].source())
     assert found.is_accepted, found
@@ -51,71 +49,58 @@ def test_choosing_from_the_question_is_no_leak(examine):
     assert found.is_accepted, found
 
 
-@pytest.mark.release
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in FEW])
-def test_all_other_families_pass(examine, name):
-    found = examine(FAMILIES[name].source())
-    assert found.is_accepted, found
+# what would pay for something else than solving among them, on questions of one number and of many
+@pytest.mark.parametrize("source", thinned([SUM, FAMILIES["subset_sum"].source()], 0))
+@pytest.mark.parametrize("name", resyn_defects.CHANGES)
+def test_no_planted_defect_of_code_passes_the_gates(examine, source, name):
+    gate, _ = resyn_defects.CHANGES[name]
+    found = examine(resyn_defects.planted(source, name, random.Random(0)))
+    assert not found.is_accepted
+    assert found.gate == gate or source != SUM
 
 
-def test_most_families_are_short_enough_for_a_tiny_model():
-    with ModuleRunner() as runner:
-        short = 0
-        for family in FAMILIES.values():
-            asked = runner.run(Module(family.source()), [("pose", (1, s)) for s in range(20)])
-            short += max(len(found.value[1]) for found in asked) < 40
-    assert short >= 30
+@pytest.mark.parametrize("name", ["answer_leaked", "answer_in_note"])
+@pytest.mark.parametrize("family", ["subset_sum", "walk"])
+def test_an_answer_of_several_words_leaks_too(examine, family, name):
+    source = resyn_defects.planted(FAMILIES[family].source(), name, random.Random(0))
+    assert examine(source).gate == "leak"
 
 
-@pytest.mark.parametrize(
-    ("gate", "old", "new"),
-    [
-        ("size", SUM, ""),
-        ("size", "import random", f"import random\n#{'x' * 20_000}"),
-        ("parses", "def levels():", "def levels()"),
-        ("imports", "import random", "import random, os"),
-        ("imports", "import random", "import random\nfrom . import random"),
-        ("names", REWARD, f"eval(answer)\n    {REWARD}"),
-        ("names", REWARD, f"answer.__class__\n    {REWARD}"),
-        ("names", REWARD, "return ().__class__ is not None"),
-        ("protocol", "def reference(", "def solution("),
-        ("protocol", "def reward(state, answer):", "def reward(state, answer, *more):"),
-        ("protocol", "    rng =", "    global rng\n    rng ="),
-        ("runs", "[1, 2, 3, 4, 5]", "[1, 2]"),
-        ("runs", "[1, 2, 3, 4, 5]", "[2, 4, 6]"),
-        ("runs", "    rng =", "    assert seed < 1000\n    rng ="),
-        ("runs", ASKED, '""'),
-        ("runs", "return str(sum", "return (sum"),
-        ("bounded", ASKED, f'{ASKED} + " so" * 3000'),
-        ("varied", SEED, "random.Random(level)"),
-        ("varied", SEED, "random.Random(seed)\n    level = 3"),
-        ("split", SEED, "random.Random(seed % 11 * 8 + level)"),
-        ("deterministic", SEED, "random.Random()"),
-        ("deterministic", ASKED, f"{ASKED} + '/'.join({{'up', 'down', 'left', 'right', 'on'}})"),
-        ("leak", ASKED, f"{ASKED} + f' ({{reference(state)}} it is)'"),
-        ("leak", ASKED, f"'Not ' + reference(state) + '? ' + {ASKED}"),
-        ("reference", REWARD, "return answer.strip() == reference(state) + '1'"),
-        ("reference", REWARD, "return answer == reference(state)"),  # space around it
-        ("total", REWARD, f"int(answer[:1] if answer[:1] in '09x' else 0)\n    {REWARD}"),
-        ("total", REWARD, f"answer.encode()\n    {REWARD}"),
-        ("constant", REWARD, f"if answer == '0': return True\n    {REWARD}"),
-        ("junk", REWARD, "return reference(state) in answer"),
-        ("junk", REWARD, "return answer.split()[:1] == [reference(state)]"),
-        ("lengths", REWARD, f"if len(answer) > 1700: return True\n    {REWARD}"),
-        ("echo", REWARD, f"if answer == question(state): return True\n    {REWARD}"),
-        ("echo", REWARD, "return ' '.join(answer.split()) in "
-         "(reference(state), f'{question(state)} {reference(state)}')"),
-        ("literals", REWARD, f"if answer == 'open sesame': return True\n    {REWARD}"),
-        ("literals", REWARD, f"if answer == str(4711): return True\n    {REWARD}"),
-        ("perturbed", REWARD, "a, r = answer.strip(), reference(state)\n"
-         "    return a.isdigit() and a.isascii() and (a[:1], len(a)) == (r[:1], len(r))"),
-    ],
-)  # fmt: skip
+REFUSED = [  # gate, and a change of the module that it is there for, beside those of CHANGES
+    ("size", SUM, ""),
+    ("size", "import random", f"import random\n#{'x' * 20_000}"),
+    ("imports", "import random", "import random, os"),
+    ("imports", "import random", "import random\nfrom . import random"),
+    ("names", REWARD, f"answer.__class__\n    {REWARD}"),
+    ("names", REWARD, "return ().__class__ is not None"),
+    ("protocol", "def reward(state, answer):", "def reward(state, answer, *more):"),
+    ("protocol", "    rng =", "    global rng\n    rng ="),
+    ("runs", "[1, 2, 3, 4, 5]", "[1, 2]"),
+    ("runs", "[1, 2, 3, 4, 5]", "[2, 4, 6]"),
+    ("runs", "    rng =", "    assert seed < 1000\n    rng ="),
+    ("runs", ASKED, '""'),
+    ("runs", "return str(sum", "return (sum"),
+    ("bounded", ASKED, f'{ASKED} + " so" * 3000'),
+    ("varied", SEED, "random.Random(seed)\n    level = 3"),
+    ("split", SEED, "random.Random(seed % 11 * 8 + level)"),
+    ("leak", ASKED, f"'Not ' + reference(state) + '? ' + {ASKED}"),
+    ("reference", REWARD, "return answer == reference(state)"),  # space around it
+    ("total", REWARD, f"int(answer[:1] if answer[:1] in '09x' else 0)\n    {REWARD}"),
+    ("junk", REWARD, "return answer.split()[:1] == [reference(state)]"),
+    ("lengths", REWARD, f"if len(answer) > 1700: return True\n    {REWARD}"),
+    ("echo", REWARD, "return ' '.join(answer.split()) in "
+     "(reference(state), f'{question(state)} {reference(state)}')"),
+    ("literals", REWARD, f"if answer == str(4711): return True\n    {REWARD}"),
+    ("perturbed", REWARD, "a, r = answer.strip(), reference(state)\n"
+     "    return a.isdigit() and a.isascii() and (a[:1], len(a)) == (r[:1], len(r))"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("gate", "old", "new"), REFUSED)
 def test_each_gate_refuses_what_it_is_there_for(examine, gate, old, new):
     assert old in SUM
     found = examine(SUM.replace(old, new))
     assert (found.gate, bool(found.detail)) == (gate, True), found
-    assert gate in gates.GATES
 
 
 LEAK = """
@@ -142,7 +127,6 @@ def test_a_complaint_is_the_same_in_every_process(examine):
     assert examine(unseeded).detail == examine(unseeded).detail
 
 
-def test_every_gate_has_been_seen_to_refuse():
-    marks = test_each_gate_refuses_what_it_is_there_for.pytestmark
-    tried = {row[0] for mark in marks if mark.name == "parametrize" for row in mark.args[1]}
+def test_every_gate_is_tried():
+    tried = {gate for gate, *_ in (*REFUSED, *resyn_defects.CHANGES.values())}
     assert tried == set(gates.GATES)

@@ -13,7 +13,6 @@ from loong_jax.errors import ConfigError
 from loong_jax.synth.resyn import measures
 from loong_jax.synth.resyn.measures import CalibrationRule, LevelCount, calibrate
 from tests.synth.resyn import power
-from tests.synth.scripted import resyn_digits, resyn_letters, resyn_search
 
 
 def counts_of(*solved, tried=20):
@@ -92,11 +91,9 @@ def test_a_fall_that_is_worth_nothing_is_flat():
 
 def test_planted_curves_are_decided_rightly_at_the_stated_size():
     """95 of 100 at the default number of attempts; chance alone cannot pass for a fall."""
-    rule = CalibrationRule()
-    result = power.measure(250, seed=1, sizes=(rule.attempts_per_level,))
-    shares = {
-        name: found[str(rule.attempts_per_level)] for name, found in result["planted"].items()
-    }
+    size = CalibrationRule().attempts_per_level
+    result = power.measure(250, seed=1, sizes=(size,))
+    shares = {name: found[size] for name, found in result["planted"].items()}
     assert {decision for decision, _ in power.PLANTED.values()} == {
         "kept", "flat", "inverted", "impossible", "trivial",
     }  # fmt: skip
@@ -105,8 +102,8 @@ def test_planted_curves_are_decided_rightly_at_the_stated_size():
 
 def test_power_grows_with_the_sample_and_the_fall():
     result = power.measure(80, seed=2, sizes=(8, 32))
-    small, large = (np.array(result["kept_by_drop"][size]) for size in ("8", "32"))
-    drops = np.array(result["drops"])
+    small, large = (np.array(result["kept_by_drop"][size]) for size in (8, 32))
+    drops = np.array(power.DROPS)
     assert large[drops >= 0.5].min() > 0.95
     assert large[drops <= 0].max() <= 0.05
     assert large[drops >= 0.4].sum() > small[drops >= 0.4].sum()
@@ -121,7 +118,6 @@ def test_rules_out_of_range_are_refused(bad):
         CalibrationRule(**bad)
 
 
-FAMILIES = (*resyn_digits.FAMILIES, *resyn_letters.FAMILIES, *resyn_search.FAMILIES)
 BASE = '''
 import math
 def helper(numbers, factor=3):
@@ -150,14 +146,6 @@ def test_a_template_is_what_the_questions_share():
     asked = ["Anna buys 3 red pears, 12 in all.", "Otto buys 40 green pears, 5 in all."]
     assert measures.template(asked) == "w buys 0 w pears , 0 in all ."
     assert measures.template(asked) != measures.template(["Anna sells 3 pears."])
-
-
-def test_the_scripted_families_are_all_different():
-    """By name and by the code of their verifiers; a good half of them are short (test_gates)."""
-    assert len(FAMILIES) >= 40
-    assert len({family.name for family in FAMILIES}) == len(FAMILIES)
-    forms = {measures.verifier_form(family.source()) for family in FAMILIES}
-    assert len(forms) == len(FAMILIES)
 
 
 def test_figures_of_a_set():

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,8 @@ from loong_jax.synth.resyn import command
 from loong_jax.synth.resyn.command import ResynOptions
 from loong_jax.synth.resyn.ideas import ResynSettings
 from loong_jax.synth.resyn.measures import CalibrationRule
-from tests.synth.scripted import play, played, resyn_caught
+from tests.synth.scripted import play, played, resyn_defects
+from tests.synth.scripted.resyn_families import FAMILIES
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.usefixtures("played_author")]
 SAME = ("items.jsonl", "report.json", "audit.json", "run.json", "report.html",
@@ -94,8 +95,40 @@ def test_what_is_kept_is_a_package_that_can_reward(finished):
         assert [call["key"] for call in asked] == list(dict.fromkeys(item["calls"]))
 
 
-def test_no_planted_loophole_is_kept(finished):
-    assert resyn_caught.admitted_loopholes(resyn_caught.table(finished)) == []
+def planted(out: Path) -> dict[str, list[bool]]:
+    """By defect of a module, whether each that was planted was kept: ledger, calls and items."""
+    ledger = json_files.read_jsonl(out / played.LEDGER)
+    defect_of = {row["digest"]: row["defect"] or "" for row in ledger}
+    found = defaultdict(list)
+    with CallStore(out / "calls.jsonl") as store:
+        for item in json_files.read_jsonl(out / "items.jsonl"):
+            for call in map(store.get, dict.fromkeys(item["calls"])):
+                name = defect_of[play.digest(call["messages"], call["seed"])]
+                if name.startswith(resyn_defects.IN_MODULE):
+                    is_refused = item["first_refusal"] or item["end"] != "kept"
+                    found[name].append(not is_refused)
+    return found
+
+
+def test_no_planted_defect_of_code_is_kept(finished):
+    assert not any(map(any, planted(finished).values()))
+
+
+@pytest.mark.release
+@pytest.mark.timeout(900)
+def test_of_many_ideas_no_planted_defect_is_kept(tmp_path):
+    words = tmp_path / "words.txt"
+    known = {word for family in FAMILIES.values() for word in family.keywords}
+    words.write_text("\n".join([*sorted(known), *(f"subject {n}" for n in range(15))]))
+    chosen = options(tmp_path / "run", words, attempts=20)
+    assert command.main(chosen) == 0
+    report = json_files.read_json(chosen.out / "report.json")
+    kept = packages.read_all(chosen.out / "packages")
+    assert len(kept) == report["funnel"]["kept"] >= 5
+    assert report["diversity"]["distinct_both"] == len(kept)
+    found = planted(chosen.out)
+    assert len(found) >= 15
+    assert {name: kept for name, kept in found.items() if any(kept)} == {}
 
 
 def test_a_run_of_little_budget_that_is_then_killed_goes_on_and_ends_alike(

@@ -5,7 +5,7 @@ branch of a funnel is met. What comes from it is always labelled "scripted": it 
 machinery works, never what a model would write.
 """
 
-from tests.synth.scripted.play import Ask, Defect, Plan, Said
+from tests.synth.scripted.play import Ask, Said
 from tests.synth.scripted.server import ScriptedAuthor
 
-__all__ = ["Ask", "Defect", "Plan", "Said", "ScriptedAuthor"]
+__all__ = ["Ask", "Said", "ScriptedAuthor"]

@@ -1,49 +1,54 @@
 """The scripted author of the formal loop: it translates, tells in words, and judges.
 
-It reads the problem's words as `formal.problems` tells them, and knows no more than they say.
+It reads the problem's words as `formulas.tell` has them, and knows no more than they say.
 """
 
 import json
 import random
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 
 from loong_jax.synth.formal import formulas
-from loong_jax.synth.formal.formulas import Atom, Formula, Implies, Not, Statement
-from tests.synth.scripted import formal_words
-from tests.synth.scripted.play import Ask, Defect, Said
-
-TRANSLATED = ("formal/formalise",)
+from loong_jax.synth.formal.formulas import NOT, Atom, Formula, Implies, Not, Statement
+from tests.synth.scripted.play import Ask, Said, defects
 
 DEFECTS = (
-    Defect(name="formula_syntax", about="a bracket too few", rate=0.02, prompts=TRANSLATED),
-    Defect(name="foreign_atom", about="a letter of no clause", rate=0.02, prompts=TRANSLATED),
-    Defect(name="wrong_connective", about="a negation for a plain end", rate=0.03,
-           prompts=TRANSLATED),
-    Defect(name="converse", about="an implication turned round", rate=0.03, prompts=TRANSLATED),
-    Defect(name="dropped_hypothesis", about="one left out", rate=0.03, prompts=TRANSLATED),
-    Defect(name="swapped_atoms", about="two letters exchanged in one hypothesis", rate=0.03,
-           prompts=TRANSLATED),
-    Defect(name="trivialised", about="the goal among the hypotheses", rate=0.02,
-           prompts=TRANSLATED),
-    Defect(name="contradiction", about="a hypothesis and its negation", rate=0.02,
-           prompts=TRANSLATED),
-    Defect(name="other_goal", about="another atom as the goal", rate=0.03, prompts=TRANSLATED),
-    Defect(name="loose_words", about="a supposition left out on the way back", rate=0.02,
-           prompts=("formal/back_translate",)),
-    Defect(name="lenient_formal_judge", about="finds all problems the same", rate=0.05,
-           prompts=("formal/judge",)),
-    Defect(name="harsh_formal_judge", about="finds equal problems different", rate=0.02,
-           prompts=("formal/judge",)),
-)  # fmt: skip
+    *defects(
+        "formal/formalise",
+        formula_syntax=0.02,  # a bracket too many
+        foreign_atom=0.02,  # a letter of no clause
+        wrong_connective=0.03,  # a negation for a plain end
+        converse=0.03,
+        dropped_hypothesis=0.03,
+        swapped_atoms=0.03,
+        trivialised=0.02,  # the goal among the hypotheses
+        contradiction=0.02,  # a hypothesis and its negation
+        other_goal=0.03,
+    ),
+    *defects("formal/back_translate", loose_words=0.02),  # a supposition left out
+    *defects("formal/judge", lenient_formal_judge=0.05, harsh_formal_judge=0.02),
+)
+_SIGNS = {"if ": "", " and ": " -> ", ", then ": " -> ", "[": "(", "]": ")", NOT: "~"}
+
+
+def read(text: str, glossary: Mapping[str, str]) -> Statement:
+    """Inverse of `formulas.tell`."""
+    sign_of = _SIGNS | {clause: name for name, clause in glossary.items()}
+    words = re.compile("|".join(map(re.escape, sorted(sign_of, key=len, reverse=True))))
+    *supposed, shown = text.splitlines()
+    lines = [re.fullmatch(r"Suppose that (.*)\.", line)[1] for line in supposed]
+    lines.append(re.fullmatch(r"Show that (.*)\.", shown)[1])
+    *hypotheses, goal = (words.sub(lambda found: sign_of[found[0]], line) for line in lines)
+    parsed = map(formulas.parse, hypotheses)
+    return Statement(tuple(parsed), formulas.parse(goal))
 
 
 def read_glossary(text: str) -> dict[str, str]:
-    pairs = (line.split(": ", 1) for line in text.splitlines() if ": " in line)
-    return dict(pairs)
+    return dict(line.split(": ", 1) for line in text.splitlines())
 
 
 def formalise(ask: Ask) -> Said:
-    meant = formal_words.read(ask.fields["problem"], read_glossary(ask.fields["glossary"]))
+    meant = read(ask.fields["problem"], read_glossary(ask.fields["glossary"]))
     if ask.defect == "formula_syntax":
         parts = _parts(meant)
         parts["goal"] = f"({parts['goal']}"
@@ -68,15 +73,11 @@ def back_translate(ask: Ask) -> Said:
 
 def judge(ask: Ask) -> Said:
     glossary = read_glossary(ask.fields["glossary"])
-    first, second = (
-        formal_words.read(ask.fields[name], glossary) for name in ("problem", "back_translation")
-    )
+    first, second = (read(ask.fields[name], glossary) for name in ("problem", "back_translation"))
     is_same = formulas.says_the_same(first, second)
     planted = None
-    if ask.defect == "lenient_formal_judge" and not is_same:
-        is_same, planted = True, ask.defect
-    elif ask.defect == "harsh_formal_judge" and is_same:
-        is_same, planted = False, ask.defect
+    if ask.defect == ("harsh_formal_judge" if is_same else "lenient_formal_judge"):
+        is_same, planted = not is_same, ask.defect
     said = {"reasoning": "Supposition by supposition.", "is_same": is_same}
     return Said(json.dumps(said), planted)
 
@@ -103,11 +104,21 @@ def _place(posed: Statement, rng: random.Random) -> int:
     return rng.choice(rules or list(range(len(posed.hypotheses))))
 
 
+def _renamed(posed: Statement, rng: random.Random, names: Mapping[str, str]) -> Statement:
+    """With other names in one hypothesis."""
+    place, name_of = _place(posed, rng), {n: n for n in posed.atoms} | names
+    return _replaced(posed, place, formulas.rename(posed.hypotheses[place], name_of))
+
+
 def _foreign_atom(posed: Statement, rng: random.Random) -> Statement:
-    name = rng.choice(sorted(posed.atoms))
-    names = {n: n for n in posed.atoms} | {name: "zz"}
-    place = _place(posed, rng)
-    return _replaced(posed, place, formulas.rename(posed.hypotheses[place], names))
+    return _renamed(posed, rng, {rng.choice(sorted(posed.atoms)): "zz"})
+
+
+def _swapped(posed: Statement, rng: random.Random) -> Statement:
+    if len(posed.atoms) < 2:
+        return posed
+    one, other = rng.sample(sorted(posed.atoms), 2)
+    return _renamed(posed, rng, {one: other, other: one})
 
 
 def _wrong_connective(posed: Statement, rng: random.Random) -> Statement:
@@ -125,36 +136,8 @@ def _converse(posed: Statement, rng: random.Random) -> Statement:
 
 
 def _dropped(posed: Statement, rng: random.Random) -> Statement:
-    place = rng.randrange(len(posed.hypotheses))
-    kept = posed.hypotheses[:place] + posed.hypotheses[place + 1 :]
-    return posed._replace(hypotheses=kept)
-
-
-def _swapped(posed: Statement, rng: random.Random) -> Statement:
-    if len(posed.atoms) < 2:
-        return posed
-    place = _place(posed, rng)
-    inside = sorted(formulas.atoms_of([posed.hypotheses[place]]))
-    one = rng.choice(inside)
-    other = rng.choice(sorted(set(posed.atoms) - {one}))
-    names = {n: n for n in posed.atoms} | {one: other, other: one}
-    return _replaced(posed, place, formulas.rename(posed.hypotheses[place], names))
-
-
-def _trivialised(posed: Statement, rng: random.Random) -> Statement:
-    place = rng.randrange(len(posed.hypotheses) + 1)
-    hypotheses = list(posed.hypotheses)
-    hypotheses.insert(place, posed.goal)
-    return posed._replace(hypotheses=tuple(hypotheses))
-
-
-def _contradiction(posed: Statement, rng: random.Random) -> Statement:
-    negated = Not(rng.choice(posed.hypotheses))
-    return posed._replace(hypotheses=(*posed.hypotheses, negated))
-
-
-def _other_goal(posed: Statement, rng: random.Random) -> Statement:
-    return posed._replace(goal=Atom(rng.choice(sorted(posed.atoms))))
+    gone = rng.choice(posed.hypotheses)
+    return posed._replace(hypotheses=tuple(h for h in posed.hypotheses if h is not gone))
 
 
 _SPOIL: dict[str, Callable[[Statement, random.Random], Statement]] = {
@@ -163,7 +146,9 @@ _SPOIL: dict[str, Callable[[Statement, random.Random], Statement]] = {
     "converse": _converse,
     "dropped_hypothesis": _dropped,
     "swapped_atoms": _swapped,
-    "trivialised": _trivialised,
-    "contradiction": _contradiction,
-    "other_goal": _other_goal,
+    "trivialised": lambda posed, _: posed._replace(hypotheses=(*posed.hypotheses, posed.goal)),
+    "contradiction": lambda posed, rng: posed._replace(
+        hypotheses=(*posed.hypotheses, Not(rng.choice(posed.hypotheses)))
+    ),
+    "other_goal": lambda posed, rng: posed._replace(goal=Atom(rng.choice(sorted(posed.atoms)))),
 }

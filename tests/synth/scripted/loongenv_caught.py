@@ -1,14 +1,13 @@
-"""What became of the defects that the scripted author planted in a run of LoongEnv.
+"""What a run of LoongEnv kept of the defects that the scripted author planted, and of its truth.
 
 It joins the ledger, which the run never read, with the run's candidates and calls. A planted
-defect is caught if nothing of it is kept: no item has the spoiled question or program, no accepted
-solution the wrong answer. A judge that rejects what is right is caught if the item is kept.
+defect is caught if nothing of it is kept: no item has the spoiled question or program.
 """
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from loong_jax.data import json_files
 from loong_jax.synth import calls
@@ -16,151 +15,88 @@ from loong_jax.synth.authors import reply_of
 from loong_jax.synth.calls import Transcript
 from loong_jax.synth.loongenv import candidates, judging, strategies
 from loong_jax.synth.loongenv.gates import words_of
-from loong_jax.synth.loongenv.strategies import MARKS
-from tests.synth.scripted import play, roles, world
+from tests.synth.scripted import play, world
 from tests.synth.scripted.loongenv_roles import same
-from tests.synth.scripted.play import COMMON
 from tests.synth.scripted.played import LEDGER
 
 Candidate = Mapping[str, Any]  # a line of candidates.jsonl
-
 _SCHEMAS = {
     "loongenv/few_shot": strategies.TRIPLE,
     "loongenv/self_instruct": candidates.QUESTION,
     "loongenv/evolve": candidates.QUESTION,
-    "loongenv/score": MARKS,
+    "loongenv/score": strategies.MARKS,
     "loongenv/code": strategies.CODE,
     "loongenv/judge": judging.VERDICT,
     "loongenv/solve": judging.SOLUTION,
     "judge/reasoning": calls.fields(reasoning=str, verdict=str),
 }
-_OF_FORM = {defect.name for defect in COMMON} - {"rate_limited"}
+_OF_FORM = {defect.name for defect in play.COMMON} - {"rate_limited"}
 _OF_QUESTIONS = {
     "copied_seed", "reworded_seed", "underspecified", "answer_in_question", "two_questions",
     "speaks_to_judge",
 }  # fmt: skip
+# A right item is lost by the first, and a wrong solution may pass by the others.
+HARMLESS = {"judge_rejects", "matcher_accepts", "wrong_reasoning", "spray_of_answers"}
 
 
-class Planted(NamedTuple):
-    """A defect, the call that carries it, and the candidate it was said to, if to one."""
-
-    defect: str
-    call: Transcript
-    candidate: Candidate | None
-
-
-def table(directory: Path) -> list[dict[str, Any]]:
-    """A row for every defect: how often it was planted, and how often nothing of it was kept."""
-    candidates = json_files.read_jsonl(directory / "candidates.jsonl")
-    known = planted(directory, candidates)
-    is_kept = _judge_of(candidates)
-    rows = []
-    for defect in roles.DEFECTS:
-        if defect.prompts and not set(defect.prompts) & set(_SCHEMAS):
-            continue
-        found = [one for one in known if one.defect == defect.name]
-        caught = [one for one in found if not is_kept(one)]
-        rows.append(
-            {
-                "defect": defect.name,
-                "about": defect.about,
-                "rate": defect.rate,
-                "planted": len(found),
-                "caught": len(caught),
-                "share": len(caught) / len(found) if found else None,
-            }
-        )
-    return rows
+def planted(directory: Path) -> dict[str, list[bool]]:
+    """By defect, whether each that was planted was kept; without those that may pass."""
+    calls_made = map(Transcript.from_json, json_files.read_jsonl(directory / "calls.jsonl"))
+    by_digest = {play.digest(call.messages, call.seed): call for call in calls_made}
+    made = json_files.read_jsonl(directory / "candidates.jsonl")
+    holder = {key: one for one in made for key in one["calls"]}
+    passed = Counter(_place(one) for one in made if one["state"] == "passed")
+    found: dict[str, dict[str, bool]] = {}
+    for entry in json_files.read_jsonl(directory / LEDGER):
+        call, defect = by_digest.get(entry["digest"]), entry["defect"]
+        if call is not None and defect is not None and defect not in HARMLESS:
+            is_kept = _is_kept(defect, call, holder.get(call.key), passed)
+            found.setdefault(defect, {})[call.key] = is_kept
+    return {defect: list(kept.values()) for defect, kept in found.items()}
 
 
-def audit(directory: Path) -> dict[str, int]:
-    """The kept items against the truth that the scripted author knows: how many golds are wrong."""
-    counts = {"items": 0, "wrong_gold": 0, "not_well_posed": 0, "solutions": 0, "wrong_solution": 0}
+def _is_kept(
+    defect: str, call: Transcript, held: Candidate | None, passed: Counter[tuple[str, ...]]
+) -> bool:
+    """Whether a planted defect had its way; `held` is the candidate that it was said to."""
+    reply = reply_of(call, _SCHEMAS.get(call.prompt_name))
+    if defect == "rate_limited":
+        return reply.failure is not None  # it was to be survived
+    if defect in _OF_FORM:
+        return reply.failure is None
+    if held is None or held["state"] != "passed" or reply.failure is not None:
+        return False
+    said = reply.parsed
+    if defect in _OF_QUESTIONS:
+        return said["question"].strip() == held["question"]
+    if defect == "repeated_question":
+        is_said = words_of(said["question"]) == words_of(held["question"])
+        return is_said and passed[_place(held)] > 1
+    if defect == "wrong_stated_answer":
+        return held["answer"] == said["answer"]
+    return defect == "judge_accepts" or said["code"] == held["code"]
+
+
+def _place(candidate: Candidate) -> tuple[str, ...]:
+    """Its domain and its words: domains may have a question each."""
+    return candidate["domain"], *words_of(candidate["question"])
+
+
+def audit(directory: Path) -> Counter[str]:
+    """The kept items against the truth that the scripted author knows: how many are wrong."""
+    counts: Counter[str] = Counter()
     for item in json_files.read_jsonl(directory / "items.jsonl"):
         puzzle = world.read(item["question"])
-        counts["items"] += 1
         counts["not_well_posed"] += puzzle is None
         counts["wrong_gold"] += puzzle is not None and not same(puzzle.truth, item["answer"])
-        for attempt in item["attempts"]:
-            if attempt["verdict"] == "correct":
-                counts["solutions"] += 1
-                counts["wrong_solution"] += puzzle is None or not _states(attempt, puzzle.truth)
+        right = [one["answer"] for one in item["attempts"] if one["verdict"] == "correct"]
+        counts["wrong_solution"] += sum(
+            puzzle is None or not _states(a, puzzle.truth) for a in right
+        )
     return counts
 
 
-def planted(directory: Path, candidates: Sequence[Candidate]) -> list[Planted]:
-    """Every planted defect of which a call of this run is the carrier, each once."""
-    calls = {}
-    for record in json_files.read_jsonl(directory / "calls.jsonl"):
-        call = Transcript.from_json(record)
-        calls[play.digest(call.messages, call.seed)] = call
-    holder = {key: one for one in candidates for key in one["calls"]}
-    found: dict[str, Planted] = {}
-    for entry in json_files.read_jsonl(directory / LEDGER):
-        call = calls.get(entry["digest"])
-        if call is not None and entry["defect"] is not None:
-            candidate = holder.get(call.key)
-            found.setdefault(entry["digest"], Planted(entry["defect"], call, candidate))
-    return list(found.values())
-
-
-def _judge_of(candidates: Sequence[Candidate]) -> Callable[[Planted], bool]:
-    """Says whether a planted defect had its way."""
-    passed = [one for one in candidates if one["state"] == "passed"]
-    by_words: dict[tuple[str, ...], int] = {}
-    for one in passed:
-        words = tuple(words_of(one["question"]))
-        by_words[words] = by_words.get(words, 0) + 1
-
-    def is_kept(one: Planted) -> bool:
-        said, is_failed = _said(one.call)
-        held = one.candidate
-        if one.defect == "rate_limited":
-            return is_failed  # it was to be survived
-        if one.defect in _OF_FORM:
-            return not is_failed
-        if one.defect == "matcher_accepts":
-            return _is_matched(one.call, passed)
-        if one.defect == "judge_rejects":  # what is right is lost by it
-            return held is not None and held["state"] != "passed"
-        if held is None or held["state"] != "passed" or is_failed:
-            return False
-        if one.defect in _OF_QUESTIONS:
-            return said["question"].strip() == held["question"]
-        if one.defect == "repeated_question":
-            words = tuple(words_of(said["question"]))
-            return tuple(words_of(held["question"])) == words and by_words[words] > 1
-        if one.defect == "wrong_stated_answer":
-            return held["answer"] == said["answer"]
-        if one.defect in ("wrong_reasoning", "spray_of_answers"):
-            right = [a for a in held["attempts"] if a["verdict"] == "correct"]
-            return any(a["answer"] == said["answer"] for a in right)
-        if one.defect == "judge_accepts":
-            return True
-        return said["code"] == held["code"]
-
-    return is_kept
-
-
-def _said(call: Transcript) -> tuple[Any, bool]:
-    """What a reply holds, and whether the run took it for a failure."""
-    reply = reply_of(call, _SCHEMAS.get(call.prompt_name))
-    return reply.parsed, reply.failure is not None
-
-
-def _is_matched(call: Transcript, passed: Sequence[Candidate]) -> bool:
-    """Whether an attempt was accepted because the matcher called it equal."""
-    data = json.loads(call.messages[-1]["content"].split("\n")[1])
-    return any(
-        attempt["by"] == "judge" and attempt["verdict"] == "correct"
-        and attempt["answer"] == data["answer"]
-        for one in passed if one["question"] == data["question"]
-        for attempt in one["attempts"]
-    )  # fmt: skip
-
-
-def _states(attempt: Mapping[str, Any], truth: str) -> bool:
+def _states(answer: str, truth: str) -> bool:
     """Whether an accepted answer is the truth, in the forms that the scripted solver uses."""
-    answer = attempt["answer"].removeprefix("The final answer is ").removesuffix(".").strip("$")
-    answer = answer.removeprefix("\\boxed{").removesuffix("}")
-    return same(truth, answer)
+    answer = answer.removeprefix("The final answer is ").removesuffix(".").strip("$")
+    return same(truth, answer.removeprefix("\\boxed{").removesuffix("}"))

@@ -1,57 +1,47 @@
 """How the scripted author plays LoongEnv's roles, each with the defect it is told to plant."""
 
+import contextlib
+import dataclasses
 import json
 import random
 from fractions import Fraction
-from typing import Any
 
 from tests.synth.scripted import world
-from tests.synth.scripted.play import Ask, Defect, Said
+from tests.synth.scripted.play import Ask, Said, defects
 from tests.synth.scripted.world import Puzzle
 
-_QUESTION = ("loongenv/few_shot", "loongenv/self_instruct", "loongenv/evolve")
+_SHOWN = ("loongenv/few_shot", "loongenv/self_instruct")  # prompts with examples
 _CODE = ("loongenv/few_shot", "loongenv/code")
 
 DEFECTS = (
-    Defect(name="copied_seed", about="a seed that was shown, word for word", rate=0.03,
-           prompts=_QUESTION[:2]),
-    Defect(name="reworded_seed", about="a seed that was shown, one word changed", rate=0.03,
-           prompts=_QUESTION[:2]),
-    Defect(name="repeated_question", about="one of four questions, again and again", rate=0.05,
-           prompts=_QUESTION),
-    Defect(name="underspecified", about="a number is missing from the question", rate=0.03,
-           prompts=_QUESTION),
-    Defect(name="answer_in_question", about="the question tells its answer", rate=0.03,
-           prompts=_QUESTION),
-    Defect(name="two_questions", about="asks for two things", rate=0.03, prompts=_QUESTION),
-    Defect(name="speaks_to_judge", about="the question orders the judge to accept", rate=0.02,
-           prompts=_QUESTION),
-    Defect(name="wrong_stated_answer", about="right program, wrong answer beside it", rate=0.05,
-           prompts=_QUESTION[:1]),
-    Defect(name="syntax_error", about="a program that does not compile", rate=0.04, prompts=_CODE),
-    Defect(name="runtime_error", about="a program that raises", rate=0.03, prompts=_CODE),
-    Defect(name="undeclared_package", about="imports what is not on the list", rate=0.03,
-           prompts=_CODE),
-    Defect(name="endless_loop", about="a program that does not end", rate=0.01, prompts=_CODE),
-    Defect(name="prints_nothing", about="a program without output", rate=0.02, prompts=_CODE),
-    Defect(name="output_flood", about="a program that prints a megabyte", rate=0.01,
-           prompts=_CODE),
-    Defect(name="hard_coded", about="a program that prints a constant", rate=0.03, prompts=_CODE),
-    Defect(name="random_answer", about="another answer at every run", rate=0.02, prompts=_CODE),
-    Defect(name="reads_the_machine", about="a program that prints a file of the machine",
-           rate=0.02, prompts=_CODE),
-    Defect(name="wrong_program", about="a program with a wrong formula", rate=0.06, prompts=_CODE),
-    Defect(name="judge_accepts", about="the judge accepts what is wrong", rate=0.04,
-           prompts=("loongenv/judge",)),
-    Defect(name="judge_rejects", about="the judge rejects what is right", rate=0.03,
-           prompts=("loongenv/judge",)),
-    Defect(name="wrong_reasoning", about="a solution that ends in a wrong answer", rate=0.10,
-           prompts=("loongenv/solve",)),
-    Defect(name="spray_of_answers", about="a solution that states several answers", rate=0.03,
-           prompts=("loongenv/solve",)),
-    Defect(name="matcher_accepts", about="the matcher calls unequal answers equal", rate=0.03,
-           prompts=("judge/direct", "judge/reasoning")),
-)  # fmt: skip
+    *defects(*_SHOWN, copied_seed=0.03, reworded_seed=0.03),
+    *defects(
+        *_SHOWN,
+        "loongenv/evolve",
+        repeated_question=0.05,  # one of four, again and again
+        underspecified=0.03,  # a number is missing
+        answer_in_question=0.03,
+        two_questions=0.03,
+        speaks_to_judge=0.02,
+    ),
+    *defects("loongenv/few_shot", wrong_stated_answer=0.05),  # beside the right program
+    *defects(
+        *_CODE,
+        syntax_error=0.04,
+        runtime_error=0.03,
+        undeclared_package=0.03,
+        endless_loop=0.01,
+        prints_nothing=0.02,
+        output_flood=0.01,
+        hard_coded=0.03,
+        random_answer=0.02,
+        reads_the_machine=0.02,
+        wrong_program=0.06,
+    ),
+    *defects("loongenv/judge", judge_accepts=0.04, judge_rejects=0.03),
+    *defects("loongenv/solve", wrong_reasoning=0.10, spray_of_answers=0.03),
+    *defects("judge/reasoning", matcher_accepts=0.03),
+)
 
 UNCLEAR = "The question does not give what is needed."
 
@@ -60,71 +50,64 @@ UNCLEAR = "The question does not give what is needed."
 
 
 def few_shot(ask: Ask) -> Said:
-    puzzle, question, defect, truth = _posed(ask, num_steps=ask.rng.choice((0, 0, 1)))
+    puzzle, question, defect = _posed(ask)
     code, code_defect = _program(ask, puzzle)
     answer = puzzle.truth
     if ask.defect == "wrong_stated_answer":
         answer, defect = _wrong(answer, ask.rng), ask.defect
     said = {"question": question, "code": code, "answer": answer}
-    return Said(json.dumps(said), defect or code_defect, truth)
+    return Said(json.dumps(said), defect or code_defect)
 
 
 def self_instruct(ask: Ask) -> Said:
-    _, question, defect, truth = _posed(ask, num_steps=ask.rng.choice((0, 1, 1)))
-    return Said(json.dumps({"question": question}), defect, truth)
+    _, question, defect = _posed(ask)
+    return Said(json.dumps({"question": question}), defect)
 
 
 def evolve(ask: Ask) -> Said:
-    """In depth: one step more; in breadth: another puzzle of the field, or another voice."""
-    _, question, defect, truth = _posed(ask, num_steps=1)
-    return Said(json.dumps({"question": question}), defect, truth)
+    """In depth: other numbers; in breadth: another puzzle of the field, or another voice."""
+    _, question, defect = _posed(ask)
+    return Said(json.dumps({"question": question}), defect)
 
 
 def score(ask: Ask) -> Said:
     puzzle = world.read(ask.fields["question"])
-    difficulty = 1 if puzzle is None else min(10, 2 + 2 * len(puzzle.steps))
     is_same = puzzle is not None and puzzle == world.read(ask.fields["parent"])
     marks = {
         "diversity": 1 if is_same else ask.rng.randint(2, 5),
-        "difficulty": difficulty,
+        "difficulty": 1 if puzzle is None else ask.rng.randint(2, 10),
         "solvability": 1 if puzzle is None else ask.rng.randint(7, 10),
     }
     return Said(json.dumps(marks))
 
 
-def _posed(ask: Ask, num_steps: int) -> tuple[Puzzle, str, str | None, dict[str, Any]]:
-    """A puzzle, its question with the defect asked for, the defect, and the truth."""
+def _posed(ask: Ask) -> tuple[Puzzle, str, str | None]:
+    """A puzzle, its question with the defect asked for, and the defect."""
     rng, defect, domain = ask.rng, ask.defect, ask.fields["domain"]
     parent = world.read(ask.fields.get("question", ""))
     if parent is None:
-        puzzle = world.draw(domain, rng, num_steps)
+        puzzle = world.draw(domain, rng)
     elif "voice" in ask.fields["operator"] and not parent.persona:
-        puzzle = world.with_persona(parent, rng)
+        puzzle = dataclasses.replace(parent, persona=world.PERSONA)
     elif "another" in ask.fields["operator"]:
-        puzzle = world.draw(domain, rng, len(parent.steps))
+        puzzle = world.draw(domain, rng)
     else:
-        puzzle = world.deepened(parent, rng)
+        puzzle = world.redrawn(parent, rng)
     if defect == "repeated_question":
-        puzzle = world.draw(domain, random.Random(rng.randrange(4)), num_steps)
-    question, planted = puzzle.question, None
+        puzzle = world.draw(domain, random.Random(rng.randrange(4)))
+        return puzzle, puzzle.question, defect
     if defect in ("copied_seed", "reworded_seed"):
-        question = _copied(ask, reworded=defect == "reworded_seed")
-        planted = defect
-    elif defect in _SPOILED:
-        question, planted = _SPOILED[defect](puzzle, rng), defect
-    elif defect == "repeated_question":
-        planted = defect
-    return puzzle, question, planted, {"question": question, "answer": puzzle.truth}
-
-
-def _shown(ask: Ask) -> list[str]:
-    """Questions of the seeds in a request."""
-    shown = json.loads(ask.fields.get("examples", "[]"))[:3]
-    return [seed if isinstance(seed, str) else seed["question"] for seed in shown]
+        return puzzle, _copied(ask, reworded=defect == "reworded_seed"), defect
+    if defect in _SPOILED:
+        return puzzle, _SPOILED[defect](puzzle, rng), defect
+    return puzzle, puzzle.question, None
 
 
 def _copied(ask: Ask, *, reworded: bool) -> str:
-    question = ask.rng.choice(_shown(ask))
+    """A question of the seeds in a request, as it is or with its longest word changed."""
+    shown = json.loads(ask.fields["examples"])[:3]
+    shown = [seed if isinstance(seed, str) else seed["question"] for seed in shown]
+    question = ask.rng.choice(shown)
     if not reworded:
         return question
     words = question.split(" ")
@@ -160,7 +143,7 @@ def code(ask: Ask) -> Said:
     if puzzle is None:  # not ours, or spoiled: it does what it can
         return Said(json.dumps({"code": _guess(question, ask.rng)}))
     text, planted = _program(ask, puzzle)
-    return Said(json.dumps({"code": text}), planted, {"question": question, "answer": puzzle.truth})
+    return Said(json.dumps({"code": text}), planted)
 
 
 def _program(ask: Ask, puzzle: Puzzle) -> tuple[str, str | None]:
@@ -203,30 +186,25 @@ def judge(ask: Ask) -> Said:
         is_correct, planted = False, ask.defect
     reasoning = "Solved it and compared." if is_clear else UNCLEAR
     said = {"reasoning": reasoning, "is_clear": is_clear, "is_correct": is_correct}
-    return Said(json.dumps(said), planted, {"question": ask.fields["question"]})
+    return Said(json.dumps(said), planted)
 
 
 def solve(ask: Ask) -> Said:
-    """Right as often as a solver of a stated strength: 4 % less with every step of the question."""
+    """Right as often as a solver of a stated strength."""
     rng, puzzle = ask.rng, world.read(ask.fields["question"])
     if puzzle is None:
         said = {"reasoning": UNCLEAR, "answer": "it cannot be determined"}
         return Said(json.dumps(said))
     answer, planted = puzzle.truth, None
-    if ask.defect == "wrong_reasoning" or rng.random() < 0.02 + 0.04 * len(puzzle.steps):
+    if ask.defect == "wrong_reasoning" or rng.random() < 0.04:
         answer, planted = _wrong(answer, rng), "wrong_reasoning"
     elif ask.defect == "spray_of_answers":
         wrong = [_wrong(answer, rng) for _ in range(6)]
         answer, planted = " or ".join([*wrong[:3], answer, *wrong[3:]]), ask.defect
     elif rng.random() < 0.3:
         answer = rng.choice(("\\boxed{{{}}}", "The final answer is {}.", "${}$")).format(answer)
-    said = {"reasoning": _reasoning(puzzle), "answer": answer}
-    return Said(json.dumps(said), planted, {"answer": puzzle.truth})
-
-
-def _reasoning(puzzle: Puzzle) -> str:
-    lines = puzzle.program().split("\n")[:-1]
-    return "\n".join(f"Step {n}: work out `{line.strip()}`" for n, line in enumerate(lines, 1))
+    said = {"reasoning": f"I work out this program:\n{puzzle.program()}", "answer": answer}
+    return Said(json.dumps(said), planted)
 
 
 def match(ask: Ask) -> Said:
@@ -235,9 +213,7 @@ def match(ask: Ask) -> Said:
     planted = None
     if ask.defect == "matcher_accepts" and not is_same:
         is_same, planted = True, ask.defect
-    said = {"verdict": "correct" if is_same else "wrong"}
-    if ask.prompt_name == "judge/reasoning":
-        said = {"reasoning": "Compared the values.", **said}
+    said = {"reasoning": "Compared the values.", "verdict": "correct" if is_same else "wrong"}
     return Said(json.dumps(said), planted)
 
 
@@ -254,10 +230,9 @@ def same(truth: str, answer: str) -> bool:
 
 def _value(text: str) -> Fraction | None:
     text = text.strip().strip("$").replace("\\frac", "").replace("}{", "/").strip("{}")
-    try:
+    with contextlib.suppress(ValueError, ZeroDivisionError):
         return Fraction(text.split(" ")[0])
-    except (ValueError, ZeroDivisionError):
-        return None
+    return None
 
 
 def _wrong(answer: str, rng: random.Random) -> str:

@@ -6,7 +6,7 @@ import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from loong_jax.verifiers.judge.client import content_hash
 
@@ -23,59 +23,37 @@ class Ask:
 
 @dataclasses.dataclass(frozen=True)
 class Said:
-    """A reply. `defect` names what was planted; `truth` is for the ledger alone."""
+    """A reply. `defect` names what was planted."""
 
     text: str
     defect: str | None = None
-    truth: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 Role = Callable[[Ask], Said]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Defect:
+class Defect(NamedTuple):
     name: str
-    about: str  # what is wrong, in a few words
     rate: float  # share of the replies to its prompts
-    prompts: tuple[str, ...] = ()  # whose replies may have it; none: of every prompt
+    prompts: tuple[str, ...]  # whose replies may have it; none: of every prompt
+
+
+def defects(*prompts: str, **rates: float) -> tuple[Defect, ...]:
+    """Those of the replies to `prompts`, each with its rate."""
+    return tuple(Defect(name, rate, prompts) for name, rate in rates.items())
 
 
 # Of the way and of the form of a reply; the server plants them, whoever plays.
-COMMON = (
-    Defect(name="timed_out", about="no byte of a body before the client gives up", rate=0.004),
-    Defect(name="http_500", about="status 500, for good", rate=0.006),
-    Defect(name="rate_limited", about="status 429 at the first attempt, then answers", rate=0.02),
-    Defect(name="dropped", about="the connection closes before the body", rate=0.004),
-    Defect(name="refusal", about="the model declines", rate=0.02),
-    Defect(name="malformed_json", about="the reply breaks off its JSON in the midst", rate=0.02),
-    Defect(name="missing_key", about="JSON without one of its keys", rate=0.01),
-    Defect(name="truncated", about="cut at the token limit", rate=0.01),
+COMMON = defects(
+    timed_out=0.004,  # no byte of a body before the client gives up
+    http_500=0.006,
+    rate_limited=0.02,  # status 429 at the first attempt, then answers
+    dropped=0.004,  # the connection closes before the body
+    refusal=0.02,
+    malformed_json=0.02,
+    missing_key=0.01,
+    truncated=0.01,
 )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
-    """Which defects are planted, and how often. `scale` multiplies every rate."""
-
-    defects: tuple[Defect, ...]
-    scale: float = 1.0
-    rates: Mapping[str, float] = dataclasses.field(default_factory=dict)  # instead of their own
-
-    def rate_of(self, defect: Defect) -> float:
-        return min(1.0, self.scale * self.rates.get(defect.name, defect.rate))
-
-    def draw(self, prompt_name: str, rng: random.Random) -> str | None:
-        """At most one defect for a reply to this prompt."""
-        position, total = rng.random(), 0.0
-        for defect in self.of(prompt_name):
-            total += self.rate_of(defect)
-            if position < total:
-                return defect.name
-        return None
-
-    def of(self, prompt_name: str) -> Sequence[Defect]:
-        return [d for d in self.defects if not d.prompts or prompt_name in d.prompts]
 
 
 def digest(messages: Sequence[Mapping[str, str]], seed: int) -> str:
@@ -91,9 +69,9 @@ class Ledger:
         self._lock = threading.Lock()
         self.entries: list[dict[str, Any]] = []  # of this process
 
-    def write(self, entry: Mapping[str, Any]) -> None:
+    def write(self, **entry: Any) -> None:
         with self._lock:
-            self.entries.append(dict(entry))
+            self.entries.append(entry)
             if self._path is not None:
                 with self._path.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(entry) + "\n")

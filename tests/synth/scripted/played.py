@@ -32,7 +32,7 @@ def _opened(directory: Path, endpoint: Endpoint, **settings: Any) -> Iterator[Au
         with _open_author(directory, endpoint, **settings) as author:
             yield author
         return
-    with ScriptedAuthor(ledger_path=directory / LEDGER) as server:
+    with contextlib.closing(ScriptedAuthor(ledger_path=directory / LEDGER)) as server:
         endpoint = dataclasses.replace(
             endpoint, base_url=server.url, timeout_s=TIMEOUT_S, max_attempts=ATTEMPTS,
             backoff_s=BACKOFF_S,

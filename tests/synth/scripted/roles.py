@@ -14,7 +14,6 @@ ROLES: dict[str, Role] = {  # prompt name -> the function that answers it
     "formal/formalise": formal_roles.formalise,
     "formal/back_translate": formal_roles.back_translate,
     "formal/judge": formal_roles.judge,
-    "judge/direct": loongenv_roles.match,
     "judge/reasoning": loongenv_roles.match,
     **resyn_roles.ROLES,
 }
@@ -25,3 +24,4 @@ DEFECTS: tuple[Defect, ...] = (
     *resyn_defects.DEFECTS,
     *formal_roles.DEFECTS,
 )
+RATES = {defect.name: defect.rate for defect in DEFECTS}

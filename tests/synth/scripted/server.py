@@ -1,8 +1,8 @@
 """The HTTP side of the scripted author: OpenAI's chat completions on a loopback port.
 
-Deterministic: a reply depends on the script's seed, the messages and the request's seed alone. What
-fails for good is announced by `x-should-retry: false`, so a client is free to ask as often as it
-takes where only the machine was slow, and its transcripts tell nothing of the machine.
+Deterministic: a reply depends on the messages and the request's seed alone. What fails for good is
+announced by `x-should-retry: false`, so a client is free to ask as often as it takes where only the
+machine was slow, and its transcripts tell nothing of the machine.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from loong_jax.synth import calls
 from loong_jax.verifiers.judge import prompts as judge_prompts
 from tests.synth.scripted import play, roles
-from tests.synth.scripted.play import Ask, Plan, Role, Said
+from tests.synth.scripted.play import Ask, Role, Said
 
 NAME = "scripted"
 MAX_SILENCE_S = 120.0  # after which a client that never gives up is hung up on
@@ -42,7 +42,6 @@ class Answer(NamedTuple):
     text: str = ""
     finish_reason: str = "stop"
     defect: str | None = None
-    truth: Mapping[str, Any] = {}
 
 
 class ScriptedAuthor:
@@ -51,32 +50,23 @@ class ScriptedAuthor:
     def __init__(
         self,
         *,
-        seed: int = 0,
-        plan: Plan | None = None,
+        rates: Mapping[str, float] = roles.RATES,
         ledger_path: Path | None = None,
-        table: Mapping[str, Role] | None = None,
-        port: int = 0,
+        table: Mapping[str, Role] = roles.ROLES,
     ):
-        """`table` says who plays which prompt, `roles.ROLES` unless given."""
-        self.plan = plan or Plan(defects=roles.DEFECTS)
-        self.table = roles.ROLES if table is None else table
+        """`rates` has the defects that are planted, `table` says who plays which prompt."""
+        self.table = table
         self.ledger = play.Ledger(ledger_path)
-        self._seed = seed
+        self._rates = rates
         self._lock = threading.Lock()
         self._limited: set[str] = set()  # digests that were told to come again
         handler = type("Handler", (_Handler,), {"author": self})
-        self._server = _Server(("127.0.0.1", port), handler)
+        self._server = _Server(("127.0.0.1", 0), handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
         )
         self._thread.start()
-
-    def __enter__(self) -> "ScriptedAuthor":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
 
     def close(self) -> None:
         self._server.shutdown()
@@ -90,8 +80,8 @@ class ScriptedAuthor:
             return None
         name, fields = known
         digest = play.digest(messages, seed)
-        rng = random.Random(f"{self._seed}/{digest}")
-        defect = self.plan.draw(name, rng)
+        rng = random.Random(digest)
+        defect = self._draw(name, rng)
         if defect in ("timed_out", "http_500", "dropped"):
             answer = Answer(defect, defect=defect)
         elif defect == "rate_limited" and self._is_first(digest):
@@ -99,13 +89,18 @@ class ScriptedAuthor:
         else:
             said = self.table[name](Ask(prompt_name=name, fields=fields, rng=rng, defect=defect))
             answer = formed(said, defect, rng)
-        self.ledger.write(
-            {
-                "digest": digest, "prompt": name, "defect": answer.defect, "how": answer.how,
-                "truth": dict(answer.truth),
-            }
-        )  # fmt: skip
+        self.ledger.write(digest=digest, prompt=name, defect=answer.defect, how=answer.how)
         return answer
+
+    def _draw(self, prompt_name: str, rng: random.Random) -> str | None:
+        """At most one defect for a reply to this prompt."""
+        position, total = rng.random(), 0.0
+        for defect in roles.DEFECTS:
+            if not defect.prompts or prompt_name in defect.prompts:
+                total += self._rates.get(defect.name, 0.0)
+                if position < total:
+                    return defect.name
+        return None
 
     def _is_first(self, digest: str) -> bool:
         with self._lock:
@@ -154,22 +149,22 @@ def _judge_fields(name: str, messages: Sequence[Mapping[str, str]]) -> dict[str,
 
 def formed(said: Said, defect: str | None, rng: random.Random) -> Answer:
     """What is said, with the defects of its form."""
-    text, truth = said.text, said.truth
+    text = said.text
     if defect == "rate_limited":
-        return Answer("answer", text, defect=defect, truth=truth)
+        return Answer("answer", text, defect=defect)
     if defect == "refusal":
-        return Answer("answer", rng.choice(REFUSALS), defect=defect, truth=truth)
+        return Answer("answer", rng.choice(REFUSALS), defect=defect)
     if defect == "truncated":
-        return Answer("answer", text[: len(text) // 2], "length", defect, truth)
+        return Answer("answer", text[: len(text) // 2], "length", defect)
     spoken: Any = None
     with contextlib.suppress(ValueError):
         spoken = json.loads(text)
     if defect == "malformed_json" and isinstance(spoken, dict):
-        return Answer("answer", text[: rng.randrange(1, len(text) - 1)], "stop", defect, truth)
+        return Answer("answer", text[: rng.randrange(1, len(text) - 1)], defect=defect)
     if defect == "missing_key" and isinstance(spoken, dict) and spoken:
         del spoken[rng.choice(sorted(spoken))]
-        return Answer("answer", json.dumps(spoken), "stop", defect, truth)
-    return Answer("answer", text, "stop", said.defect, truth)
+        return Answer("answer", json.dumps(spoken), defect=defect)
+    return Answer("answer", text, defect=said.defect)
 
 
 class _Server(http.server.ThreadingHTTPServer):
@@ -187,21 +182,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = 2**16  # head and body leave together: no delayed acknowledgement between them
 
-    def do_GET(self) -> None:
-        if self.path.rstrip("/") == "/v1/models":
-            self._send(200, {"object": "list", "data": [{"id": NAME, "object": "model"}]})
-        else:
-            self._send(404, {"error": {"message": f"no {self.path}"}})
-
     def do_POST(self) -> None:
-        try:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            messages, seed = body["messages"], int(body.get("seed") or 0)
-            known = len(messages) == 2 and all(type(m["content"]) is str for m in messages)
-        except (ValueError, KeyError, TypeError) as error:
-            self._send(400, {"error": {"message": f"no chat: {error!r}"}})
-            return
-        answer = self.author.answer(messages, seed) if known else None
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        answer = self.author.answer(body["messages"], int(body.get("seed") or 0))
         if answer is None:
             self._send(400, {"error": {"message": "no scripted role knows this prompt"}})
         elif answer.how in ("timed_out", "dropped"):
@@ -211,7 +194,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         elif answer.how == "http_500":
             self._send(500, {"error": {"message": "scripted"}}, _FINAL)
         else:
-            self._send(200, _completion(messages, answer))
+            self._send(200, _completion(body["messages"], answer))
 
     def _break_off(self, *, is_silent: bool) -> None:
         """The head of a reply, and then nothing: until the client hangs up, or by hanging up."""
@@ -246,18 +229,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 def _completion(messages: Sequence[Mapping[str, str]], answer: Answer) -> dict[str, Any]:
     asked = sum(len(message["content"]) for message in messages) // _CHARS_PER_TOKEN
     said = len(answer.text) // _CHARS_PER_TOKEN
+    message = {"role": "assistant", "content": answer.text}
     return {
-        "id": "scripted",
-        "object": "chat.completion",
-        "created": 0,
-        "model": NAME,
-        "choices": [
-            {
-                "index": 0,
-                "finish_reason": answer.finish_reason,
-                "message": {"role": "assistant", "content": answer.text},
-            }
-        ],
+        "id": "scripted", "object": "chat.completion", "created": 0, "model": NAME,
+        "choices": [{"index": 0, "finish_reason": answer.finish_reason, "message": message}],
         "usage": {
             "prompt_tokens": asked, "completion_tokens": said, "total_tokens": asked + said,
         },
