@@ -143,8 +143,12 @@ def _refuse_weights(output: Path) -> None:
             f"{output} already holds safetensors files, and a merge replaces none. Give another"
             " output."
         )
-    if (output / "stages").is_dir():  # of which a stage would be read
-        raise CheckpointError(f"{output} is a run, and a merge is none. Give another output.")
+    of_run = (output / "stages", output, output.parent)  # a stage would be read, or another command
+    if any(at.name == "stages" and (at.parent / "config.json").exists() for at in of_run):
+        raise CheckpointError(
+            f"{output} is a run or lies among its stages, and a merge is neither. Give another "
+            "output."
+        )
     for place in weight_directories(output):
         if found := checkpoint.steps(place):
             raise CheckpointError(

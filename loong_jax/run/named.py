@@ -72,8 +72,21 @@ def try_own_parts(recipe: Recipe) -> None:
             _try_policy(stage.scheduler, recipe)
             _try_objective(stage.objective, stage.group_size)
         if isinstance(stage, FusionStage):
-            search.candidates(stage.method, stage.scales, stage.keep_rates)
+            _try_method(stage)
     verifiers.try_all(own_problems.verifiers_of(recipe.problems))
+
+
+def _try_method(stage: FusionStage) -> None:
+    """Makes its candidates; ConfigError for values of a setting that it lacks."""
+    search.candidates(stage.method, stage.scales, stage.keep_rates)
+    usual = {field.name: field.default for field in dataclasses.fields(stage)}
+    for name in ("scale", "keep_rate"):
+        tried = getattr(stage, f"{name}s")
+        if tried != usual[f"{name}s"] and not hasattr(own.part_of(stage.method), name):
+            raise ConfigError(
+                f"{name}s={tried} would go unused: the method {own.name_of(stage.method)} has no "
+                f"field `{name}`. Add one, or leave them out."
+            )
 
 
 def _try_policy(policy: Any, recipe: Recipe) -> None:

@@ -248,7 +248,7 @@ class _Trial:
                 raise _Hung
         if not isinstance(judged, Verdict):
             place = own.place_of(type(self.verifier))
-            read = raised.verdict_on if isinstance(judged, Exception) else raised.as_verdict
+            read = raised.verdict_on if isinstance(judged, BaseException) else raised.as_verdict
             self.fail(check, case, answer, read(judged, place).evidence)
             return None
         return judged

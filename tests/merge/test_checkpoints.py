@@ -112,10 +112,12 @@ def test_no_checkpoint_is_replaced(tmp_path, output):
     settings = dataclasses.replace(own_checkpoints(tmp_path), output=tmp_path / output)
     with pytest.raises(CheckpointError, match="already holds checkpoints"):
         checkpoints.merge_checkpoints(settings)
-    (tmp_path / "run" / "stages").mkdir(parents=True)
-    settings = dataclasses.replace(settings, output=tmp_path / "run")
-    with pytest.raises(CheckpointError, match="run is a run, and a merge is none"):
-        checkpoints.merge_checkpoints(settings)
+    (tmp_path / "run" / "stages" / "rl").mkdir(parents=True)
+    (tmp_path / "run" / "config.json").touch()
+    for part in ("", "stages", "stages/new"):
+        settings = dataclasses.replace(settings, output=tmp_path / "run" / part)
+        with pytest.raises(CheckpointError, match="is a run or lies among its stages"):
+            checkpoints.merge_checkpoints(settings)
     assert np.all(checkpoints.load_weights(tmp_path / "sft")["up"] == 0)
     assert np.all(checkpoints.load_weights(tmp_path / "b")["up"] == 2)
 

@@ -125,6 +125,11 @@ def test_a_recipe_fuses_by_a_method_of_your_own_and_finds_it_again(own_methods, 
     named.try_own_parts(chosen)
     again = configs.from_json(json.loads(json.dumps(configs.to_json(chosen))))
     assert again == chosen
+    none, _ = named.choose(recipe, ["--fused.method", "level.py:Level"])
+    named.try_own_parts(none)
+    stages = none.changed(recipes.FusionStage, scales=(1.0, 1.5))
+    with pytest.raises(ConfigError, match=r"scales=\(1\.0, 1\.5\) would go unused.*Level"):
+        named.try_own_parts(stages)
     monkeypatch.chdir("/")
     stage = again.stages["fused"]
     assert stage.method.settings == {"scale": 3.0}

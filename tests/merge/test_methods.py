@@ -1,5 +1,6 @@
 """Every method against its float64 reference, with settings off their defaults."""
 
+import dataclasses
 import itertools
 
 import jax.numpy as jnp
@@ -192,6 +193,31 @@ def test_the_smallest_that_is_kept_is_what_a_sort_would_find(num_kept):
         marks = np.asarray(method_lib.reaches(jnp.asarray(x), smallest))
         wanted = np.sort(x)[::-1][:num_kept]
         assert set(x[marks]) == set(wanted)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Thinned(merge.Method):
+    """DARE, as one of your own would write it."""
+
+    keep_rate: float = 0.5
+    seed: int = 0
+    drops_out = leaves_entries_out = True
+
+    def equation(self, given, known):
+        return given.base + sum(given.thinned)
+
+
+@pytest.mark.parametrize("keep_rate", [0.5, 1.0])
+def test_a_method_of_your_own_drops_out_as_dare_does(models, keep_rate):
+    base, experts = examples.nest(models[0]), nested(models[1])
+    fused, expected = (
+        tree.flatten(merge.fuse(base, experts, method=kind(keep_rate=keep_rate, seed=3)))[0]
+        for kind in (Thinned, merge.Dare)
+    )
+    for path, leaf in fused.items():
+        np.testing.assert_allclose(leaf, expected[path], rtol=1e-6, atol=1e-7)
+    with pytest.raises(ConfigError, match=r"keep_rate=0 is a share"):
+        Thinned(keep_rate=0)
 
 
 def test_della_keeps_large_entries_more_often():

@@ -25,9 +25,6 @@ class Thinning(method.Method):
     def tells_matrices_apart(self, is_thinned):
         return is_thinned
 
-    def keep_rates(self, num_experts, ranks, row_length) -> tuple[Any, ...]:
-        return (self.keep_rate,) * num_experts
-
     def factors(self, matrix) -> np.ndarray:
         """Factors of the deltas beside dropout's rescale, one per expert."""
         return np.ones(matrix.num_experts)

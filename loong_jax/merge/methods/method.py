@@ -41,6 +41,14 @@ class Inputs(NamedTuple):
     importances: Deltas  # empty for methods that take none
     weights: Numbers
 
+    @property
+    def thinned(self) -> Deltas:
+        """The deltas that dropout left, over their keep rates; whole where nothing is dropped."""
+        if self.masks is None:
+            return self.deltas
+        parts = zip(self.masks, self.deltas, self.rates, strict=True)
+        return tuple(jnp.where(kept, delta / rate, 0) for kept, delta, rate in parts)
+
 
 class FusedLeaf(NamedTuple):
     value: Float[Array, "*leaf"]
@@ -150,7 +158,7 @@ class Method:
 
     def keep_rates(self, num_experts: int, ranks: Any, row_length: int) -> tuple[Any, ...]:
         """The keep rate of every expert's entries, where masks are drawn."""
-        return (None,) * num_experts
+        return (getattr(self, "keep_rate", None),) * num_experts
 
     def equation(self, given: Inputs, known: Known) -> Array | FusedLeaf:
         """The merged entries, and which were left out where some are."""

@@ -193,8 +193,8 @@ def refuse_not_finite(clip: Clip) -> None:
         )
     if not slope.any():
         raise ConfigError(
-            f"{clip.kind}: `gain` is the same at ratios 0.5, 1 and 2, so nothing would be learnt. "
-            "Let it grow with ratio * advantage."
+            f"{clip.kind}: the slope of `gain` is 0 at ratios 0.5, 1 and 2, so nothing would be "
+            "learnt. Let it grow with ratio * advantage."
         )
 
 
