@@ -8,6 +8,7 @@ takes the stage and returns its part, or a class of schedulers or of merge metho
 import dataclasses
 import difflib
 import inspect
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
@@ -29,6 +30,8 @@ from loong_jax.rl.objectives import OBJECTIVES, Objective, clipped_gain
 from loong_jax.rl.optimizers import AdamW, Muon, Optimizer
 from loong_jax.run import own_problems
 from loong_jax.run.choosing import value_of
+
+logger = logging.getLogger(__name__)
 
 OPTIMIZERS: dict[str, type] = {"adamw": AdamW, "muon": Muon}
 NAMES: Mapping[str, Mapping[str, Any]] = {  # field of a stage -> what can be named there
@@ -80,13 +83,21 @@ def _try_method(stage: FusionStage) -> None:
     """Makes its candidates; ConfigError for values of a setting that it lacks."""
     search.candidates(stage.method, stage.scales, stage.keep_rates)
     usual = {field.name: field.default for field in dataclasses.fields(stage)}
+    method: Any = own.part_of(stage.method)
     for name in ("scale", "keep_rate"):
         tried = getattr(stage, f"{name}s")
-        if tried != usual[f"{name}s"] and not hasattr(own.part_of(stage.method), name):
+        field = next((one for one in dataclasses.fields(method) if one.name == name), None)
+        if field is None and tried != usual[f"{name}s"]:
             raise ConfigError(
                 f"{name}s={tried} would go unused: the method {own.name_of(stage.method)} has no "
                 f"field `{name}`. Add one, or leave them out."
             )
+        given = getattr(method, name, None)
+        if field is not None and given != field.default and given not in tried:
+            logger.warning(
+                "%s=%s of the method is not tried: a fusion chooses among %ss=%s. Give those.",
+                name, given, name, tried,
+            )  # fmt: skip
 
 
 def _try_policy(policy: Any, recipe: Recipe) -> None:

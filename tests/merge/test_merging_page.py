@@ -113,7 +113,9 @@ def test_help_of_a_method_of_your_own_is_its_docstring(own_methods, capsys):
     assert "A part of your own" not in shown
 
 
-def test_a_recipe_fuses_by_a_method_of_your_own_and_finds_it_again(own_methods, monkeypatch):
+def test_a_recipe_fuses_by_a_method_of_your_own_and_finds_it_again(
+    own_methods, monkeypatch, caplog
+):
     recipe = recipes.get_recipe("quickstart")()
     page = (reading.DOCS / "how-to/add_merge_method.md").read_text()
     (line,) = re.findall(
@@ -125,6 +127,8 @@ def test_a_recipe_fuses_by_a_method_of_your_own_and_finds_it_again(own_methods, 
     named.try_own_parts(chosen)
     again = configs.from_json(json.loads(json.dumps(configs.to_json(chosen))))
     assert again == chosen
+    (said,) = caplog.messages
+    assert "scale=3.0 of the method is not tried: a fusion chooses among scales=(1.0, 1.5)" in said
     none, _ = named.choose(recipe, ["--fused.method", "level.py:Level"])
     named.try_own_parts(none)
     stages = none.changed(recipes.FusionStage, scales=(1.0, 1.5))

@@ -201,7 +201,7 @@ class Thinned(merge.Method):
 
     keep_rate: float = 0.5
     seed: int = 0
-    drops_out = leaves_entries_out = True
+    drops_out = True
 
     def equation(self, given, known):
         return given.base + sum(given.thinned)
@@ -218,6 +218,17 @@ def test_a_method_of_your_own_drops_out_as_dare_does(models, keep_rate):
         np.testing.assert_allclose(leaf, expected[path], rtol=1e-6, atol=1e-7)
     with pytest.raises(ConfigError, match=r"keep_rate=0 is a share"):
         Thinned(keep_rate=0)
+
+
+def test_a_method_that_says_amiss_that_it_drops_out_is_refused(models):
+    class Silent(Thinned):
+        drops_out = False
+
+    with pytest.raises(ConfigError, match="`thinned` is of a method that says drops_out = True"):
+        merge.fuse(examples.nest(models[0]), nested(models[1]), method=Silent())
+    with pytest.raises(ConfigError, match=r"Odd\.drop_out is unknown\. Write drops_out"):
+        type("Odd", (merge.Method,), {"drop_out": True})
+    type("Even", (merge.Method,), {"bound": 1.0, "__annotations__": {"bound": float}})  # a field
 
 
 def test_della_keeps_large_entries_more_often():

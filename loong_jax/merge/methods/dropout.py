@@ -17,7 +17,6 @@ class Thinning(method.Method):
     c_i is 1/q, for DELLA 1 over the entry's own keep rate, or the ratio of L1 norms.
     """
 
-    leaves_entries_out = True
     drops_out = True
     keep_rate: float
     rescale: Literal["inverse", "l1"]

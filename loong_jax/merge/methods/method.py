@@ -7,7 +7,9 @@ by piece, from memory or disk. Deltas are tuples over experts rather than one st
 """
 
 import dataclasses
+import difflib
 import functools
+import inspect
 import itertools
 import math
 import operator
@@ -44,6 +46,8 @@ class Inputs(NamedTuple):
     @property
     def thinned(self) -> Deltas:
         """The deltas that dropout left, over their keep rates; whole where nothing is dropped."""
+        if None in self.rates:
+            raise ConfigError("`thinned` is of a method that says drops_out = True. Say so.")
         if self.masks is None:
             return self.deltas
         parts = zip(self.masks, self.deltas, self.rates, strict=True)
@@ -129,6 +133,11 @@ class Method:
                 f"{cls.__name__}.weights_are={cls.weights_are!r} is unknown. Choose one of "
                 f"{', '.join(known)}."
             )
+        fields, known = inspect.get_annotations(cls), inspect.get_annotations(Method)
+        for name, value in vars(cls).items():
+            meant = difflib.get_close_matches(name, known, 1, 0.85)
+            if meant and name not in known and name not in fields and not callable(value):
+                raise ConfigError(f"{cls.__name__}.{name} is unknown. Write {meant[0]}.")
 
     def __post_init__(self):
         for name, value in self.settings().items():
@@ -138,7 +147,7 @@ class Method:
         if self.drops_out and lacking:
             raise ConfigError(
                 f"{own.place_of(type(self))} drops out entries and has no {min(lacking)}, by which "
-                "masks are drawn. Give it the fields `keep_rate: float` and `seed: int`."
+                "masks are drawn. Give it fields: `keep_rate: float = 0.5` and `seed: int = 0`."
             )
 
     def settings(self) -> dict[str, Any]:
@@ -158,7 +167,7 @@ class Method:
 
     def keep_rates(self, num_experts: int, ranks: Any, row_length: int) -> tuple[Any, ...]:
         """The keep rate of every expert's entries, where masks are drawn."""
-        return (getattr(self, "keep_rate", None),) * num_experts
+        return (getattr(self, "keep_rate") if self.drops_out else None,) * num_experts  # noqa: B009
 
     def equation(self, given: Inputs, known: Known) -> Array | FusedLeaf:
         """The merged entries, and which were left out where some are."""
@@ -172,13 +181,14 @@ class Method:
         """The `equation`, but NaN where a delta is not finite: a mask, a threshold or an election
         would leave such an entry out and the merge look sound.
         """
-        if self.leaves_entries_out:
+        if self.leaves_entries_out or self.drops_out:
             is_finite = functools.reduce(operator.and_, map(jnp.isfinite, given.deltas))
             given = given._replace(base=jnp.where(is_finite, given.base, jnp.nan))
         found = self.equation(given, known)
         if isinstance(found, FusedLeaf):
             return found
-        return FusedLeaf(found, everywhere(given.deltas), everywhere(given.deltas))
+        kept = given.masks or everywhere(given.deltas)
+        return FusedLeaf(found, kept, kept)
 
 
 def elect(terms: Deltas, zero_sum: str = "plus") -> Marks:
