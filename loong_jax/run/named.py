@@ -80,7 +80,9 @@ def try_own_parts(recipe: Recipe) -> None:
 
 
 def _try_method(stage: FusionStage) -> None:
-    """Makes its candidates; ConfigError for values of a setting that it lacks."""
+    """Makes its candidates. ConfigError for values of a setting that it lacks; a warning of a value
+    of its own that is not among those tried.
+    """
     search.candidates(stage.method, stage.scales, stage.keep_rates)
     usual = {field.name: field.default for field in dataclasses.fields(stage)}
     method: Any = own.part_of(stage.method)

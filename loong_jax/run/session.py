@@ -166,10 +166,10 @@ def evaluation_problems(recipe: Recipe, texts: Texts) -> dict[str, list[Problem]
 
 
 def refuse_odd_clips(recipe: Recipe) -> None:
-    """ConfigError for a clip of your own that gives what is not finite; JAX takes its devices."""
+    """ConfigError for a clip of your own by which nothing is learnt; JAX takes its devices."""
     for stage in recipe.stages.values():
         if isinstance(stage, RlStage):
-            clips.refuse_not_finite(stage.objective.clip)
+            clips.refuse_odd(stage.objective.clip)
 
 
 def _refuse_unfit(recipe: Recipe, domains: Sequence[str]) -> None:

@@ -182,13 +182,13 @@ def test_a_gain_that_is_not_finite_is_refused(tmp_path, gain):
     (tmp_path / "own.py").write_text(OWN_PARTS.replace("ratio * advantage,", f"{gain},"))
     clip = own.OwnPart(kind=f"{tmp_path}/own.py:NoClip", settings={})
     with pytest.raises(ConfigError, match=r"own\.py:NoClip: .* not finite at ratios \[.*1\.0"):
-        clips.refuse_not_finite(clip)
+        clips.refuse_odd(clip)
     flat = OWN_PARTS.replace("ratio * advantage,", "0 * ratio + advantage,")
     (tmp_path / "flat.py").write_text(flat)
     with pytest.raises(ConfigError, match=r"flat\.py:NoClip: the slope of `gain` is 0"):
-        clips.refuse_not_finite(own.OwnPart(kind=f"{tmp_path}/flat.py:NoClip", settings={}))
+        clips.refuse_odd(own.OwnPart(kind=f"{tmp_path}/flat.py:NoClip", settings={}))
     (tmp_path / "sound.py").write_text(OWN_PARTS)
-    clips.refuse_not_finite(own.OwnPart(kind=f"{tmp_path}/sound.py:NoClip", settings={}))
+    clips.refuse_odd(own.OwnPart(kind=f"{tmp_path}/sound.py:NoClip", settings={}))
 
 
 SCHEDULERS = """

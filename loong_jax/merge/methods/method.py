@@ -133,10 +133,10 @@ class Method:
                 f"{cls.__name__}.weights_are={cls.weights_are!r} is unknown. Choose one of "
                 f"{', '.join(known)}."
             )
-        fields, known = inspect.get_annotations(cls), inspect.get_annotations(Method)
+        fields, attributes = inspect.get_annotations(cls), inspect.get_annotations(Method)
         for name, value in vars(cls).items():
-            meant = difflib.get_close_matches(name, known, 1, 0.85)
-            if meant and name not in known and name not in fields and not callable(value):
+            meant = difflib.get_close_matches(name, attributes, 1, 0.85)
+            if meant and name not in attributes | fields and not callable(value):
                 raise ConfigError(f"{cls.__name__}.{name} is unknown. Write {meant[0]}.")
 
     def __post_init__(self):

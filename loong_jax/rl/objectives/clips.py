@@ -170,7 +170,7 @@ def clipped_gain(
     return gain, is_clipped
 
 
-def refuse_not_finite(clip: Clip) -> None:
+def refuse_odd(clip: Clip) -> None:
     """ConfigError for one of your own whose gain or its slope is not finite, on policy or off it,
     or whose slope is 0 throughout.
 

@@ -243,6 +243,23 @@ def test_a_layer_that_saw_no_token_keeps_its_bias_and_its_errors():
     np.testing.assert_array_equal(run(controller, gap), run(controller, LOADS))
 
 
+def test_a_mesh_gives_the_update_of_one_device():
+    controller = BiasController(rate=0.02, proportional=0.03)
+    graphdef, weights = fresh()
+
+    def updated(graphdef, weights):
+        def function(weights, tokens):
+            load = nnx.merge(graphdef, nnx.State(weights))(tokens).load
+            bias, memory = weights["layers"]["router"]["bias"], ControllerMemory.zeros(CONFIG)
+            return controller.update(bias, load, memory, CONFIG)
+
+        return jax.tree.leaves(jax.jit(function)(weights, random_tokens(8, 6)))
+
+    placed = tiny.on_mesh(CONFIG, ShardingRules(mesh=make_mesh(data=2, fsdp=2)), weights)
+    for one, other in zip(updated(graphdef, weights), updated(*placed), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize("gain", [-1.0, float("nan"), float("inf")])
 @pytest.mark.parametrize("name", ["rate", "proportional", "derivative"])
 def test_gains_that_cannot_steer_are_refused(name, gain):
